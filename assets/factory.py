@@ -18,6 +18,7 @@ from holdfast.assets.audits import audit_check
 from holdfast.assets.changelogs import changelog_asset
 from holdfast.assets.check_result import CheckResult
 from holdfast.assets.compaction_check import compaction_check
+from holdfast.assets.growth import home_asset, room_check
 from holdfast.assets.maintenance import maintenance_asset
 from holdfast.assets.orphans import orphans_asset, orphans_check
 from holdfast.assets.processors import processor_asset
@@ -53,12 +54,12 @@ def build_processor(definition: ProcessorDefinition, snapshots: SnapshotSettings
 def build_assets(
     loaded: Sequence[ProcessorDefinition | BrokenDefinition], snapshots: SnapshotSettings | None = None
 ) -> dg.Definitions:
-    """The assets and checks of all processors, topics, orphans and broken definitions."""
+    """The assets and checks of all processors, topics, orphans, the home folder and broken definitions."""
     working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
     broken = [_broken(definition) for definition in loaded if isinstance(definition, BrokenDefinition)]
     return dg.Definitions.merge(
         dg.Definitions(assets=topic_assets(working), asset_checks=watch_checks(working)),
-        dg.Definitions(assets=[orphans_asset()], asset_checks=[orphans_check()]),
+        dg.Definitions(assets=[orphans_asset(), home_asset()], asset_checks=[orphans_check(), room_check()]),
         dg.Definitions(assets=[spec for spec, _ in broken], asset_checks=[check for _, check in broken]),
         *(build_processor(definition, snapshots) for definition in working),
     )

@@ -65,6 +65,11 @@ def orphans_key() -> dg.AssetKey:
     return dg.AssetKey([OPERATIONS, "orphans"])
 
 
+def home_key() -> dg.AssetKey:
+    """The files of this installation."""
+    return dg.AssetKey([OPERATIONS, "home"])
+
+
 def tags(layer: str) -> dict[str, str]:
     """The tag for asset selections such as ``tag:"layer"="state"``."""
     return {"layer": layer}

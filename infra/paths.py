@@ -124,13 +124,23 @@ class Paths:
         """Archive of deleted orphans, unless the settings name another folder."""
         return self.home / "archive"
 
+    @property
+    def all_exports(self) -> Path:
+        """Exported state of all processors."""
+        return self.home / "exports"
+
     def exports(self, processor: str) -> Path:
         """Exported state of one processor; a clear exports here before it deletes."""
-        return self.home / "exports" / processor
+        return self.all_exports / processor
+
+    @property
+    def all_releases(self) -> Path:
+        """Copies of the deployed code of all processors."""
+        return self.home / "releases"
 
     def releases(self, processor: str) -> Path:
         """Copies of one processor's deployed code, one folder for each release."""
-        return self.home / "releases" / processor
+        return self.all_releases / processor
 
     def deployment_mark(self, processor: str) -> Path:
         """JSON file with the newest generation of one processor's deployment."""

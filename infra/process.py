@@ -198,6 +198,27 @@ def end_process(pid: int, mark: str, *, timeout_s: float) -> bool:
     return False
 
 
+def end_tree(pid: int, mark: str, *, timeout_s: float, asked: bool = False) -> bool:
+    """End a process and the processes that it started in its own group; False when the process was killed.
+
+    The process gets SIGTERM (unless it was ``asked`` to end already), and SIGKILL after ``timeout_s`` seconds. Its
+    descendants get SIGKILL once it has ended. Descendants in another group were started to outlive it, and stay.
+    """
+    started = {each: start_mark(each) for each in _below_in_group(pid)}
+    if asked:
+        wait_until(lambda: not is_running(pid, mark), timeout_s, every_s=CHECK_EVERY_S)
+        started |= {each: start_mark(each) for each in _below_in_group(pid)}
+        ended = not is_running(pid, mark)
+        end_process(pid, mark, timeout_s=0.0)
+    else:
+        ended = end_process(pid, mark, timeout_s=timeout_s)
+    for each, began in started.items():
+        if began is not None and is_running(each, began):
+            with suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+    return ended
+
+
 def group_members(group: int) -> tuple[int, ...]:
     """The processes of a process group that have not ended."""
     if Path("/proc/self/stat").exists():
@@ -219,6 +240,29 @@ def end_group(group: int, *, timeout_s: float) -> None:
                 os.killpg(group, sent)
         if wait_until(lambda: not group_members(group), within_s):
             return
+
+
+def _below_in_group(pid: int) -> tuple[int, ...]:
+    """The descendants of a process that are in its process group."""
+    if Path("/proc/self/stat").exists():
+        rows = [row for path in Path("/proc").glob("[0-9]*") if (row := _parent_and_group(path)) is not None]
+    else:
+        listed = completed(["ps", "-A", "-o", "pid=,ppid=,pgid="], PS_WITHIN_S)
+        rows = [tuple(map(int, line.split())) for line in listed.stdout.splitlines()]
+    group = next((row[2] for row in rows if row[0] == pid), None)
+    found = [pid]
+    for parent in found:  # grows meanwhile: the children of each child follow
+        found += [row[0] for row in rows if row[1:] == (parent, group)]
+    return tuple(found[1:])
+
+
+def _parent_and_group(process: Path) -> tuple[int, ...] | None:
+    """Process id, parent and group; None when the process has ended meanwhile."""
+    try:
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return int(process.name), int(fields[1]), int(fields[2])
 
 
 def _group_and_state(process: Path) -> tuple[str, ...]:

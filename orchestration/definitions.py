@@ -26,6 +26,7 @@ from holdfast.orchestration.jobs.feed_flights import feed_flights  # noqa: E402
 from holdfast.orchestration.jobs.lifecycle_verbs import VERB_JOBS  # noqa: E402
 from holdfast.orchestration.jobs.recover_processor import recover_processor  # noqa: E402
 from holdfast.orchestration.jobs.rehearse_restore import rehearse_restore  # noqa: E402
+from holdfast.orchestration.jobs.upkeep import upkeep  # noqa: E402
 from holdfast.orchestration.resources import build_resources  # noqa: E402
 from holdfast.orchestration.schedules import build_schedules  # noqa: E402
 from holdfast.orchestration.sensors import build_sensors  # noqa: E402
@@ -55,6 +56,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
                 feed_flights,
                 rehearse_restore,
                 orphan_checks,
+                upkeep,
                 *VERB_JOBS,
             ],
             sensors=[

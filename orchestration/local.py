@@ -27,6 +27,7 @@ from pathlib import Path
 
 import httpx
 
+from holdfast.infra.database.unused_pages import give_back
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.files import locked, replace_text
 from holdfast.infra.local_ports import can_bind, free_port
@@ -102,6 +103,8 @@ def start_daemon(settings: Settings, timeout_s: float = 90.0) -> str:
         present = running(settings, DAEMON)
         if present is not None:
             return f"Dagster's daemon, process {present.pid} (was already running)"
+        if running(settings, WEBSERVER) is None:  # nobody else uses Dagster's files now
+            give_back(settings.paths.dagster.rglob("*.db"))
         log = _log(settings, DAEMON)
         before = log.stat().st_size if log.exists() else 0
         process = _launch(settings, DAEMON, [str(Path(sys.executable).parent / "dagster-daemon"), "run"])

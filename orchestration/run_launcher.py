@@ -1,8 +1,11 @@
-"""Dagster's run launcher for one machine, with a health check of the run's own process.
+"""Dagster's run launcher for one machine: limits by kind, a health check of a run's process, and a sure end.
 
-Dagster's launcher leaves that check to the code server that started the process. When the code server was killed too
-(with the daemon's session, or with the machine), a run stays STARTED forever. It keeps its pool and its ``processor``
-tag, so no recovery and no deployment of that processor can start.
+Dagster's launcher leaves the health check to the code server that started the process. When the code server was killed
+too (with the daemon's session, or with the machine), a run stays STARTED forever. It keeps its pool and its
+``processor`` tag, so no recovery and no deployment of that processor can start.
+
+Dagster's launcher ends a run by an interrupt, which a process that is blocked in C or frozen never sees. Dagster then
+marks the run as ended and frees its pool, while the process still works on the same state.
 
 Invariants:
     - Loading this module imports Dagster alone, because every process of an instance loads it.
@@ -10,15 +13,23 @@ Invariants:
       run. The process is known by its identity (``infra.process``), which the daemon records as a tag of the run.
     - A run without the tag, as one of a former version, has its process judged by id and by the home folder in that
       process's environment, and is tagged then.
+    - A process is signalled only when it is the run's: on this machine, of this instance, and recorded for this run.
 """
 
-from collections.abc import Sequence
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from dagster import DagsterEventType, DagsterRun, EventLogEntry
+from dagster import DagsterEventType, DagsterRun, EventLogEntry, Field, Float
+from dagster._config.config_schema import UserConfigSchema
 from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, LaunchRunContext, WorkerStatus
+from dagster._core.storage.tags import GRPC_INFO_TAG
+from dagster._serdes import ConfigurableClassData
 
-from holdfast.infra.process import ProcessIdentity, fate_of, identity_of
+from holdfast.infra.process import ProcessIdentity, end_tree, fate_of, identity_of
 from holdfast.infra.waiting import wait_until
 
 #: The tag with the run's id and the identity of its process. A run that repeats another one copies the tags of that
@@ -26,26 +37,81 @@ from holdfast.infra.waiting import wait_until
 PROCESS_TAG = "holdfast/process"
 #: How long a launched run may take to name its process, seconds; it has done so in nearly all cases.
 NAMED_WITHIN_S = 5.0
+#: How long the process of an interrupted run may take to end before it is killed, seconds.
+GRACE_S = 20.0
 
 
 class LocalRunLauncher(DefaultRunLauncher):
-    """A ``DefaultRunLauncher`` whose health check lets ``run_monitoring`` fail runs without a process."""
+    """A ``DefaultRunLauncher`` whose runs have a limit, and end with their processes.
+
+    ``grace_seconds`` in ``dagster.yaml`` is how long an interrupted run may take before its process is killed.
+    """
+
+    def __init__(self, inst_data: ConfigurableClassData | None = None, grace_seconds: float = GRACE_S) -> None:
+        super().__init__(inst_data)
+        self._grace_s = grace_seconds
+
+    @classmethod
+    def config_type(cls) -> UserConfigSchema:
+        """One optional entry, ``grace_seconds``."""
+        return {"grace_seconds": Field(Float, is_required=False, default_value=GRACE_S)}
+
+    @classmethod
+    def from_config_value(cls, inst_data: ConfigurableClassData, config_value: Mapping[str, Any]) -> "LocalRunLauncher":
+        """The launcher of an instance."""
+        return cls(inst_data, **config_value)
+
+    def launch_run(self, context: LaunchRunContext) -> None:
+        """Launch a run with its kind and its limit as tags, and record its process as soon as the run names it."""
+        from holdfast.infra.settings import load_settings
+        from holdfast.orchestration.run_limits import new_tags
+
+        run = context.dagster_run
+        assets, checks = run.asset_selection or (), run.asset_check_selection or ()
+        only_checks = bool(checks) and not assets
+        tags = new_tags(run.job_name, run.tags, assets, load_settings().runs, only_checks=only_checks)
+        self._instance.add_run_tags(run.run_id, tags)
+        super().launch_run(context)
+        pid = wait_until(lambda: self._process_of(run.run_id), NAMED_WITHIN_S)
+        if pid is not None:
+            self._record(run.run_id, pid)
+
+    def terminate(self, run_id: str) -> bool:
+        """Interrupt a run and wait until its process has ended, which is killed after the grace period.
+
+        True when the run's process is known to have ended, else what Dagster's launcher answered.
+        """
+        run = self._instance.get_run_by_id(run_id)
+        if run is None or run.is_finished:
+            return False
+        self._note_overdue(run)
+        process = self._own_process(run)
+        try:
+            asked = bool(super().terminate(run_id))  # type: ignore[no-untyped-call]
+        except Exception as unreachable:  # the code server is gone or hangs: the process is ended all the same
+            if process is None:
+                raise
+            asked = False
+            self._instance.report_engine_event(f"The code server took no interrupt: {unreachable}", run)
+        if process is None:
+            return asked
+        if not end_tree(process.pid, process.mark, timeout_s=self._grace_s, asked=asked):
+            late = f"Process {process.pid} of the run did not end within {self._grace_s:g} s of its interrupt"
+            self._instance.report_engine_event(f"{late}, and was killed.", run)
+        now = self._instance.get_run_by_id(run_id)
+        if now is not None and not now.is_finished:
+            self._instance.report_run_canceled(now, f"Process {process.pid} of the run has ended.")
+        return True
 
     @property
     def supports_check_run_worker_health(self) -> bool:
         """True: Dagster's ``run_monitoring`` calls ``check_run_worker_health``."""
         return True
 
-    def launch_run(self, context: LaunchRunContext) -> None:
-        """Launch a run, and record its process as soon as the run names it."""
-        super().launch_run(context)
-        run_id = context.dagster_run.run_id
-        pid = wait_until(lambda: self._process_of(run_id), NAMED_WITHIN_S)
-        if pid is not None:
-            self._record(run_id, pid)
-
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
         """FAILED when the process that the run named has ended; RUNNING otherwise."""
+        if not _is_on_this_machine(run):
+            return CheckRunHealthResult(WorkerStatus.RUNNING, "its code server may be on another machine")
         identity = identity_in(run)
         if identity is None:
             pid = self._process_of(run.run_id)
@@ -57,6 +123,30 @@ class LocalRunLauncher(DefaultRunLauncher):
         if fate_of(identity) != "running":
             return _ended(identity.pid)
         return CheckRunHealthResult(WorkerStatus.RUNNING, run_worker_id=str(identity.pid))
+
+    def _note_overdue(self, run: DagsterRun) -> None:
+        """Tag a run that is ended because of its limit, and write into its log what to do."""
+        from holdfast.orchestration.run_limits import OVERDUE_TAG, overdue_s, overdue_words
+
+        record = self._instance.get_run_record_by_id(run.run_id)
+        age = None if record is None else overdue_s(run.tags, record.start_time, time.time())
+        if age is None:
+            return
+        tags = {OVERDUE_TAG: f"{age:.0f}"}
+        self._instance.add_run_tags(run.run_id, tags)
+        self._instance.report_engine_event(overdue_words(run.run_id, run.job_name, {**run.tags, **tags}) or "", run)
+
+    def _own_process(self, run: DagsterRun) -> ProcessIdentity | None:
+        """The live process of a run; None when it is not known for sure."""
+        if not _is_on_this_machine(run):
+            return None
+        identity = identity_in(run)
+        if identity is None:
+            pid = self._process_of(run.run_id)
+            identity = None if pid is None else self._record(run.run_id, pid)
+        if identity is None or identity.pid == os.getpid() or fate_of(identity) != "running":
+            return None
+        return identity
 
     def _record(self, run_id: str, pid: int) -> ProcessIdentity | None:
         """The identity of a run's process, recorded; None when the process has ended."""
@@ -79,6 +169,12 @@ class LocalRunLauncher(DefaultRunLauncher):
 
     def _engine_events(self, run_id: str) -> Sequence[EventLogEntry]:
         return self._instance.all_logs(run_id, of_type=DagsterEventType.ENGINE_EVENT)
+
+
+def _is_on_this_machine(run: DagsterRun) -> bool:
+    """Whether the code server that started a run listens on a socket file, or on this machine's loopback."""
+    server = json.loads(run.tags.get(GRPC_INFO_TAG, "{}"))
+    return bool(server.get("socket")) or server.get("host") in (None, "localhost", "127.0.0.1")
 
 
 def identity_in(run: DagsterRun) -> ProcessIdentity | None:

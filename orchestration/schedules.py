@@ -1,7 +1,8 @@
 """Schedules of checks, rehearsals, snapshots and warehouse maintenance; all times are UTC.
 
 Invariants:
-    - A schedule that only reads is on by default. A schedule that starts a JVM is off; the team switches it on.
+    - A schedule that only reads is on by default, and so is the upkeep, without which the disk fills up.
+    - A schedule that starts a JVM is off; the team switches it on.
 """
 
 import dagster as dg
@@ -15,6 +16,7 @@ from holdfast.orchestration.jobs.asset_jobs import (
     orphan_checks,
 )
 from holdfast.orchestration.jobs.rehearse_restore import RehearseConfig, rehearse_restore
+from holdfast.orchestration.jobs.upkeep import upkeep
 
 
 def build_schedules(settings: SnapshotSettings) -> list[dg.ScheduleDefinition]:
@@ -36,6 +38,15 @@ def build_schedules(settings: SnapshotSettings) -> list[dg.ScheduleDefinition]:
             execution_timezone="UTC",
             default_status=dg.DefaultScheduleStatus.RUNNING,
             description="Every day at 05:30: find topics, groups, folders and tables that no registered store owns.",
+        ),
+        dg.ScheduleDefinition(
+            name="upkeep_hourly",
+            job=upkeep,
+            cron_schedule="15 * * * *",
+            execution_timezone="UTC",
+            default_status=dg.DefaultScheduleStatus.RUNNING,
+            description="Every hour at 15 past: delete what is older than its setting says, and check that the disk "
+            "has room.",
         ),
         _snapshots(settings),
         dg.ScheduleDefinition(

@@ -26,6 +26,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, PROCESSOR_TAG, RecoverConfig, recover_processor
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
+from holdfast.orchestration.run_limits import overdue_words
 from holdfast.orchestration.verbs import this_process
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.marking import judged
@@ -47,7 +48,11 @@ from holdfast.processors.lifecycle.recovery.incidents import Notice, notice, obs
 
 RECOVERY_EVERY_S = 10
 TELEMETRY_EVERY_S = 60
-#: Stores with an observation in one tick; the next ticks take the next stores. Dagster's log keeps every event.
+#: An observation that says nothing new is logged once in this time, seconds: each takes 5 KB of Dagster's log.
+OBSERVE_EVERY_S = 300.0
+#: A lag is new when it doubled or halved since the last observation, unless it stays below this, records.
+LAG_NEWS = 1_000
+#: Stores with an observation in one tick; the next ticks take the next stores.
 STATES_PER_TICK = 20
 #: Runs that may end without closing their incident; after the last one the incident is closed as failed.
 RUNS_PER_INCIDENT = 3
@@ -249,7 +254,8 @@ def run_failures(context: dg.RunFailureSensorContext) -> None:
     """Log the event ``run.failed``."""
     run = context.dagster_run
     fields = {"job": run.job_name, "run": run.run_id, "processor": run.tags.get(PROCESSOR_TAG)}
-    log.error("run.failed", **fields, cause=context.failure_event.message)
+    overdue = overdue_words(run.run_id, run.job_name, run.tags)
+    log.error("run.failed", **fields, cause=overdue or context.failure_event.message)
 
 
 def _remembered(cursor: str | None) -> dict[str, _Remembered]:
@@ -264,11 +270,13 @@ def _telemetry(stores: dict[str, tuple[str, ...]]) -> dg.SensorDefinition:
     @dg.sensor(
         minimum_interval_seconds=TELEMETRY_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        description="Logs lag, throughput and tasks of every deployed processor as observations of its assets.",
+        description="Logs lag, throughput and tasks of every deployed processor as observations of its assets: at each "
+        "change, and every five minutes.",
     )
     def processor_telemetry(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> dg.SensorResult:
         limits = Limits(stuck_after_s=load_settings().stuck_after_s)
         before: dict[str, Any] = json.loads(context.cursor or "{}")
+        now = lifecycle.world.clock().timestamp()
         events: list[dg.AssetObservation] = []
         after: dict[str, Any] = {}
         lags: dict[str, int | float] = {}
@@ -283,19 +291,37 @@ def _telemetry(stores: dict[str, tuple[str, ...]]) -> dg.SensorDefinition:
                 context.log.warning(f"The status of {name} could not be read: {failed}")
                 continue
             statuses = [each.status for each in seen.values() if each.status is not None]
-            facts, after[name] = _facts(statuses, before.get(name))
+            facts, figures = _facts(statuses, before.get(name))
+            if not is_news(facts, before.get(name), now):
+                after[name] = before[name]
+                continue
+            after[name] = {**facts, **figures, "told_at": now}
             events.append(dg.AssetObservation(keys.processor_key(name), metadata=facts))
             if "lag_records" in facts:
                 lags[name] = facts["lag_records"]
-        all_states = [(each.processor, store) for each in deployments for store in stores[each.processor]]
+        all_states = [(name, store) for name in lags for store in stores[name]]
         states, after[_NEXT_STATE] = turn(sorted(all_states), before.get(_NEXT_STATE))
-        known = [(name, store) for name, store in states if name in lags]
-        events += [dg.AssetObservation(keys.state_key(*one), metadata={"lag_records": lags[one[0]]}) for one in known]
+        events += [dg.AssetObservation(keys.state_key(*one), metadata={"lag_records": lags[one[0]]}) for one in states]
         return dg.SensorResult(
             asset_events=events, skip_reason=f"{len(events)} observations logged.", cursor=json.dumps(after)
         )
 
     return processor_telemetry
+
+
+def is_news(facts: Mapping[str, int | float], told: Mapping[str, Any] | None, now: float) -> bool:
+    """Whether to log an observation: workers or tasks changed, the lag doubled or halved, or the last one is old.
+
+    ``told`` has the facts of the last observation and its time, ``told_at``; ``now`` is seconds since 1970.
+    """
+    if not told or now - told.get("told_at", 0.0) >= OBSERVE_EVERY_S:
+        return True
+    if any(facts.get(name) != told.get(name) for name in ("instances", "tasks_running")):
+        return True
+    lag, before = facts.get("lag_records"), told.get("lag_records")
+    if lag is None or before is None:
+        return lag is not before
+    return bool(max(lag, before) > 2 * max(min(lag, before), LAG_NEWS))
 
 
 def turn(states: list[tuple[str, str]], first: Any) -> tuple[list[tuple[str, str]], list[str]]:

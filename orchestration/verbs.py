@@ -110,7 +110,9 @@ class Verbs:
         self._tables = WarehouseTables(partial(_stored_tables, settings))
         ports = (self._folders, self._owners, self._code, self._transactions, self._tables)
         self._facts = WorldFacts(topics, self._world, registry.journal, *ports)
-        self._runner = DeployedProcessors(self._world, self._rollout, who, self._code_and_shape, topics)
+        self._runner = DeployedProcessors(
+            self._world, self._rollout, who, self._code_and_shape, topics, settings.upkeep.releases
+        )
         self._holder = this_process()
 
     def definition(self, processor: str) -> ProcessorDefinition:

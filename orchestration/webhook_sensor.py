@@ -5,7 +5,9 @@ posts them.
 
 Invariants:
     - Recovery never waits for the webhook: this sensor only reads the registry and Dagster's runs.
-    - The cursor holds the ids of sent messages. The next tick finds and sends messages that were not accepted.
+    - The cursor holds the ids of sent messages. It is stored after each message, in Dagster's storage: Dagster stores a
+      sensor's own cursor only when a tick ends well, so a tick that is killed would send its messages again.
+    - The next tick finds and sends messages that were not accepted.
     - The webhook's URL is in no log, error or cursor, because it contains a token.
 """
 
@@ -19,6 +21,7 @@ from holdfast.infra.webhook import TIMEOUT_S, Answer, post, shown
 from holdfast.orchestration import local
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, PROCESSOR_TAG
 from holdfast.orchestration.resources import LifecycleResource
+from holdfast.orchestration.run_limits import overdue_words
 from holdfast.processors.lifecycle.recovery import webhook_messages
 from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Notification, Outbox
 
@@ -27,6 +30,8 @@ NOTIFY_EVERY_S = 15
 INCIDENTS_MAX = 200
 #: Number of failed runs that one tick reads.
 RUNS_MAX = 50
+#: Name of the cursor in Dagster's storage.
+STORED = "holdfast/notifications"
 
 
 def notifications_sensor(*, enabled: bool) -> dg.SensorDefinition:
@@ -42,20 +47,27 @@ def notifications_sensor(*, enabled: bool) -> dg.SensorDefinition:
         settings = load_settings()
         if settings.webhook.url is None:
             return dg.SensorResult(skip_reason="No webhook is configured; set `HOLDFAST_WEBHOOK__URL`.")
-        known = webhook_messages.decoded(context.cursor)
+        known = _stored(context)
         outbox = Outbox() if known is None else known.outbox
         position = _newest_failure(context.instance) if known is None else known.failures_after
         try:
             incidents = _of_incidents(lifecycle)
         except HoldfastError as failed:
             context.log.warning(f"Incidents could not be read: {failed}")
-            return dg.SensorResult(skip_reason=failed.message, cursor=context.cursor)
+            return dg.SensorResult(skip_reason=failed.message)
         if known is None:  # incidents that ended before the first tick are not sent
             outbox = Outbox(frozenset(each.id for pair in incidents if len(pair) > 1 for each in pair))
         runs = _failed_runs(context.instance, position)
         found = [each for pair in incidents for each in pair] + [message for _, message in runs if message]
         pending = webhook_messages.waiting(outbox, found, lifecycle.world.clock())
-        sending = webhook_messages.deliver(outbox, pending, lambda one: _send(one, settings), lifecycle.world.clock)
+        _store(context, Cursor(outbox, position))
+        sending = webhook_messages.deliver(
+            outbox,
+            pending,
+            lambda one: _send(one, settings),
+            lifecycle.world.clock,
+            keep=lambda so_far: _store(context, Cursor(so_far, position)),
+        )
         _report(context, settings, sending)
         left = {each.id for each in pending} - sending.outbox.told
         for reached, message in runs:
@@ -63,10 +75,21 @@ def notifications_sensor(*, enabled: bool) -> dg.SensorDefinition:
                 break
             position = reached
         cursor = Cursor(webhook_messages.forget(sending.outbox, [each.id for each in found]), position)
+        _store(context, cursor)
         sentence = f"{len(sending.accepted)} sent, {len(left)} waiting. {sending.failure}".strip()
         return dg.SensorResult(skip_reason=sentence, cursor=webhook_messages.encoded(cursor))
 
     return notifications
+
+
+def _stored(context: dg.SensorEvaluationContext) -> Cursor | None:
+    """The cursor that the last tick stored, also one that was killed; None at the first tick."""
+    stored = context.instance.daemon_cursor_storage.get_cursor_values({STORED}).get(STORED)
+    return webhook_messages.decoded(stored) or webhook_messages.decoded(context.cursor)
+
+
+def _store(context: dg.SensorEvaluationContext, cursor: Cursor) -> None:
+    context.instance.daemon_cursor_storage.set_cursor_values({STORED: webhook_messages.encoded(cursor)})
 
 
 def _of_incidents(lifecycle: LifecycleResource) -> list[tuple[Notification, ...]]:
@@ -99,7 +122,7 @@ def _failed_runs(instance: dg.DagsterInstance, after: int) -> list[tuple[int, No
             message = webhook_messages.of_failed_run(
                 run.run_id,
                 run.job_name,
-                _cause(instance, record),
+                overdue_words(run.run_id, run.job_name, run.tags) or _cause(instance, record),
                 datetime.fromtimestamp(record.timestamp, UTC),
                 processor=run.tags.get(PROCESSOR_TAG),
             )
@@ -128,7 +151,10 @@ def _cause(instance: dg.DagsterInstance, failure: dg.EventLogRecord) -> str:
 def _send(message: Notification, settings: Settings) -> Answer:
     assert settings.webhook.url is not None
     render = webhook_messages.slack if settings.webhook.kind == "slack" else webhook_messages.generic
-    document = render(message, _link(message, settings))
+    try:
+        document = render(message, _link(message, settings))
+    except Exception as failed:  # a message that cannot be written must not keep the others back
+        return Answer(None, f"the message cannot be written: {type(failed).__name__}: {failed}", unsendable=True)
     return post(settings.webhook.url, document, identity=message.id, timeout_s=TIMEOUT_S)
 
 

@@ -49,6 +49,8 @@ class Registry:
 
     def __init__(self, url: str) -> None:
         self._database = Connections(url)
+        #: For ``database.pruning``.
+        self.database = self._database
         self.journal = ApplyJournal(self._database)
         self.releases = ReleaseBook(self._database)
 

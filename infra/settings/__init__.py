@@ -24,9 +24,11 @@ from holdfast.infra.settings.checkpoints import CheckpointSettings
 from holdfast.infra.settings.group import PREFIX, Concealing, Properties, SettingsInvalid
 from holdfast.infra.settings.kafka import KafkaSettings
 from holdfast.infra.settings.orphans import OrphanSettings
+from holdfast.infra.settings.runs import RunSettings
 from holdfast.infra.settings.serving import ServingSettings, is_loopback
 from holdfast.infra.settings.snapshots import SnapshotSettings
 from holdfast.infra.settings.spark import WARM, SparkSettings
+from holdfast.infra.settings.upkeep import UpkeepSettings
 from holdfast.infra.settings.warehouse import WarehouseSettings
 from holdfast.infra.settings.warehouse_retention import MaintenanceSettings
 from holdfast.infra.settings.webhook import WebhookSettings
@@ -53,11 +55,13 @@ __all__ = [
     "MemoryTooSmall",
     "OrphanSettings",
     "Properties",
+    "RunSettings",
     "ServingSettings",
     "Settings",
     "SettingsInvalid",
     "SnapshotSettings",
     "SparkSettings",
+    "UpkeepSettings",
     "WarehouseSettings",
     "WebhookSettings",
     "WebserverSettings",
@@ -105,6 +109,8 @@ class Settings(OrphanSettings, Concealing, BaseSettings):
     maintenance: MaintenanceSettings = Field(default_factory=MaintenanceSettings)
     webhook: WebhookSettings = Field(default_factory=WebhookSettings)
     webserver: WebserverSettings = Field(default_factory=WebserverSettings)
+    runs: RunSettings = Field(default_factory=RunSettings)
+    upkeep: UpkeepSettings = Field(default_factory=UpkeepSettings)
     processors: tuple[str, ...] = Field(
         default=(
             "holdfast.processors.definitions.fleet:application",

@@ -11,7 +11,6 @@ Invariants:
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import shlex
@@ -20,14 +19,12 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from pyspark.sql import SparkSession
 
-from holdfast.infra.files import locked
 from holdfast.infra.java import find_java, spark_java_home
 from holdfast.infra.privacy import private_files
-from holdfast.infra.process import is_running, start_mark
 from holdfast.infra.settings import WARM, Settings
 from holdfast.infra.settings.spark import AUTHENTICATE_SECRET
 from holdfast.infra.spark.configuration import (
@@ -44,6 +41,7 @@ from holdfast.infra.spark.failures import SparkFailed, SparkUnavailable, short_e
 from holdfast.infra.spark.private_files import private_properties
 from holdfast.infra.spark.progress import is_remote
 from holdfast.infra.spark.server import running_server
+from holdfast.infra.spark.spills import new_spill_folder
 from holdfast.infra.warehouse.catalog import prepare_catalog
 from holdfast.infra.warehouse.properties import CATALOG
 
@@ -52,9 +50,8 @@ __all__ = ["CATALOG", "SparkFailed", "short_errors", "spark_session", "stop_spar
 #: How long the JVM may take to end before it is killed, seconds.
 END_WITHIN_S = 20.0
 
-#: Folder for the spilled data of this process's JVM, and its lock.
+#: Folder for the spilled data of this process's JVM.
 _spill: Path | None = None
-_spill_lock: IO[str] | None = None
 
 
 def spark_session(settings: Settings, *, app_name: str) -> SparkSession:
@@ -188,39 +185,10 @@ def _given(settings: Settings, *, late: bool) -> dict[str, str]:
 
 
 def _spill_folder(folder: Path) -> Path:
-    """A folder for the spilled data of this process's JVM; folders of ended processes are deleted.
-
-    A live process holds the lock of the file ``lock`` in its folder: the kernel knows who lives, also in another
-    container, which has its own process ids.
-    """
-    global _spill, _spill_lock
-    local = folder / "local"
-    local.mkdir(parents=True, exist_ok=True)
-    own = local / f"{os.getpid()}-{start_mark(os.getpid())}"
-    with locked(folder / "local.lock"):  # a folder without its lock is not being made, it is of a former version
-        for other in local.iterdir():
-            if other != own and not _spills(other):
-                shutil.rmtree(other, ignore_errors=True)
-        own.mkdir(exist_ok=True)
-        if _spill_lock is not None:
-            _spill_lock.close()
-        _spill_lock = (own / "lock").open("a")
-        fcntl.flock(_spill_lock, fcntl.LOCK_EX)
-    _spill = own
-    return own
-
-
-def _spills(folder: Path) -> bool:
-    """Whether the process that made this folder runs."""
-    try:
-        with (folder / "lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:  # a former version made no lock
-        pid, _, mark = folder.name.partition("-")
-        return pid.isdigit() and is_running(int(pid), mark)
-    return False
+    """A folder for the spilled data of this process's JVM."""
+    global _spill
+    _spill = new_spill_folder(folder)
+    return _spill
 
 
 @contextmanager

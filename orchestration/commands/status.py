@@ -1,4 +1,4 @@
-"""``holdfast status``: services, processors, open incidents and open applies.
+"""``holdfast status``: services, processors, open incidents and open applies; with ``--sizes`` the disk.
 
 Invariants:
     - Reads only. A part that does not exist yet, such as the registry, is empty in the answer and no error.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import closing
-from typing import Any
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -19,9 +20,10 @@ from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.kafka.broker import running_broker
 from holdfast.infra.settings import Settings
 from holdfast.orchestration import local
-from holdfast.orchestration.commands.options import Json, command_settings, print_json
+from holdfast.orchestration.commands.options import Json, command_settings, print_json, print_rows
 from holdfast.orchestration.verbs import this_process
 from holdfast.orchestration.world import build_world, open_registry
+from holdfast.processors.lifecycle.health.growth import judge_room, measure, owners
 from holdfast.processors.lifecycle.plans.apply import is_free
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
@@ -30,9 +32,18 @@ from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, TOLD_S
 from holdfast.processors.registration import BrokenDefinition, load_processors
 
 
-def status(as_json: Json = False) -> None:
+def status(
+    as_json: Json = False,
+    sizes: Annotated[
+        bool, typer.Option("--sizes", help="Show instead what uses the disk, largest first, and what bounds it.")
+    ] = False,
+) -> None:
     """Show services, processors, open incidents and open applies."""
-    document = describe(command_settings("ERROR"))
+    settings = command_settings("ERROR")
+    if sizes:
+        _print_sizes(describe_sizes(settings), as_json=as_json)
+        return
+    document = describe(settings)
     if as_json:
         print_json(document)
     else:
@@ -70,6 +81,40 @@ def describe(settings: Settings) -> dict[str, Any]:
             sentence = f"Never deployed; start it with `holdfast apply deploy {definition.name}`."
             document["processors"].append(_row(definition.name, "not-deployed", sentence))
     return document
+
+
+def describe_sizes(settings: Settings) -> dict[str, Any]:
+    """The JSON document of ``holdfast status --sizes``: owners of disk space, largest first, and the verdict."""
+    used = measure(owners(settings))
+    verdict = judge_room(used, settings.upkeep.room_min_percent)
+    return {
+        "home": str(settings.home),
+        "has_room": verdict.passed,
+        "sentence": verdict.sentence,
+        "action": None if verdict.passed else verdict.action,
+        "owners": [
+            {
+                "owner": each.owner.name,
+                "bytes": each.size_bytes,
+                "what": each.owner.what,
+                "places": [str(place) for place in each.owner.places],
+                "to_make_room": each.owner.action,
+            }
+            for each in used
+        ],
+    }
+
+
+def _print_sizes(document: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(document)
+        return
+    rows = [
+        {"owner": each["owner"], "MiB": f"{each['bytes'] / (1 << 20):,.1f}", "to make room": each["to_make_room"]}
+        for each in document["owners"]
+    ]
+    print_rows(("owner", "MiB", "to make room"), rows, none="Nothing uses the disk.")
+    typer.echo(document["sentence"] + ("" if document["action"] is None else f" What to do: {document['action']}"))
 
 
 def _describe_registry(document: dict[str, Any], settings: Settings, registry: Registry) -> None:

@@ -115,7 +115,7 @@ def _recovered(
     executor_def=dg.in_process_executor,
     description="Recover one processor from one incident: diagnose, fence, repair, verify. To launch it by hand, give "
     "only the processor's name.",
-    tags={"dagster/priority": "10", "dagster/max_retries": "0", "dagster/max_runtime": "900"},
+    tags={"dagster/priority": "10", "dagster/max_retries": "0"},
 )
 def recover_processor() -> None:
     """One op: ``recover_one``."""

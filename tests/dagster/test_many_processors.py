@@ -104,10 +104,39 @@ def test_a_minute_writes_a_bounded_number_of_events(
     fleet: Fleet, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
     ticks = Ticks(definitions, instance, "processor_telemetry")
-    for _ in range(2):
-        told = Counter(event.asset_key.path[0] for event in ticks().asset_events)
-        assert told["processors"] == PROCESSORS
-        assert 0 < told["state"] <= sensors.STATES_PER_TICK
+    told = Counter(event.asset_key.path[0] for event in ticks().asset_events)
+    assert told["processors"] == PROCESSORS
+    assert 0 < told["state"] <= sensors.STATES_PER_TICK
+    # the next minutes write only what changed: on a busy machine, a worker that answered late
+    assert len(ticks().asset_events) < PROCESSORS // 2
+
+
+FACTS = {"instances": 2, "tasks_running": 8, "records_processed": 10, "lag_records": 5_000}
+
+
+@pytest.mark.parametrize(
+    ("changed", "after_s", "news"),
+    [
+        ({}, 60, False),
+        ({"records_processed": 99, "lag_records": 9_000}, 60, False),
+        ({}, sensors.OBSERVE_EVERY_S, True),
+        ({"instances": 1}, 60, True),
+        ({"tasks_running": 7}, 60, True),
+        ({"lag_records": 11_000}, 60, True),
+        ({"lag_records": 2_000}, 60, True),
+        ({"lag_records": 0}, 60, True),
+        ({"lag_records": None}, 60, True),
+    ],
+)
+def test_an_observation_is_logged_when_it_is_news(changed: dict[str, int | None], after_s: float, news: bool) -> None:
+    facts = {name: value for name, value in (FACTS | changed).items() if value is not None}
+    assert sensors.is_news(facts, FACTS | {"told_at": 1_000.0}, 1_000.0 + after_s) is news
+    assert sensors.is_news(facts, None, 1_000.0)
+
+
+def test_a_small_lag_that_comes_and_goes_is_no_news() -> None:
+    small = FACTS | {"lag_records": 1_900}
+    assert not sensors.is_news(small, FACTS | {"lag_records": 0, "told_at": 0.0}, 60.0)
 
 
 def test_every_state_has_its_turn() -> None:

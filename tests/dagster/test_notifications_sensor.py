@@ -160,6 +160,38 @@ def test_more_failed_runs_than_one_tick_looks_at_are_all_told(
     assert [each["run"] for each in webhook.received] == runs
 
 
+def test_a_tick_that_dies_in_the_middle_sends_nothing_twice_and_loses_nothing(
+    registry: Registry, tick: Tick, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dagster drops the cursor of a tick that fails: here by the third message, when two were sent."""
+    tick()
+    webhook.start()
+    incidents = [opened(registry, f"processor{number}") for number in range(4)]
+    send, tries = sensor_module._send, []
+
+    def dies(message, settings):
+        tries.append(message)
+        if len(tries) == 3:
+            raise KeyboardInterrupt
+        return send(message, settings)
+
+    monkeypatch.setattr(sensor_module, "_send", dies)
+    with pytest.raises(KeyboardInterrupt):
+        tick()
+    assert len(webhook.received) == 2
+    assert tick() == "2 sent, 0 waiting."
+    assert [each["incident"] for each in webhook.received] == incidents
+
+
+def test_a_retry_after_that_is_no_number_ends_no_tick(registry: Registry, tick: Tick, webhook: Webhook) -> None:
+    opened(registry)
+    webhook.status, webhook.headers = 429, {"Retry-After": "²"}
+    webhook.start()
+    assert "429" in tick()
+    webhook.status = 200
+    assert tick() == "1 sent, 0 waiting."
+
+
 def test_a_chat_gets_its_own_form(
     registry: Registry, tick: Tick, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:

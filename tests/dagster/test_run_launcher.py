@@ -18,14 +18,15 @@ import yaml
 from dagster._core.events import EngineEventData
 from dagster._core.launcher import WorkerStatus
 
-from holdfast.infra.process import group_members, identity_of, own_identity
+from holdfast.infra.process import end_process, group_members, identity_of, own_identity, start_mark
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import local, run_launcher
 from holdfast.orchestration.run_launcher import PROCESS_TAG, LocalRunLauncher, identity_in
+from holdfast.orchestration.run_limits import overdue_words
 from tests.dagster.queued_runs import eventually, launch, location_of
 
 JOBS = """
-import pathlib, time
+import ctypes, pathlib, signal, subprocess, sys, time
 import dagster as dg
 
 @dg.op
@@ -37,7 +38,27 @@ def hold():
 def holding():
     hold()
 
-defs = dg.Definitions(jobs=[holding])
+@dg.op(pool="deploys")
+def hang():
+    asleep = [sys.executable, "-c", "import time; time.sleep(600)"]
+    below, beside = subprocess.Popen(asleep), subprocess.Popen(asleep, start_new_session=True)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT, signal.SIGTERM])
+    pathlib.Path({release!r}).with_name("started").write_text(f"{{below.pid}} {{beside.pid}}")
+    ctypes.CDLL(None).sleep(600)
+
+@dg.op(pool="deploys")
+def pass_by():
+    pass
+
+@dg.job(executor_def=dg.in_process_executor)
+def hanging():
+    hang()
+
+@dg.job(executor_def=dg.in_process_executor)
+def passing():
+    pass_by()
+
+defs = dg.Definitions(jobs=[holding, hanging, passing])
 """
 
 
@@ -54,6 +75,7 @@ def settings(tmp_path: Path, jobs: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     settings.paths.dagster.mkdir(parents=True)
     ours = yaml.safe_load((files("holdfast.infra") / "dagster" / "local.yaml").read_text())
     ours["run_monitoring"]["poll_interval_seconds"] = 1
+    ours["run_launcher"]["config"]["grace_seconds"] = 1
     (settings.paths.dagster / "dagster.yaml").write_text(yaml.safe_dump(ours))
     jobs.write_text(JOBS.format(release=str(tmp_path / "release")))
     (tmp_path / "workspace.yaml").write_text(yaml.safe_dump({"load_from": [location_of(jobs)]}))
@@ -111,6 +133,40 @@ def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_s
         said = [record.message for record in instance.all_logs(first) if "has ended" in (record.message or "")]
         assert said
         assert f"its process {pid} has ended" in said[0]
+
+
+def test_a_run_that_hangs_in_c_is_ended_with_its_process_and_its_pool_is_free(
+    settings, tmp_path, jobs, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("HOLDFAST_RUNS__OTHER_MAX_S", "5")
+    local.start_daemon(load_settings())
+    first = launch(settings, jobs, "hanging", "fleet")
+    started = tmp_path / "started"
+    with dg.DagsterInstance.from_config(str(settings.paths.dagster)) as instance:
+
+        def status(run):
+            return instance.get_run_by_id(run).status
+
+        eventually(lambda: started.exists() and started.read_text(), "the first run did not start")
+        pid = instance.run_launcher._process_of(first)
+        below, beside = map(int, started.read_text().split())
+        mark = start_mark(beside)
+        try:
+            # another processor's run: only the pool keeps it back
+            second = launch(settings, jobs, "passing", "routes")
+            eventually(lambda: status(first) is dg.DagsterRunStatus.FAILURE, "the run that hangs was not ended")
+            assert start_mark(pid) is None
+            assert start_mark(below) is None
+            assert start_mark(beside) == mark
+            eventually(lambda: status(second) is dg.DagsterRunStatus.SUCCESS, "the pool of the ended run is not free")
+        finally:
+            end_process(beside, mark, timeout_s=5)
+        told = [record.user_message or record.message for record in instance.all_logs(first)]
+        tags = instance.get_run_by_id(first).tags
+    assert (tags["holdfast/run-kind"], tags["dagster/max_runtime"]) == ("other", "5")
+    assert [each for each in told if "raise `HOLDFAST_RUNS__OTHER_MAX_S`" in each and first in each]
+    assert [each for each in told if "was killed" in each]
+    assert "HOLDFAST_RUNS__OTHER_MAX_S" in overdue_words(first, "hanging", tags)
 
 
 class Launched:

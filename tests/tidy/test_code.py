@@ -28,7 +28,8 @@ HOMES = {
     "kafka": ("infra/kafka",),
     "rocksdict": ("processors/engine/state",),
     "pyspark": ("infra/spark", "assets/spark"),
-    "sqlalchemy": ("infra/database", "infra/warehouse/pointers.py"),  # the catalog is a database, too
+    # the catalog is a database, too, and so is Dagster's storage, which has tables of SQLAlchemy
+    "sqlalchemy": ("infra/database", "infra/warehouse/pointers.py", "orchestration/upkeep/dagster_storage.py"),
     "alembic": ("infra/database",),
     "dagster": ("assets", "orchestration"),
     "dagster_postgres": ("orchestration",),

@@ -141,7 +141,9 @@ def _with_room(expected: Mapping[str, str], seen: Mapping[str, str]) -> Mapping[
     The topic keeps a larger minimum, and the broker refuses a maximum below the minimum.
     """
     kept = seen.get(MIN_LAG, "")
-    if MIN_LAG not in expected or MAX_LAG not in expected or not kept.isdigit() or int(kept) <= int(expected[MAX_LAG]):
+    if MIN_LAG not in expected or MAX_LAG not in expected or not kept.isdecimal():
+        return expected
+    if int(kept) <= int(expected[MAX_LAG]):
         return expected
     return {**expected, MAX_LAG: kept}
 

@@ -29,11 +29,13 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.paths import Paths
 from holdfast.processors.lifecycle.plans.shape import Shape, as_document
 
-#: Number of releases kept for each processor.
+#: Number of releases kept for each processor, unless the settings name another.
 KEPT = 5
 #: Largest package that is copied, in files and bytes.
 FILES_MAX, BYTES_MAX = 5_000, 64 << 20
 _DIGEST_CHARACTERS = 8
+#: Releases of a processor that one pruning reads.
+_READ_MAX = 1_000
 _LEFT_OUT = frozenset({"__pycache__", ".git", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
 _OWN = "holdfast"
 
@@ -86,11 +88,12 @@ def release_id(code_version: str, digest: str) -> str:
 
 
 class ReleaseFolders:
-    """Makes releases on this machine, and records them in ``book``."""
+    """Makes releases on this machine, and records them in ``book``; keeps the newest ``kept`` of each processor."""
 
-    def __init__(self, book: ReleaseBook, paths: Paths) -> None:
+    def __init__(self, book: ReleaseBook, paths: Paths, kept: int = KEPT) -> None:
         self._book = book
         self._paths = paths
+        self._kept = kept
 
     def make(self, processor: str, expected: str, code: Code, shape: Shape, now: datetime) -> Release:
         """Copy and record the release that was planned as ``expected``; an existing copy is not changed.
@@ -122,11 +125,11 @@ class ReleaseFolders:
         return found
 
     def prune(self, processor: str, keep: Sequence[str]) -> int:
-        """Delete releases beyond the newest ``KEPT``, but not ``keep`` or the last that worked; returns how many."""
-        known = self._book.newest(processor)
+        """Delete releases beyond the newest ``kept``, but not ``keep`` or the last that worked; returns how many."""
+        known = self._book.newest(processor, limit=_READ_MAX)
         working = self._book.working(processor)
         needed = {*keep, *(() if working is None else (working.release_id,))}
-        old = [each for each in known[KEPT:] if each.release_id not in needed]
+        old = [each for each in known[self._kept :] if each.release_id not in needed]
         for each in old:
             if each.folder is not None:
                 shutil.rmtree(each.folder, ignore_errors=True)

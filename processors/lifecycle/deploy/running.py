@@ -26,7 +26,7 @@ from holdfast.processors.lifecycle.deploy.deployment import (
     stop,
 )
 from holdfast.processors.lifecycle.deploy.marking import keep_mark
-from holdfast.processors.lifecycle.deploy.releases import Code, ReleaseFailed, ReleaseFolders
+from holdfast.processors.lifecycle.deploy.releases import KEPT, Code, ReleaseFailed, ReleaseFolders
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, Tell
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.shape import Shape, from_document
@@ -72,6 +72,7 @@ class DeployedProcessors:
         who: The user or run to record.
         code: Processor -> the present files and shape of its definition.
         topics: Facts about topics.
+        releases_kept: Number of releases that are kept for each processor.
     """
 
     def __init__(
@@ -81,13 +82,14 @@ class DeployedProcessors:
         who: str,
         code: Callable[[str], tuple[Code, Shape]],
         topics: TopicWorld,
+        releases_kept: int = KEPT,
     ) -> None:
         self._topics = topics
         self._world = world
         self._rollout = rollout
         self._who = who
         self._code = code
-        self._releases = ReleaseFolders(world.registry.releases, world.paths)
+        self._releases = ReleaseFolders(world.registry.releases, world.paths, releases_kept)
         #: The result of the last deployment.
         self.result: DeploymentResult | None = None
 

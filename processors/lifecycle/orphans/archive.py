@@ -55,21 +55,27 @@ class Archive:
     def newest(self) -> tuple[dict[tuple[Kind, str], Archived], tuple[str, ...]]:
         """The newest copy of each resource by kind and name, and a sentence for each copy that can't be read."""
         found: dict[tuple[Kind, str], Archived] = {}
-        unread = []
+        copies, unread = self.copies()
+        for copy in copies:
+            manifest = copy.manifest
+            before = found.get((manifest.kind, manifest.name))
+            if before is None or before.manifest.archived_at <= manifest.archived_at:
+                found[manifest.kind, manifest.name] = copy
+        return found, unread
+
+    def copies(self) -> tuple[tuple[Archived, ...], tuple[str, ...]]:
+        """All complete copies, and a sentence for each one that can't be read."""
+        found, unread = [], []
         for file in sorted(self.root.glob(f"*/*/*/{MANIFEST}")):
             if file.parent.name.endswith(_PART):
                 continue
             try:
-                manifest = read(file, Manifest)
                 beside = file.with_name(DELETION)
-                copy = Archived(file.parent, manifest, read(beside, Deletion) if beside.exists() else None)
+                deletion = read(beside, Deletion) if beside.exists() else None
+                found.append(Archived(file.parent, read(file, Manifest), deletion))
             except ArchiveFailed as failed:
                 unread.append(f"An archived copy is ignored: {failed.message}")
-                continue
-            before = found.get((manifest.kind, manifest.name))
-            if before is None or before.manifest.archived_at <= manifest.archived_at:
-                found[manifest.kind, manifest.name] = copy
-        return found, tuple(unread)
+        return tuple(found), tuple(unread)
 
     def begin(self, kind: Kind, name: str, now: datetime) -> Path:
         """An empty folder for a new copy; ``finish`` makes it valid.

@@ -30,7 +30,7 @@ from holdfast.processors.lifecycle.recovery.recovery import ATTEMPTS
 from holdfast.processors.lifecycle.recovery.remedies import Wait
 
 #: An unchanged answer is recorded again after this time, seconds; its age then shows that the sensor is alive.
-TELL_EVERY_S = 300.0
+TELL_EVERY_S = 1800.0
 #: A smaller lag is ignored, records.
 LAG_RECORDS = 100_000
 #: The lag may stay without shrinking for this time, seconds.

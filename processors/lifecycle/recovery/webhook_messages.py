@@ -126,8 +126,9 @@ def of_failed_run(run: str, job: str, cause: str, at: datetime, *, processor: st
 
 
 def waiting(outbox: Outbox, notifications: Iterable[Notification], now: datetime) -> tuple[Notification, ...]:
-    """The messages to send, in order."""
-    return tuple(each for each in notifications if each.id not in outbox.told and now - each.at <= NEWS_FOR)
+    """The messages to send, in order; each id once, because Dagster may record the failure of a run twice."""
+    found = {each.id: each for each in notifications if each.id not in outbox.told and now - each.at <= NEWS_FOR}
+    return tuple(found.values())
 
 
 def deliver(
@@ -135,8 +136,13 @@ def deliver(
     messages: Sequence[Notification],
     send: Callable[[Notification], Answer],
     clock: Callable[[], datetime],
+    *,
+    keep: Callable[[Outbox], object],
 ) -> Sending:
-    """Send waiting messages until the webhook fails or the time limit ends; send none before the next try is due."""
+    """Send waiting messages until the webhook fails or the time limit ends; send none before the next try is due.
+
+    ``keep`` stores the outbox after each try, so that a process that dies next has lost no answer.
+    """
     began = clock()
     if outbox.not_before is not None and began < outbox.not_before:
         due = (outbox.not_before - began).total_seconds()
@@ -150,6 +156,7 @@ def deliver(
             break
         answer = send(message)
         outbox = _after(outbox, message, answer, clock())
+        keep(outbox)
         if answer.accepted:
             accepted.append(message.id)
             continue

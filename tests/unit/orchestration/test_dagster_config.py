@@ -28,7 +28,7 @@ def test_what_is_written_for_a_new_home_is_right(tmp_path: Path) -> None:
     [
         ("telemetry: {enabled: false}\nsensors: {use_threads: true\nschedules: 1\n", 3, "expected ',' or '}'"),
         (OURS.replace("max_concurrent_runs: 4", "max_concurrent_run: 4"), 11, "max_concurrent_run"),
-        (OURS.replace("poll_interval_seconds: 30", "poll_interval_seconds: often"), 30, "often"),
+        (OURS.replace("poll_interval_seconds: 30", "poll_interval_seconds: often"), 35, "often"),
         (OURS + "\nruncoordinator: {}\n", OURS.count("\n") + 2, "runcoordinator"),
     ],
     ids=["no yaml", "unknown entry", "wrong kind", "unknown section"],

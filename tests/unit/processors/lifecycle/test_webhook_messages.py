@@ -15,6 +15,9 @@ NOW = datetime(2026, 3, 1, 3, 0, tzinfo=UTC)
 WELL, AWAY, WRONG = Answer(200, "it answered 200"), Answer(None, "it can't be reached"), Answer(400, "it answered 400")
 
 
+def unkept(_: Outbox) -> None: ...
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = NOW
@@ -72,30 +75,58 @@ def test_each_message_is_accepted_once() -> None:
     outbox = Outbox()
     for _ in range(3):
         pending = told.waiting(outbox, messages(2), clock())
-        outbox = told.deliver(outbox, pending, lambda one: sent.append(one.id) or WELL, clock).outbox
+        outbox = told.deliver(outbox, pending, lambda one: sent.append(one.id) or WELL, clock, keep=unkept).outbox
     assert sent == ["incident-1-opened", "incident-2-opened"]
 
 
 def test_a_webhook_that_is_away_is_tried_with_one_message_after_longer_and_longer_pauses() -> None:
     clock, outbox, pauses, tries = Clock(), Outbox(), [], 0
     for _ in range(9):
-        sending = told.deliver(outbox, messages(5), lambda _: AWAY, clock)
+        sending = told.deliver(outbox, messages(5), lambda _: AWAY, clock, keep=unkept)
         assert sending.outbox.failures == tries + 1
         tries, outbox = tries + 1, sending.outbox
         assert outbox.not_before is not None
         pauses.append((outbox.not_before - clock.now).total_seconds())
-        early = told.deliver(outbox, messages(5), lambda _: pytest.fail("it was too early"), clock)
+        early = told.deliver(outbox, messages(5), lambda _: pytest.fail("it was too early"), clock, keep=unkept)
         assert early.outbox == outbox
         clock.now = outbox.not_before
     assert pauses == [10, 20, 40, 80, 160, 320, 600, 600, 600]
-    well = told.deliver(outbox, messages(5), lambda _: WELL, clock)
+    well = told.deliver(outbox, messages(5), lambda _: WELL, clock, keep=unkept)
     assert len(well.accepted) == 5
     assert (well.outbox.failures, well.outbox.not_before) == (0, None)
 
 
+def test_after_a_delivery_that_dies_at_any_message_each_message_was_sent_once() -> None:
+    """What ``keep`` was given last is all that the next tick has."""
+    for dies_before in range(5):
+        clock, kept, sent = Clock(), [Outbox()], []
+
+        def send(one: Notification, dies_before: int = dies_before, sent: list[str] = sent) -> Answer:
+            if len(sent) == dies_before and not sent.count("died"):
+                sent.append("died")
+                raise KeyboardInterrupt
+            sent.append(one.id)
+            return WELL
+
+        with pytest.raises(KeyboardInterrupt):
+            told.deliver(kept[-1], messages(5), send, clock, keep=kept.append)
+        pending = told.waiting(kept[-1], messages(5), clock())
+        told.deliver(kept[-1], pending, send, clock, keep=kept.append)
+        sent.remove("died")
+        assert sent == [each.id for each in messages(5)]
+
+
+def test_a_message_that_cannot_be_sent_holds_up_no_other() -> None:
+    broken = Answer(None, "the message can't be written as JSON", unsendable=True)
+    sending = told.deliver(
+        Outbox(), messages(3), lambda one: broken if one.incident == 1 else WELL, Clock(), keep=unkept
+    )
+    assert sending.accepted == ("incident-2-opened", "incident-3-opened")
+
+
 def test_a_pause_that_the_webhook_asks_for_is_kept() -> None:
     clock = Clock()
-    sending = told.deliver(Outbox(), messages(1), lambda _: Answer(429, "busy", 300.0), clock)
+    sending = told.deliver(Outbox(), messages(1), lambda _: Answer(429, "busy", 300.0), clock, keep=unkept)
     assert sending.outbox.not_before == NOW + timedelta(seconds=300)
 
 
@@ -103,7 +134,7 @@ def test_a_message_that_is_wrong_holds_up_no_other_and_is_given_up() -> None:
     clock, outbox, given_up = Clock(), Outbox(), []
     for _ in range(told.REFUSALS_MAX):
         pending = told.waiting(outbox, messages(3), clock())
-        sending = told.deliver(outbox, pending, lambda one: WRONG if one.incident == 1 else WELL, clock)
+        sending = told.deliver(outbox, pending, lambda one: WRONG if one.incident == 1 else WELL, clock, keep=unkept)
         outbox = sending.outbox
         given_up += sending.given_up
     assert given_up == ["incident-1-opened"]
@@ -117,7 +148,7 @@ def test_a_slow_webhook_ends_the_sending_and_the_rest_comes_next_time() -> None:
         clock.now += timedelta(seconds=8)
         return WELL
 
-    sending = told.deliver(Outbox(), messages(9), slowly, clock)
+    sending = told.deliver(Outbox(), messages(9), slowly, clock, keep=unkept)
     assert len(sending.accepted) == 3
     assert len(told.waiting(sending.outbox, messages(9), clock())) == 6
 
@@ -129,7 +160,8 @@ def test_what_is_a_day_old_is_no_news() -> None:
 
 def test_what_was_told_is_remembered_as_text_and_forgotten_with_its_incident() -> None:
     clock = Clock()
-    outbox = told.deliver(Outbox(), messages(3), lambda one: WRONG if one.incident == 2 else WELL, clock).outbox
+    sending = told.deliver(Outbox(), messages(3), lambda one: WRONG if one.incident == 2 else WELL, clock, keep=unkept)
+    outbox = sending.outbox
     cursor = Cursor(outbox, 7)
     assert told.decoded(told.encoded(cursor)) == cursor
     assert [told.decoded(damaged) for damaged in (None, "", "{}", "7", "\ud800")] == [None] * 5

@@ -1,0 +1,68 @@
+"""The external asset `operations/home` and its check: the disks of this installation have room.
+
+Invariants:
+    - The check only reads. The job `upkeep` prunes, and updates the check each hour.
+"""
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from holdfast.assets import keys
+from holdfast.assets.check_result import CheckResult
+from holdfast.assets.metadata import table
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.processors.lifecycle.health.growth import Used, judge_room, measure, owners
+
+HAS_ROOM = "has_room"
+_MIB = 1 << 20
+_COLUMNS = ("owner", "mib", "what")
+
+
+def home_asset() -> dg.AssetSpec:
+    """The asset that stands for the files of this installation."""
+    return dg.AssetSpec(
+        keys.home_key(),
+        description="The files of this installation on this machine: Dagster's events, logs, state, copies, tables.",
+        group_name=keys.OPERATIONS,
+        tags=keys.tags(keys.OPERATIONS),
+    )
+
+
+def room_check() -> dg.AssetChecksDefinition:
+    """The check `has_room`."""
+
+    @dg.asset_check(
+        asset=keys.home_key(),
+        name=HAS_ROOM,
+        description="Every disk that this installation writes to has its free part. Names the largest owner.",
+    )
+    def has_room() -> dg.AssetCheckResult:
+        return room_result(load_settings()).result()
+
+    return has_room
+
+
+def room_result(settings: Settings) -> CheckResult:
+    """The outcome of the check now; it reads the sizes of all files."""
+    used = measure(owners(settings))
+    verdict = judge_room(used, settings.upkeep.room_min_percent)
+    return CheckResult(
+        keys.home_key(),
+        HAS_ROOM,
+        verdict.passed,
+        verdict.sentence,
+        expected=f"at least {settings.upkeep.room_min_percent:g} % free (`HOLDFAST_UPKEEP__ROOM_MIN_PERCENT`)",
+        action=verdict.action,
+        metadata={
+            "free_percent": round(verdict.free_percent, 2),
+            "home_mib": round(sum(each.size_bytes for each in used) / _MIB, 3),
+            "owners": table(_rows(used), _COLUMNS),
+        },
+    )
+
+
+def _rows(used: Sequence[Used]) -> list[dict[str, str | float]]:
+    return [
+        {"owner": each.owner.name, "mib": round(each.size_bytes / _MIB, 3), "what": each.owner.what} for each in used
+    ]

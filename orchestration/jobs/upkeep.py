@@ -1,0 +1,105 @@
+"""The job that prunes what grows, and looks at the disk before and after.
+
+Invariants:
+    - Each part is pruned by itself: a part that fails is logged, the others are pruned, and the run fails at its end.
+    - The run also fails when the disk had room at the last run and has none now, so that it is reported once.
+    - Nothing that an open apply, an open incident or the newest result of an asset needs is deleted.
+"""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import dagster as dg
+
+from holdfast.assets import keys
+from holdfast.assets.growth import HAS_ROOM, room_result
+from holdfast.infra.database.pruning import prune_registry
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.spark.spills import delete_spills_of_ended
+from holdfast.infra.waiting import Deadline
+from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG
+from holdfast.orchestration.resources import LifecycleResource
+from holdfast.orchestration.upkeep.dagster_storage import prune_dagster
+from holdfast.orchestration.upkeep.old_files import in_words, prune_archive, prune_exports, rotate_logs
+
+#: How long one run deletes from Dagster's storage, seconds; the next run continues.
+DELETING_S = 600.0
+
+
+@dg.op(description="Delete old runs, events, records, logs and copies; update the check `has_room`.")
+def prune_one(context: dg.OpExecutionContext, lifecycle: LifecycleResource) -> None:
+    """Prune each part; a part that could not be pruned fails the run after the others."""
+    settings = load_settings()
+    had_room = _had_room(context.instance)
+    # on a full disk nothing may work below: the check is updated first
+    context.instance.report_runless_asset_event(room_result(settings).evaluation())
+    failed = []
+    for name, prune in _parts(context, settings, lifecycle).items():
+        try:
+            context.log.info(f"{name}: deleted {prune()}.")
+        except Exception as failure:  # a locked database or a lost disk must not keep the other parts from theirs
+            context.log.error(f"{name} could not be pruned: {failure}")
+            failed.append(f"{name}: {failure}")
+    found = room_result(settings)
+    context.instance.report_runless_asset_event(found.evaluation())
+    context.add_output_metadata({"room": found.description, **found.metadata})
+    if had_room and not found.passed:  # told once, by the sensor of failed runs and the webhook
+        failed.append(found.description)
+    if failed:
+        raise dg.Failure(description=" ".join(failed), allow_retries=False)
+
+
+def _had_room(instance: dg.DagsterInstance) -> bool:
+    """Whether the check passed last, or never ran."""
+    key = dg.AssetCheckKey(keys.home_key(), HAS_ROOM)
+    records = instance.event_log_storage.get_asset_check_execution_history(key, limit=1)
+    event = records[0].event.dagster_event if records and records[0].event is not None else None
+    return event is None or event.asset_check_evaluation_data.passed
+
+
+def _parts(
+    context: dg.OpExecutionContext, settings: Settings, lifecycle: LifecycleResource
+) -> dict[str, Callable[[], str]]:
+    """What is pruned -> the call that prunes it and returns what was deleted, in words."""
+    keep, paths, now = settings.upkeep, settings.paths, lifecycle.world.clock()
+
+    def dagster() -> str:
+        needed = runs_needed(lifecycle, context.instance) | {context.run.run_id}
+        done = prune_dagster(context.instance, keep, needed, now, Deadline(DELETING_S))
+        parts = [(done.runs, "runs"), (done.events, "events"), (done.checks, "check results"), (done.files, "files")]
+        return in_words(parts) + ("" if done.whole else "; the rest follows in the next run")
+
+    def registry() -> str:
+        done = prune_registry(lifecycle.registry.database, now - timedelta(days=keep.registry_days))
+        return in_words([(done.applies, "applies"), (done.incidents, "incidents"), (done.actions, "actions")])
+
+    return {
+        "Dagster": dagster,
+        "The registry": registry,
+        "Logs": lambda: in_words([(len(rotate_logs(paths, keep.log_max_mb)), "former contents")]),
+        "The archive": lambda: in_words([(prune_archive(settings.archive_folder, keep.archive_days, now), "copies")]),
+        "Exports": lambda: in_words([(prune_exports(paths.all_exports, keep.exports_days, now), "files")]),
+        "Spark": lambda: in_words([(delete_spills_of_ended(paths.spark), "folders of ended JVMs")]),
+    }
+
+
+def runs_needed(lifecycle: LifecycleResource, instance: dg.DagsterInstance) -> set[str]:
+    """The runs of open incidents and open applies."""
+    found = set()
+    for incident in lifecycle.registry.open_incidents():
+        records = instance.get_run_records(dg.RunsFilter(tags={INCIDENT_TAG: str(incident.id)}))
+        found |= {record.dagster_run.run_id for record in records}
+        found |= {incident.claimed_by} if incident.claimed_by else set()
+    begun = lifecycle.registry.journal.applies(limit=1_000, open_only=True)
+    return found | {each.who.rpartition(" ")[2] for each in begun}
+
+
+@dg.job(
+    executor_def=dg.in_process_executor,
+    description="Delete old runs and events of Dagster, old records of the registry, and old copies. Rotate logs. "
+    "Update the check `has_room`.",
+    tags={"dagster/max_retries": "0"},
+)
+def upkeep() -> None:
+    """One op: ``prune_one``."""
+    prune_one()

@@ -1,0 +1,101 @@
+"""How long a run may take, by its kind; and the words for a run that was ended because it took longer.
+
+Dagster ends a run by its tag ``dagster/max_runtime``. ``run_launcher`` sets the tag at the launch, so a run from an
+asset's page has it too, which is a run of Dagster's own job.
+
+Invariants:
+    - Facts in, decision out: nothing here reads Dagster's storage.
+    - A limit that a person gave a run as a tag is kept.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import Literal
+
+from dagster import AssetKey
+
+from holdfast.infra.settings import RunSettings
+
+Kind = Literal["snapshot", "verb", "recovery", "audit", "rehearsal", "maintenance", "upkeep", "other"]
+
+#: Dagster's tag of a run's limit, seconds.
+MAX_RUNTIME_TAG = "dagster/max_runtime"
+#: Tag of a run's kind.
+KIND_TAG = "holdfast/run-kind"
+#: Tag of a run that was ended because it reached its limit; the value is its age then, seconds.
+OVERDUE_TAG = "holdfast/ended-after"
+
+_BY_JOB: Mapping[str, Kind] = {
+    "checkpoint_and_snapshot": "snapshot",
+    "provision_and_deploy": "verb",
+    "recover_processor": "recovery",
+    "compaction_checks": "audit",
+    "orphan_checks": "audit",
+    "rehearse_restore": "rehearsal",
+    "maintain_warehouse": "maintenance",
+    "upkeep": "upkeep",
+}
+#: First part of an asset's key -> the kind of a run that materialises the asset.
+_BY_LAYER: Mapping[str, Kind] = {
+    "changelogs": "verb",
+    "processors": "verb",
+    "state": "snapshot",
+    "warehouse": "snapshot",
+}
+
+
+def kind_of(job: str, tags: Mapping[str, str], assets: Collection[AssetKey], *, only_checks: bool) -> Kind:
+    """The kind of a run: by its job, else by the assets that it materialises.
+
+    ``only_checks`` is whether the run executes asset checks and materialises nothing.
+    """
+    if job in _BY_JOB:
+        return _BY_JOB[job]
+    if tags.get("holdfast/kind") == "lifecycle":
+        return "verb"
+    if only_checks:
+        return "audit"
+    kinds = {_of_asset(key) for key in assets}
+    # of a run of several layers, the kind that may take longest by default
+    return next((kind for kind in ("verb", "snapshot", "maintenance") if kind in kinds), "other")
+
+
+def limit_s(kind: Kind, settings: RunSettings) -> float:
+    """How long a run of this kind may take, seconds."""
+    return float(getattr(settings, f"{kind}_max_s"))
+
+
+def new_tags(
+    job: str, tags: Mapping[str, str], assets: Collection[AssetKey], settings: RunSettings, *, only_checks: bool
+) -> dict[str, str]:
+    """The tags that a run gets at its launch: its kind, and its limit unless it has one."""
+    kind = kind_of(job, tags, assets, only_checks=only_checks)
+    limit = {} if MAX_RUNTIME_TAG in tags else {MAX_RUNTIME_TAG: f"{limit_s(kind, settings):g}"}
+    return {KIND_TAG: kind, **limit}
+
+
+def overdue_s(tags: Mapping[str, str], started_at: float | None, now: float) -> float | None:
+    """The age of a run that has reached its limit, seconds; None for a younger run, and for one without a limit."""
+    try:
+        limit = float(tags.get(MAX_RUNTIME_TAG, ""))
+    except ValueError:
+        return None
+    if started_at is None or not 0 < limit < now - started_at:
+        return None
+    return now - started_at
+
+
+def overdue_words(run_id: str, job: str, tags: Mapping[str, str]) -> str | None:
+    """For a run that was ended at its limit: its id, kind and age, and what to do. None for other runs."""
+    age = tags.get(OVERDUE_TAG)
+    if age is None:
+        return None
+    kind = tags.get(KIND_TAG, "other")
+    return (
+        f"Run {run_id} of {job} was ended after {age} s: a run of kind {kind} may take {tags.get(MAX_RUNTIME_TAG)} s. "
+        "Its process was ended, and its pool is free. What to do: read in the last lines of its log what it waited "
+        f"for, repair that, and launch it again. If the work needs longer, raise `HOLDFAST_RUNS__{kind.upper()}_MAX_S`."
+    )
+
+
+def _of_asset(key: AssetKey) -> Kind:
+    return "maintenance" if key.path[-1].endswith("_maintenance") else _BY_LAYER.get(key.path[0], "other")

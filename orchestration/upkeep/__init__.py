@@ -1,0 +1,1 @@
+"""What the job ``upkeep`` prunes: Dagster's runs and events, records of the registry, logs, copies."""

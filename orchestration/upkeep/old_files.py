@@ -1,0 +1,69 @@
+"""Deletes old files below the home folder: logs, spilled data of dead JVMs, and copies that the settings let go.
+
+Invariants:
+    - A copy in the archive is deleted only when its original's deletion has ended, and the settings say an age.
+    - Files that a running program has open stay in place; their content is cut.
+"""
+
+import shutil
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from holdfast.infra.paths import Paths
+from holdfast.infra.sizes import rotate
+from holdfast.processors.lifecycle.orphans.archive import Archive
+from holdfast.processors.lifecycle.plans.orphan_facts import Archived
+
+
+def rotate_logs(paths: Paths, max_mb: int) -> tuple[str, ...]:
+    """Rotate the logs that no other program rotates; returns their names."""
+    logs = [*paths.logs.glob("*.log"), *paths.kafka.glob("*.out"), *paths.spark.glob("*.log")]
+    return tuple(log.name for log in sorted(logs) if rotate(log, max_mb << 20))
+
+
+def copies_to_delete(copies: Iterable[Archived], days: float | None, now: datetime) -> tuple[Archived, ...]:
+    """The archived copies that the settings keep no longer, counted from the end of the original's deletion."""
+    if days is None:
+        return ()
+    before = now - timedelta(days=days)
+    return tuple(
+        copy
+        for copy in copies
+        if copy.deletion is not None and copy.deletion.ended_at is not None and copy.deletion.ended_at < before
+    )
+
+
+def prune_archive(root: Path, days: float | None, now: datetime) -> int:
+    """Delete old copies of deleted orphans; returns how many.
+
+    Raises:
+        ArchiveBusy: Another process archives or deletes orphans now.
+        ArchiveFailed: The archive can't be read.
+    """
+    if days is None or not root.is_dir():
+        return 0
+    archive = Archive(root)
+    with archive.held():
+        old = copies_to_delete(archive.copies()[0], days, now)
+        for copy in old:
+            shutil.rmtree(copy.folder)
+    return len(old)
+
+
+def prune_exports(root: Path, days: float | None, now: datetime) -> int:
+    """Delete old exports of cleared keys; returns how many files."""
+    if days is None:
+        return 0
+    before = (now - timedelta(days=days)).timestamp()
+    old = [path for path in root.rglob("*") if path.is_file() and path.lstat().st_mtime < before]
+    for path in old:
+        with suppress(OSError):
+            path.unlink()
+    return len(old)
+
+
+def in_words(parts: Sequence[tuple[int, str]]) -> str:
+    """``12 runs, 3 events``; the parts that are not 0."""
+    return ", ".join(f"{number:,} {what}" for number, what in parts if number) or "nothing"
