@@ -112,9 +112,14 @@ class Paths:
         """Exported state of one processor; a clear exports here before it deletes."""
         return self.home / "exports" / processor
 
+    @property
+    def all_releases(self) -> Path:
+        """Folder of the releases of all processors."""
+        return self.home / "releases"
+
     def releases(self, processor: str) -> Path:
         """Copies of one processor's deployed code, one folder for each release."""
-        return self.home / "releases" / processor
+        return self.all_releases / processor
 
     def deployment_mark(self, processor: str) -> Path:
         """JSON file with the newest generation of one processor's deployment."""

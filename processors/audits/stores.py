@@ -23,6 +23,7 @@ from typing import Any
 
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.rooted import PathOutside, inside
 from holdfast.processors.audits.comparison import SHOWN, Copy, Moment, Place, Side, compare_copies
 from holdfast.processors.audits.copies import AuditImpossible, ChangelogCopy, Config, StoreCopy, Stray
 from holdfast.processors.audits.repair import Subject, repair_plan
@@ -134,13 +135,19 @@ def store_partitions(manifests: Sequence[Mapping[str, Any]], store: str) -> list
 
 
 def checkpoint_manifests(folder: Path) -> list[dict[str, Any]]:
-    """The readable manifests of the checkpoints below a folder, newest first."""
+    """The readable manifests of the checkpoints below a folder, newest first.
+
+    A manifest that names a path outside of its checkpoint is left out: a reader would open that path.
+    """
     found = []
     for path in sorted(folder.iterdir(), reverse=True) if folder.is_dir() else ():
         try:
-            found.append(json.loads((path / "manifest.json").read_text()))
-        except (OSError, ValueError):
+            manifest = json.loads((path / "manifest.json").read_text())
+            for task in manifest["tasks"]:
+                inside(path, task["path"])
+        except (OSError, ValueError, KeyError, TypeError, PathOutside):
             continue
+        found.append(manifest)
     return found
 
 
