@@ -171,7 +171,7 @@ class ControlServer:
         answer = _result(asked, STATUS_WAIT_S)
         if answer is not None:
             self._last = answer
-        return {**self._last, "heartbeat_at": self._worker.heartbeat_at}
+        return {**self._last, "heartbeat_at": self._worker.heartbeat_at, "silent_s": round(self.silent_s(), 3)}
 
     def _ask(self, work: Callable[[], dict[str, Any]], *, only_reads: bool) -> Future[dict[str, Any]]:
         """Queue work for the loop's thread; the loop skips it if it is cancelled before it begins."""
