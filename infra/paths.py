@@ -135,7 +135,7 @@ class Paths:
 
     @property
     def all_releases(self) -> Path:
-        """Copies of the deployed code of all processors."""
+        """Folder of the releases of all processors."""
         return self.home / "releases"
 
     def releases(self, processor: str) -> Path:

@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from holdfast.infra.kafka.broker import embedded_broker, running_broker, running_or_started
+from holdfast.infra.kafka.broker import embedded_broker, running_broker
 from holdfast.infra.kafka.client import client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import WARM, Settings
@@ -156,7 +156,8 @@ def _start(settings: Settings, console: Console, port: int | None) -> list[tuple
             Topics(settings.kafka.bootstrap_servers, client_config(settings), timeout_s=10.0).ping()
             started.append(("kafka", settings.kafka.bootstrap_servers))
         else:
-            started.append(("kafka", running_or_started(settings).bootstrap))
+            broker = running_broker(settings.paths.kafka) or embedded_broker(settings).find_or_start()
+            started.append(("kafka", broker.bootstrap))
         spinner.update("migrating the registry …")
         open_registry(settings).close()
         started.append(("registry", str(settings.paths.registry) if settings.registry_url is None else "as configured"))

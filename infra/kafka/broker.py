@@ -185,6 +185,20 @@ class EmbeddedBroker:
             process.returncode = 0
             return address
 
+    def find_or_start(self) -> BrokerAddress:
+        """The broker of this folder, started unless it runs, also when another process starts it at the same moment.
+
+        Raises:
+            PortTaken, BrokerDidNotStart: As ``start``.
+        """
+        try:
+            return self.running() or self.start()
+        except BrokerAlreadyRunning:
+            there = self.running()
+            if there is None:  # it ended since
+                raise
+            return there
+
     def stop(self, timeout_s: float = STOP_WITHIN_S) -> None:
         """End the broker; kill it after ``timeout_s`` seconds. Does nothing when no broker runs."""
         address = self.running()
@@ -270,25 +284,6 @@ def running_broker(folder: Path) -> BrokerAddress | None:
     except (OSError, ValueError, TypeError):
         return None
     return address if recorded_runs(_address_file(folder), address.pid, address.mark) else None
-
-
-def running_or_started(settings: Settings) -> BrokerAddress:
-    """The broker of this home, started unless it runs; also when another process starts it at the same moment.
-
-    Raises:
-        NoJava, JarUnavailable, PortTaken, BrokerDidNotStart: As ``embedded_broker`` and ``EmbeddedBroker.start``.
-    """
-    there = running_broker(settings.paths.kafka)
-    if there is not None:
-        return there
-    broker = embedded_broker(settings)
-    try:
-        return broker.start()
-    except BrokerAlreadyRunning:
-        there = broker.running()
-        if there is None:  # it ended since
-            raise
-        return there
 
 
 def embedded_broker(settings: Settings) -> EmbeddedBroker:

@@ -13,6 +13,14 @@ class ObjectMissing(StorageFailed):
     """The object store has no object of that name."""
 
 
+class ObjectTooLarge(StorageFailed):
+    """An object has more bytes than its reader takes; reading stopped there. Fields: object, limit."""
+
+
+class ObjectOutside(StorageFailed):
+    """A name leads outside of the object store; the store was not asked. Fields: url, object."""
+
+
 class StorageUnusable(HoldfastError):
     """The configuration of the object store can never work; a retry does not help."""
 

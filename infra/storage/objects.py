@@ -3,6 +3,9 @@
 Invariants:
     - An object is complete or absent: files of a folder appear by a rename, objects of S3 at the end of their upload.
     - Every listing asks the store; there is no cache.
+    - No name leads outside of the store: one with an empty part, ``.`` or ``..`` is refused, and in a folder also one
+      that a symbolic link leads away from it.
+    - A read ends at its limit, whatever the size of the object.
 """
 
 from __future__ import annotations
@@ -13,13 +16,17 @@ import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from holdfast.infra.masking import masked, shown_url
-from holdfast.infra.storage.errors import ObjectMissing, StorageFailed, StorageUnusable
+from holdfast.infra.rooted import PathOutside, inside
+from holdfast.infra.storage.errors import ObjectMissing, ObjectOutside, ObjectTooLarge, StorageFailed, StorageUnusable
 
 #: Size of one read or write, bytes.
 CHUNK_BYTES = 4 << 20
+#: Largest object that ``read`` returns, bytes: the manifest of a checkpoint with about 50,000 files.
+READ_BYTES_MAX = 16 << 20
 #: How long a connection to S3 may take, seconds.
 CONNECT_TIMEOUT_S = 5
 #: How long S3 may be silent within an answer, seconds.
@@ -119,9 +126,7 @@ class FsspecObjects:
         }
 
     def read(self, name: str) -> bytes:
-        with self._named(f"read {name}"):
-            content: bytes = self._files.cat_file(self._place(name))
-        return content
+        return b"".join(at_most(name, self.chunks(name), READ_BYTES_MAX))
 
     def chunks(self, name: str) -> Iterator[bytes]:
         with self._named(f"read {name}"):
@@ -186,12 +191,30 @@ class FsspecObjects:
                 file.closed = True
 
     def _place(self, name: str) -> str:
+        """The path of an object in the driver's syntax; raises ObjectOutside."""
+        why = "" if is_object_name(name) else "expected parts of printable characters, none of them '.' or '..'"
+        if not why and self._is_folder:
+            try:
+                inside(Path(self._root), name)
+            except PathOutside as failure:
+                why = f"it is {failure.fields['seen']!r}"
+        if why:
+            raise ObjectOutside(
+                f"The name {name!r} leads outside of the checkpoint store {self.shown}: {why}. Nothing was read or "
+                "changed.",
+                action="Delete the object or the manifest with that name, and find out what wrote it. In a store that "
+                "is a folder, replace a link by its folder.",
+                url=self.shown,
+                object=name,
+            )
         return f"{self._root}/{name}"
 
     @contextlib.contextmanager
     def _named(self, what: str) -> Iterator[None]:
         try:
             yield
+        except (ObjectOutside, ObjectTooLarge):
+            raise
         except FileNotFoundError as failure:
             raise ObjectMissing(
                 f"The checkpoint store {self.shown} could not {what}: there is no such object.",
@@ -205,6 +228,31 @@ class FsspecObjects:
                 "list and delete. The processor tries again by itself.",
                 url=self.shown,
             ) from failure
+
+
+def is_object_name(name: str) -> bool:
+    """Whether every part of a name is a plain one; a folder's name may end with ``/``."""
+    parts = name.removesuffix("/").split("/")
+    return name.isprintable() and "\\" not in name and not {"", ".", ".."} & set(parts)
+
+
+def at_most(name: str, chunks: Iterable[bytes], bytes_max: int) -> Iterator[bytes]:
+    """The pieces of an object, as long as they have no more than ``bytes_max`` bytes in all.
+
+    Raises:
+        ObjectTooLarge: The object has more; the piece with the first byte too many is not passed on.
+    """
+    seen = 0
+    for piece in chunks:
+        seen += len(piece)
+        if seen > bytes_max:
+            raise ObjectTooLarge(
+                f"The object {name} has more than {bytes_max:,} bytes; reading stopped there.",
+                action="Delete the object, and find out what wrote it: Holdfast writes no such object.",
+                object=name,
+                limit=bytes_max,
+            )
+        yield piece
 
 
 def _text_of(failure: Exception) -> str:

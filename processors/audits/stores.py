@@ -136,11 +136,14 @@ def store_partitions(manifests: Sequence[Mapping[str, Any]], store: str) -> list
 
 
 def checkpoint_manifests(folder: Path) -> list[dict[str, Any]]:
-    """The readable manifests of the checkpoints below a folder, newest first."""
+    """The readable manifests of the checkpoints below a folder, newest first.
+
+    A manifest that names a path outside of its checkpoint is left out: a reader would open that path.
+    """
     found: list[dict[str, Any]] = []
     for path in sorted(folder.iterdir(), reverse=True) if folder.is_dir() else ():
         manifest = read_json(path / "manifest.json", _Kept)
-        if manifest is not None:
+        if manifest is not None and _stays_inside(path, manifest):
             found.append(msgspec.to_builtins(manifest))
     return found
 
@@ -161,6 +164,16 @@ class _Kept(msgspec.Struct):
     """The part of a local checkpoint's manifest that an audit reads."""
 
     tasks: list[_KeptTask]
+
+
+def _stays_inside(folder: Path, manifest: _Kept) -> bool:
+    """Whether each path that the manifest of this checkpoint names is below its folder."""
+    try:
+        for task in manifest.tasks:
+            inside(folder, task.path)
+    except PathOutside:
+        return False
+    return True
 
 
 def audit_stores(

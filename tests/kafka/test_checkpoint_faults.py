@@ -17,6 +17,9 @@ import dagster as dg
 import pytest
 
 from holdfast.assets.state import judge_store
+from holdfast.infra.storage import objects as storage
+from holdfast.infra.storage.errors import ObjectOutside, ObjectTooLarge
+from holdfast.infra.storage.objects import FsspecObjects
 from holdfast.processors.engine.checkpoints.keeper import DOWNLOADS
 from tests.kafka.checkpointing import (
     KEYS,
@@ -173,6 +176,24 @@ def marks_of(s3: Any, place: str) -> list[str]:
 
     files = s3fs.S3FileSystem(**s3.options(), skip_instance_cache=True, use_listings_cache=False)
     return [name for name in files.find(place.removeprefix("s3://")) if "/uploads/" in name]
+
+
+def test_on_s3_too_no_name_leads_out_and_a_read_ends_at_its_limit(s3, monkeypatch):
+    store = FsspecObjects(f"{s3.url}/limits", s3.options())
+    store.write("exact", [b"x" * 10])
+    store.write("large", [b"x" * 11])
+    store.write("empty", [])
+    monkeypatch.setattr(storage, "READ_BYTES_MAX", 10)
+    assert (store.read("exact"), store.read("empty")) == (b"x" * 10, b"")
+    with pytest.raises(ObjectTooLarge, match="more than 10 bytes"):
+        store.read("large")
+    for name in ("../outside", "a/../../outside", "/outside", "a//b", ".."):
+        with pytest.raises(ObjectOutside):
+            store.write(name, [b"hostile"])
+        with pytest.raises(ObjectOutside):
+            store.read(name)
+    above = FsspecObjects(s3.url, s3.options())
+    assert set(above.sizes("limits/")) == {"limits/exact", "limits/large", "limits/empty"}
 
 
 @pytest.mark.thorough

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,9 @@ def test_it_outlives_its_starter_refuses_a_second_one_and_keeps_its_data(make, t
     assert running_broker(folder) is None
     assert not is_running(there.pid, there.mark)
 
-    again = make().start()
+    with ThreadPoolExecutor() as pool:  # two commands at once start one broker, and both name it
+        again, same = pool.map(lambda _: make().find_or_start(), range(2))
+    assert again == same == running_broker(folder)
     assert again.port == there.port
     assert committed_values(again.bootstrap, "kept") == [b"one", b"two"]
 

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -106,8 +107,9 @@ def test_over_spark_connect_with_no_jvm_here_and_none_left_behind(broker, unique
     settings, environment = warm
     with pytest.raises(SparkUnavailable, match="no warm Spark runs"):
         running_server(settings)
-    server = start_server(settings)
-    assert start_server(settings) == server
+    with ThreadPoolExecutor() as pool:  # two commands at once start one server
+        server, same = pool.map(start_server, [settings, settings])
+    assert start_server(settings) == same == server
     assert (settings.paths.spark / "warm.json").stat().st_mode & 0o777 == 0o600
     assert server.token not in Path(f"/proc/{server.pid}/cmdline").read_text()
     assert not list(settings.paths.spark.glob("warm*.properties"))

@@ -2,6 +2,7 @@
 
 Invariants:
     - A result is complete and has the checksums of its manifest; nothing else reaches a state folder.
+    - A download takes no more bytes than the manifest says: an object that grew can't fill the disk.
     - A failure is a reason in the result, not an exception: the changelog then restores the task.
 """
 
@@ -14,10 +15,12 @@ from pathlib import Path
 import structlog
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.storage.errors import StorageFailed
+from holdfast.infra.rooted import inside
+from holdfast.infra.storage.errors import ObjectTooLarge, StorageFailed
+from holdfast.infra.storage.objects import at_most
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.checkpoints.decision import Refusal, Wanted, choose
-from holdfast.processors.engine.checkpoints.manifest import Manifest, ManifestDamaged, Place, id_of
+from holdfast.processors.engine.checkpoints.manifest import Manifest, ManifestDamaged, Place, id_of, read_manifest
 from holdfast.processors.engine.checkpoints.ports import Job, Objects
 from holdfast.processors.engine.checkpoints.retention import manifests_of
 from holdfast.processors.engine.checkpoints.upload import Digest
@@ -105,7 +108,7 @@ class Fetcher:
         yield
         for name in sorted(names, reverse=True)[:MANIFESTS_LOOKED_AT]:
             try:
-                found.append(Manifest.decode(self.objects.read(name)))
+                found.append(read_manifest(self.objects, name))
             except (ManifestDamaged, FormatUnknown, StorageFailed) as failure:
                 refused.append(Refusal(id_of(name), _why(failure)))
             yield
@@ -115,7 +118,11 @@ class Fetcher:
         for file in manifest.files:
             digest = Digest()
             try:
-                self.files.write_file(path, file.name, _counted(digest.of(self.objects.chunks(file.object)), job))
+                pieces = at_most(file.object, self.objects.chunks(file.object), file.size)
+                self.files.write_file(path, file.name, _counted(digest.of(pieces), job))
+            except ObjectTooLarge as failure:
+                why = f"has more than the {file.size} bytes that its manifest says"
+                raise Damaged(file.object, why) from failure
             except StorageFailed as failure:
                 self.suspect.add(file.object)
                 raise failure
@@ -152,7 +159,7 @@ def obtain_checkpoint(
         refused.append(Refusal("all", failure.message))
         found.clear()
     for manifest in found:
-        path = folder / manifest.checkpoint_id
+        path = inside(folder, manifest.checkpoint_id)
         part = path.with_name(path.name + ".part")
         why = refuses(manifest)
         if why is None and manifest.database != files.kind:

@@ -7,6 +7,8 @@
 Invariants:
     - Names are unique to an upload: no upload replaces an object of another one.
     - A manifest names only objects that were complete before it was written.
+    - Ids, names and sizes of a manifest are checked when it is decoded: whoever may write to the store can't make a
+      reader write elsewhere.
 """
 
 from __future__ import annotations
@@ -17,14 +19,19 @@ from dataclasses import dataclass
 
 import msgspec
 
+from holdfast.infra.storage.errors import ObjectTooLarge
+from holdfast.infra.storage.objects import is_object_name
 from holdfast.processors.engine.changelog.format import KEY_VERSION, VALUE_VERSION, FormatUnknown
 from holdfast.processors.engine.changelog.names import file_name
+from holdfast.processors.engine.checkpoints.ports import Objects
 from holdfast.processors.engine.state.task_store import META_VERSION, StoreOffset, TaskMeta
 
 MANIFEST_VERSION = 1
 #: The format versions inside of the database: changelog key, value and offsets.
 STATE_FORMAT = f"{KEY_VERSION}.{VALUE_VERSION}.{META_VERSION}"
 _GENERATION_DIGITS = 12
+#: The id of a checkpoint, or the name of a file of a database: one part of a path.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 
 class ManifestDamaged(Exception):
@@ -102,7 +109,7 @@ class Manifest:
             read = msgspec.json.decode(raw, type=_Document)
         except (ValueError, RecursionError) as failure:
             raise ManifestDamaged(f"a field is missing or of another kind: {failure}") from failure
-        _check_names(read.files)
+        _check_names(read.checkpoint_id, read.files)
         meta = TaskMeta(
             inputs=read.inputs,
             stores={
@@ -149,13 +156,36 @@ class _Document(_Version, frozen=True, kw_only=True):
 _OWN_FIELDS = tuple(field.name for field in dataclasses.fields(Manifest) if field.name != "meta")
 
 
-def _check_names(files: tuple[CheckpointFile, ...]) -> None:
-    """Raises ManifestDamaged if a name could lead outside of the database's folder or of the checkpoint store."""
+def _check_names(checkpoint_id: str, files: tuple[CheckpointFile, ...]) -> None:
+    """Raises ManifestDamaged if a name could lead outside of a folder or of the checkpoint store, or a size is none."""
+    if not _NAME.fullmatch(checkpoint_id):
+        raise ManifestDamaged(f"its id is {checkpoint_id[:80]!r}")
     for file in files:
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", file.name):
-            raise ManifestDamaged(f"a file is named {file.name!r}")
-        if {"", ".", ".."} & set(file.object.split("/")) or "\\" in file.object or "\0" in file.object:
-            raise ManifestDamaged(f"an object is named {file.object!r}")
+        if not _NAME.fullmatch(file.name):
+            raise ManifestDamaged(f"a file is named {file.name[:80]!r}")
+        if not is_object_name(file.object) or file.object.endswith("/"):
+            raise ManifestDamaged(f"an object is named {file.object[:80]!r}")
+        if file.size < 0:
+            raise ManifestDamaged(f"the file {file.name} has a size of {file.size}")
+    if len({file.name for file in files}) < len(files):
+        raise ManifestDamaged("two of its files have one name")
+
+
+def read_manifest(objects: Objects, name: str) -> Manifest:
+    """The manifest in the object of this name.
+
+    Raises:
+        ManifestDamaged: The object is too large, is no manifest, or is that of another checkpoint.
+        FormatUnknown: A newer version wrote it.
+        StorageFailed: The store could not be read; ObjectMissing without the object.
+    """
+    try:
+        found = Manifest.decode(objects.read(name))
+    except ObjectTooLarge as failure:
+        raise ManifestDamaged(f"it has more than {failure.fields['limit']:,} bytes") from failure
+    if found.checkpoint_id != id_of(name):
+        raise ManifestDamaged(f"its id is {found.checkpoint_id!r}, its name is that of {id_of(name)}")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,10 @@ class Objects(Protocol):
         """Names and sizes (bytes) of all objects below a folder; its name ends with ``/``."""
 
     def read(self, name: str) -> bytes:
-        """The content of a small object; raises ObjectMissing if it is absent."""
+        """The content of a small object; raises ObjectMissing if it is absent, and ObjectTooLarge.
+
+        It stops at the implementation's limit, 16 MiB in ``FsspecObjects``, before the whole object is in memory.
+        """
 
     def chunks(self, name: str) -> Iterator[bytes]:
         """The content of an object in pieces; raises ObjectMissing if it is absent."""

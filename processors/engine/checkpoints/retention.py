@@ -15,9 +15,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator
 
-from holdfast.infra.storage.errors import ObjectMissing
+from holdfast.infra.storage.errors import ObjectMissing, ObjectTooLarge
 from holdfast.processors.engine.changelog.format import FormatUnknown
-from holdfast.processors.engine.checkpoints.manifest import Manifest, ManifestDamaged, Place, folder_of, generation_of
+from holdfast.processors.engine.checkpoints.manifest import (
+    ManifestDamaged,
+    Place,
+    folder_of,
+    generation_of,
+    read_manifest,
+)
 from holdfast.processors.engine.checkpoints.ports import Objects
 
 #: Checkpoints of a task that are kept: one to restore from, and one in case its files are damaged.
@@ -65,7 +71,7 @@ def _marks_alive(objects: Objects, place: Place, time: Callable[[], float]) -> G
             since = float(json.loads(objects.read(mark))["since"])
         except ObjectMissing:
             continue
-        except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        except (ObjectTooLarge, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             since = time()  # an unreadable mark is a mark of an upload too
         if time() - since < MARK_ABANDONED_S:
             alive.append(mark)
@@ -81,7 +87,7 @@ def _named_by(objects: Objects, manifests: Iterable[str]) -> Generator[None, Non
     named: set[str] = set()
     for name in sorted(manifests):
         try:
-            named.update(file.object for file in Manifest.decode(objects.read(name)).files)
+            named.update(file.object for file in read_manifest(objects, name).files)
         except (ObjectMissing, FormatUnknown):
             return None  # another collector is running, or a newer version uploads here
         except ManifestDamaged:

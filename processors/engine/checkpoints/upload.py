@@ -29,6 +29,7 @@ from holdfast.processors.engine.checkpoints.manifest import (
     Place,
     generation_of,
     id_of,
+    read_manifest,
 )
 from holdfast.processors.engine.checkpoints.ports import Job, Objects
 from holdfast.processors.engine.checkpoints.retention import collect, manifests_of
@@ -125,7 +126,7 @@ class Uploader:
         if newest is None:
             return None
         try:
-            return newest, Manifest.decode(self.objects.read(newest))
+            return newest, read_manifest(self.objects, newest)
         except (ObjectMissing, ManifestDamaged, FormatUnknown):
             return newest, None
 

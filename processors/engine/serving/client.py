@@ -20,6 +20,7 @@ import msgspec
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.json_file import read_json
 from holdfast.infra.paths import Paths
+from holdfast.infra.rooted import inside
 from holdfast.processors.engine.runtime.commands import (
     COMMAND_BYTES_MAX,
     CommandFailed,
@@ -69,6 +70,7 @@ class ProcessorClient:
         self.processor = processor
         self.slot = slot
         self._file = paths.endpoint(processor, slot)
+        self._checkpoints = paths.checkpoints(processor)
 
     def status(self, timeout_s: float = 2.0) -> ProcessorStatus | None:
         """The worker's ``/status``; None when the worker does not exist or does not answer in time."""
@@ -106,8 +108,12 @@ class ProcessorClient:
 
         Raises (as all control requests do):
             ProcessorSilent: The worker does not answer, or refused.
+            PathOutside: The manifest names a path outside of this processor's checkpoints.
         """
-        return self._post("/checkpoint", timeout_s)
+        manifest = self._post("/checkpoint", timeout_s)
+        for task in manifest["tasks"]:
+            inside(self._checkpoints, task["path"])
+        return manifest
 
     def compact(self, timeout_s: float = 150.0) -> dict[str, Any]:
         """Rewrite the stores without deleted and overwritten entries; return sizes in bytes, before and after."""

@@ -201,7 +201,13 @@ class ControlServer:
         answer = self._status.answer()
         if answer is not None:
             self._last = answer
-        return {**self._last, "heartbeat_at": self._worker.heartbeat_at, "start_mark": self._mark}
+        silent_s = round(self.silent_s(), 3)
+        return {
+            **self._last,
+            "heartbeat_at": self._worker.heartbeat_at,
+            "silent_s": silent_s,
+            "start_mark": self._mark,
+        }
 
     def _ask(self, work: Callable[[], dict[str, Any]], *, only_reads: bool) -> Future[dict[str, Any]]:
         """Queue work for the loop's thread; the loop skips it if it is cancelled before it begins."""

@@ -77,7 +77,9 @@ class StandbyStatus:
 class ProcessorStatus:
     """The status of one worker; times are seconds since 1970.
 
-    ``maintenance`` is the running owner command: its id, its verb, and ``done`` of ``total`` (None if unknown).
+    ``silent_s`` is the time since the last heartbeat by the worker's own monotonic clock, which no step of the system's
+    clock changes; None from a former version. ``maintenance`` is the running owner command: its id, its verb, and
+    ``done`` of ``total`` (None if unknown).
     """
 
     processor: str
@@ -92,6 +94,7 @@ class ProcessorStatus:
     records: Mapping[str, int]
     commits: Mapping[str, Any]
     tasks: tuple[TaskStatus, ...]
+    silent_s: float | None = None
     paused: bool = False
     checkpoints: Mapping[str, Any] | None = None
     standbys: tuple[StandbyStatus, ...] = ()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rocksdict import AccessType, Checkpoint, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
+from holdfast.infra.rooted import inside
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.state.database import (
     Change,
@@ -200,7 +201,7 @@ class RocksDatabases(Databases, DatabaseFiles):
 
     def write_file(self, path: Path, name: str, chunks: Iterable[bytes]) -> None:
         path.mkdir(parents=True, exist_ok=True)
-        with (path / name).open("wb") as file:
+        with inside(path, name).open("wb") as file:
             for piece in chunks:
                 file.write(piece)
 

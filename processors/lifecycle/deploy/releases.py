@@ -9,6 +9,7 @@ Invariants:
     - A folder is complete or missing: it is filled under another name, then renamed.
     - The files of a release never change; other files make another release.
     - The release that worked last is never deleted.
+    - Only a release's own folder is written or deleted: a row of the registry that names another place deletes nothing.
 """
 
 from __future__ import annotations
@@ -23,11 +24,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import structlog
+
 from holdfast.infra.database.records import Release
 from holdfast.infra.database.releases import ReleaseBook
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.paths import Paths
+from holdfast.infra.rooted import PathOutside, inside, remove_folder
 from holdfast.processors.lifecycle.plans.shape import Shape, as_document
+
+log = structlog.get_logger(__name__)
 
 #: Number of releases kept for each processor, unless the settings name another.
 KEPT = 5
@@ -100,6 +106,7 @@ class ReleaseFolders:
 
         Raises:
             ReleaseFailed: The files differ from the planned ones, or cannot be copied.
+            PathOutside: The processor or the version has a name that leads elsewhere.
         """
         name = release_id(shape.code_version, code.digest)
         if name != expected:
@@ -110,7 +117,7 @@ class ReleaseFolders:
                 seen=name,
                 expected=expected,
             )
-        folder = None if code.root is None else self._copy(self._paths.releases(processor) / name, code)
+        folder = None if code.root is None else self._copy(self._place(processor, name), code)
         self._book.record(
             processor,
             name,
@@ -125,16 +132,41 @@ class ReleaseFolders:
         return found
 
     def prune(self, processor: str, keep: Sequence[str]) -> int:
-        """Delete releases beyond the newest ``kept``, but not ``keep`` or the last that worked; returns how many."""
+        """Delete releases beyond the newest ``kept``, but not ``keep`` or the last that worked; returns how many.
+
+        A row that names another folder than its release's own is forgotten with a warning; that folder stays.
+        """
         known = self._book.newest(processor, limit=_READ_MAX)
         working = self._book.working(processor)
         needed = {*keep, *(() if working is None else (working.release_id,))}
         old = [each for each in known[self._kept :] if each.release_id not in needed]
         for each in old:
             if each.folder is not None:
-                shutil.rmtree(each.folder, ignore_errors=True)
+                self._delete(processor, each.release_id, Path(each.folder))
             self._book.forget(processor, each.release_id)
         return len(old)
+
+    def _place(self, processor: str, release: str) -> Path:
+        """The folder of a release; raises PathOutside."""
+        return inside(inside(self._paths.all_releases, processor), release)
+
+    def _delete(self, processor: str, release: str, recorded: Path) -> None:
+        try:
+            own = self._place(processor, release)
+            if recorded.resolve() == own.resolve():
+                remove_folder(own.parent, release)
+                return
+            expected = str(own)
+        except (PathOutside, ValueError) as failure:
+            expected = str(failure)
+        log.warning(
+            "the registry names a folder that is not this release's own, so the folder was not deleted",
+            processor=processor,
+            release=release,
+            seen=str(recorded),
+            expected=expected,
+            next="delete that folder by hand if an earlier home left it; otherwise find out what wrote the row",
+        )
 
     def _copy(self, folder: Path, code: Code) -> Path:
         if folder.is_dir():

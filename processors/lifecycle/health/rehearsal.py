@@ -27,6 +27,7 @@ from holdfast.infra.database.records import Action
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.records import Batch, Partition
+from holdfast.infra.rooted import inside
 from holdfast.processors.audits.stores import size_of
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 from holdfast.processors.engine.runtime.restore import Restorer
@@ -293,7 +294,7 @@ class Rehearsals:
                 seen=free,
                 expected=int(ROOM * size_bytes),
             )
-        folder = root / f"{chosen.processor}-{chosen.task}"
+        folder = inside(root, f"{chosen.processor}-{chosen.task}")
         with folder.with_name(f"{folder.name}.lock").open("a") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,7 +7,7 @@
 Invariants:
     - A copy is complete or absent: it is written to a folder ``<moment>.part``, which is renamed after every file is
       synced to the disk.
-    - Nothing here deletes a complete copy.
+    - Nothing here deletes a complete copy, or what a link in the archive leads to outside of it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import msgspec
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.json_file import JSON_FAILURES
+from holdfast.infra.rooted import inside
 from holdfast.processors.lifecycle.plans.orphan_facts import VERSION, Archived, Deletion, Kind, Manifest
 
 MANIFEST, DELETION = "manifest.json", "deletion.json"
@@ -126,6 +127,7 @@ class Archive:
         Raises:
             ArchiveBusy: Another process holds the lock.
             ArchiveFailed: The folder can't be created or cleaned.
+            PathOutside: A link in it leads to an interrupted copy elsewhere.
         """
         lock = self.root / "lock"
         with told(self.root):
@@ -152,7 +154,7 @@ class Archive:
     def _sweep(self) -> None:
         with told(self.root):
             for left in self.root.glob(f"*/*/*{_PART}"):
-                shutil.rmtree(left)
+                shutil.rmtree(inside(self.root, left))
 
 
 def copied_files(folder: Path) -> dict[str, int]:

@@ -20,8 +20,9 @@ from typing import Any
 
 from holdfast.infra.kafka.topic_copies import copy_partition, file_of, own_config
 from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.rooted import PathOutside, inside
 from holdfast.infra.settings import Settings
-from holdfast.infra.storage.objects import FsspecObjects
+from holdfast.infra.storage.objects import FsspecObjects, at_most
 from holdfast.infra.warehouse.removal import delete_files, drop_table, table_facts, table_files
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.lifecycle.orphans.archive import sync, told, write_synced
@@ -195,7 +196,8 @@ class FolderThing(Thing):
 
     def delete(self, orphan: Orphan, facts: Mapping[str, Any], leftovers: Mapping[str, Any]) -> None:
         """Rename it, compare its facts again, then delete it."""
-        path, trash = self._place(orphan.name), Path(leftovers["path"])
+        path = self._place(orphan.name)
+        trash = path.with_name(Path(leftovers["path"]).name)
         with self._hold(orphan):
             _check_same(orphan, facts, Look(folder_facts(path)))  # not blocked: we hold the slot
             path.rename(trash)
@@ -207,8 +209,17 @@ class FolderThing(Thing):
 
     def finish(self, name: str, leftovers: Mapping[str, Any], *, orphan: bool) -> None:
         """Delete the renamed folder; nothing under another name."""
-        trash = Path(leftovers["path"])
-        assert trash.name.startswith(_TRASH)
+        trash, place = Path(leftovers["path"]), self._place(name).parent
+        if trash.parent != place or not trash.name.startswith(_TRASH):
+            raise PathOutside(
+                f"The record of the deletion of {name} names {trash}, expected a name {_TRASH}… in {place}. Nothing "
+                "was deleted.",
+                action="Find out what changed `deletion.json` of that copy. Delete the named folder by hand if it is a "
+                "leftover.",
+                root=str(place),
+                name=str(trash),
+                seen=str(trash),
+            )
         _remove(trash)
 
 
@@ -229,11 +240,11 @@ class ObjectThing(Thing):
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         """Each object as a file with the object's name."""
         objects = self._open()
-        for name in self._sizes(orphan.name):
-            file = folder / name
+        for name, size in self._sizes(orphan.name).items():
+            file = inside(folder, name)
             with told(file):
                 file.parent.mkdir(parents=True, exist_ok=True)
-                write_synced(file, objects.chunks(name))
+                write_synced(file, at_most(name, objects.chunks(name), size))
         _check_same(orphan, facts, self.look(orphan))
         return {"store": objects.shown}
 
@@ -308,9 +319,7 @@ def thing_of(kind: Kind, name: str, settings: Settings, topics: Topics) -> Thing
         case "checkpoint":  # a task's in the store (NAME/TASK), or a processor's folder on this machine
             in_store = "/" in name
             return (
-                ObjectThing(settings)
-                if in_store
-                else FolderThing(lambda each: settings.paths.checkpoint_folders / each)
+                ObjectThing(settings) if in_store else FolderThing(partial(inside, settings.paths.checkpoint_folders))
             )
 
 

@@ -22,6 +22,7 @@ from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topic_copies import copied_records, file_of, write_records
 from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.rooted import inside
 from holdfast.processors.lifecycle.orphans.archive import Archive, read, told, write
 from holdfast.processors.lifecycle.orphans.kinds import sha256_of
 from holdfast.processors.lifecycle.plans.apply import EXIT_REFUSED, ApplyFailed, Done
@@ -60,6 +61,7 @@ def put_back(archive: Archive, topics: Topics, stage: PutTopicBack, clock: Calla
     Raises:
         TopicThere: A topic with that name exists.
         CopyDamaged: The copy is damaged, or is not the one of the plan.
+        PathOutside: The manifest of the copy names a file outside of it.
         ReturnDisturbed: Another producer wrote to the topic meanwhile.
         HoldfastError: Kafka refused.
     """
@@ -120,7 +122,7 @@ def _note(copy: Archived, state: _Return) -> _Return:
 
 def _check_files(copy: Archived) -> None:
     for file, expected in copy.manifest.about["sha256"].items():
-        path = copy.folder / file
+        path = inside(copy.folder, file)
         seen = sha256_of(path) if path.is_file() else None
         if seen != expected:
             raise CopyDamaged(

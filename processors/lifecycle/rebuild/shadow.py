@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from typing import Any
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.rooted import remove_folder
 from holdfast.infra.waiting import retry, wait_until
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.serving.client import ProcessorClient
@@ -137,7 +137,7 @@ class ShadowProgram:
         endpoint = paths.endpoint(group, SLOT)
         for file in (endpoint, endpoint.with_suffix(".failed.json")):
             file.unlink(missing_ok=True)
-        shutil.rmtree(self._on.state_dir(processor) / group, ignore_errors=True)
+        remove_folder(self._on.state_dir(processor), group)
         return Done(f"{len(there)} topic(s), the offsets and the local state of {group} removed")
 
     def _delete_group(self, group: str) -> None:

@@ -278,7 +278,8 @@ def _silent(program: ProgramStatus, now: datetime, limits: Limits, answered_at: 
 def _of_answer(status: ProcessorStatus, now: datetime, limits: Limits) -> Diagnosis:
     if status.phase == "failed":
         return Failed(error=dict(status.error or {}))
-    silent_s = now.timestamp() - status.heartbeat_at
+    # a clock that is set between a heartbeat and this moment would make a live worker look stuck
+    silent_s = now.timestamp() - status.heartbeat_at if status.silent_s is None else status.silent_s
     if silent_s >= limits.stuck_after_s:
         return Stuck(silent_s=silent_s)
     if status.phase == "running":

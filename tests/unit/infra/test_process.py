@@ -97,8 +97,7 @@ def test_only_a_process_of_this_boot_and_container_can_be_seen_to_end() -> None:
 
 
 def test_an_identity_does_not_move_with_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    ours = own_identity()
-    now = time.time()
+    ours, now = own_identity(), time.time()
     for step_s in (-86_400, 3_600):
         monkeypatch.setattr(time, "time", lambda at=now + step_s: at)
         assert own_identity() == ours

@@ -71,6 +71,14 @@ CASES: list[tuple[str, ProgramStatus | None, dict[str, Any] | None, Deployment |
     ("waiting for its broker", program("RUNNING"), told(phase="waiting"), wish(), Waiting()),
     ("still beating", program("RUNNING"), told(heartbeat_at=ago(29.9).timestamp()), wish(), Healthy("running")),
     ("loop stands still", program("RUNNING"), told(heartbeat_at=ago(30).timestamp()), wish(), Stuck(30)),
+    (
+        "clock set forward",
+        program("RUNNING"),
+        told(heartbeat_at=ago(3600).timestamp(), silent_s=0.2),
+        wish(),
+        Healthy("running"),
+    ),
+    ("clock set back", program("RUNNING"), told(heartbeat_at=ago(-3600).timestamp(), silent_s=31.0), wish(), Stuck(31)),
     ("gave up", program("RUNNING"), told(phase="failed", error=ERROR), wish(), Failed(ERROR)),
 ]
 

@@ -8,9 +8,11 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.paths import Paths
+from holdfast.infra.rooted import PathOutside
 from holdfast.processors.lifecycle.deploy.releases import KEPT, Code, ReleaseFailed, ReleaseFolders, code_of, release_id
 from holdfast.processors.lifecycle.plans.shape import Shape, from_document
 
@@ -162,3 +164,55 @@ def test_the_release_of_a_version_is_the_one_that_worked(registry: Registry) -> 
     assert book.of_version("orders", "v1") == book.find("orders", "v1-a")
     assert book.of_version("orders", "v2") is None
     assert book.working("other") is None
+
+
+@pytest.mark.parametrize(
+    ("processor", "release", "folder"),
+    [
+        ("orders", "old", "{home}"),
+        ("orders", "old", "{home}/state"),
+        ("orders", "old", "{victim}"),
+        ("orders", "old", "{home}/releases/orders"),
+        ("orders", "old", "{home}/releases/orders/../../state"),
+        ("orders", "old", "{home}/releases/other/old"),
+        ("orders", "../../state", "{home}/state"),
+        ("..", "state", "{home}/state"),
+        ("orders", "link", "{home}/releases/orders/link"),
+        ("orders", "old", "a\0b"),
+        ("orders", "old", ""),
+    ],
+)
+def test_a_row_of_the_registry_deletes_no_folder_but_its_releases_own(
+    folders: ReleaseFolders, registry: Registry, tmp_path: Path, processor: str, release: str, folder: str
+) -> None:
+    home, victim = tmp_path / "home", tmp_path / "victim"
+    kept = [victim / "mine", home / "state" / "mine", home / "releases" / "other" / "old" / "mine"]
+    for file in kept:
+        file.parent.mkdir(parents=True)
+        file.touch()
+    (home / "releases" / "orders").mkdir()
+    (home / "releases" / "orders" / "link").symlink_to(victim)
+    named = folder.format(home=home, victim=victim)
+    for number in range(KEPT + 1):
+        registry.releases.record(
+            processor,
+            f"new{number}" if number else release,
+            code_version="v1",
+            target="a:b",
+            folder=None if number else named,
+            shape={},
+            now=NOW + timedelta(seconds=number),
+        )
+    with capture_logs() as said:
+        assert folders.prune(processor, []) == 1
+    assert all(file.exists() for file in kept)
+    assert registry.releases.find(processor, release) is None
+    assert [each["seen"] for each in said] == [str(Path(named))]
+
+
+def test_a_release_whose_name_leads_elsewhere_is_not_copied(
+    package: Path, folders: ReleaseFolders, registry: Registry
+) -> None:
+    code = code_of("shop_of_mine.streams.orders:application")
+    with pytest.raises(PathOutside):
+        make(folders, code, version="../../victim")

@@ -1,0 +1,56 @@
+"""Paths that stay below one folder: the owner of the question whether a name leads outside.
+
+Names in manifests, in rows of the registry and in listings of object stores were written by somebody else. Code that
+reads, writes or deletes by such a name gets its path here.
+
+Invariants:
+    - Symbolic links are followed before the judgement. The folder itself may be a link.
+    - The folder itself is never a path below it.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from holdfast.infra.errors import HoldfastError
+
+
+class PathOutside(HoldfastError):
+    """A name leads outside of its folder; nothing was read, written or deleted. Fields: root, name, seen."""
+
+
+def inside(root: Path, name: str | Path) -> Path:
+    """The path of ``name`` below ``root``; a full path must lie below it already.
+
+    Raises:
+        PathOutside: The name is empty, has a part ``..``, or leads outside of ``root`` or to ``root`` itself.
+    """
+    path = root / name
+    try:
+        seen = path.resolve()
+        if ".." not in Path(name).parts and seen != root.resolve() and seen.is_relative_to(root.resolve()):
+            return path
+    except (OSError, ValueError, RuntimeError) as failure:  # a loop of links, a null byte, a name too long
+        raise _outside(root, name, str(failure)) from failure
+    raise _outside(root, name, str(seen))
+
+
+def remove_folder(root: Path, name: str | Path) -> None:
+    """Delete a folder below ``root`` with all in it, as far as the disk allows; a link is not followed.
+
+    Raises:
+        PathOutside: As ``inside``.
+    """
+    shutil.rmtree(inside(root, name), ignore_errors=True)
+
+
+def _outside(root: Path, name: str | Path, seen: str) -> PathOutside:
+    return PathOutside(
+        f"{str(name)!r} leads outside of {root}: it is {seen!r}, expected a path below that folder. Nothing was "
+        "read, written or deleted.",
+        action="Correct that name, or remove what holds it, and find out what wrote it. Replace a link by its folder.",
+        root=str(root),
+        name=str(name),
+        seen=seen,
+    )
