@@ -1,4 +1,4 @@
-"""Keeps the home folder private: what Holdfast writes is for its own user only, whoever starts the process.
+"""Keeps the home folder private: only the user of a process can read and write the files of that process.
 
 New files get their mode from the umask, which every process takes at its start (``keep_private``) or from the process
 that starts it (``UMASK``). Files of an older home are corrected at a start.

@@ -33,7 +33,8 @@ from tests.postgres import PostgresServer
 from tests.spark.tuning import INTERPRETED
 from tests.webhook import SECRET, Webhook
 
-pytestmark = pytest.mark.thorough
+#: It starts an installation of every part and four runs; it ends within minutes on a quiet machine.
+pytestmark = [pytest.mark.thorough, pytest.mark.timeout(3000)]
 
 NAME, STORE = "guarded", "counts"
 #: One secret for each place that may hold one; all digits and letters, so each form is the same.

@@ -80,7 +80,7 @@ def test_short_values_are_not_remembered() -> None:
         ),
         ("postgresql://me:hun/ter2@db/r", "postgresql://me:***@db/r"),
         ("s3://bucket/prefix@2", "s3://bucket/prefix@2"),
-        ("sqlite:////home/registry.db", "sqlite:////home/registry.db"),
+        ("sqlite:////srv/registry.db", "sqlite:////srv/registry.db"),
         ("/a/folder", "/a/folder"),
     ],
 )
