@@ -8,8 +8,10 @@ import pytest
 
 from holdfast.infra.java import BRIEF
 
-#: Half the CPU of a JVM that lives for minutes is its second compiler.
-COMPILED_ONCE = {"spark.driver.defaultJavaOptions": BRIEF, "spark.executor.defaultJavaOptions": BRIEF}
+#: Half the CPU of a JVM that lives for minutes is its second compiler. Without that one, Java reserves 48 MiB for
+#: compiled code. Spark with Iceberg fills them within minutes, and a tenth of its CPU then searches for code to drop.
+_ONE_COMPILER = f"{BRIEF} -XX:ReservedCodeCacheSize=128m"
+COMPILED_ONCE = {f"spark.{each}.defaultJavaOptions": _ONE_COMPILER for each in ("driver", "executor")}
 #: To interpret a query of a few rows takes less time than to generate Java for it and to compile that.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 #: Spark's defaults, which the product keeps.

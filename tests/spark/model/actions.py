@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from hypothesis import strategies as st
 
@@ -82,9 +82,9 @@ class Actions:
 
     # -- what Holdfast does ------------------------------------------------------------------------------------------
 
-    def work(self, changes: Any, wanted: Wanted, apart: float, tag: bool) -> None:
+    def work(self, changes: Any, between: Any, wanted: Wanted, apart: float, tag: bool) -> None:
         self.life.owner.commit(len(changes) % PARTITIONS, changes)
-        self.checkpoints(apart, changes)
+        self.checkpoints(apart, between)
         self.snapshot(wanted)
         if tag:
             self.life.tag_time()
@@ -133,7 +133,8 @@ class Actions:
 
         self.snapshot(Wanted.AUTO, sure=False, meanwhile=meanwhile)
 
-    def crash(self, changes: Any, wanted: Wanted, dies_at: int, again: bool) -> None:
+    def crash(self, pause: float, changes: Any, wanted: Wanted, dies_at: int, again: bool) -> None:
+        self.life.clock.advance(pause)
         self.life.owner.commit(0, changes)
         self.checkpoints(0.0, changes)
         self.snapshot(wanted, dies_at=dies_at)
@@ -243,14 +244,17 @@ class Actions:
         check_upkeep(life, seen, kept, exactly=not one.died)
         check(life, every_tag=True)
 
-    def restore(self, at: int, inputs: Inputs, then: str) -> None:
-        """A restore of the newest snapshot or of a tag; the store goes on from it, or the restore stays unfinished."""
+    def restore(self, at: int | Literal["latest"], inputs: Inputs, then: str) -> None:
+        """A restore of the newest snapshot, or of a tag, counted from the newest one's commit.
+
+        The store goes on from it, or the restore stays unfinished.
+        """
         life = self.life
         seen = life.tables.seen(STORE)
         if seen is None:
             return
-        tags = sorted(seen.tags, key=seen.tags.__getitem__)
-        named = "latest" if at >= len(tags) else tags[at]
+        tags = sorted(seen.tags, key=lambda tag: (-seen.versions[seen.tags[tag]][1], tag))
+        named = at if at == "latest" else tags[at % len(tags)]
         found = restore(life, named, inputs)
         self.tell(f"  restore {named}: {'refused' if found is None else 'possible'}")
         if found is None or then == "nothing":
@@ -273,7 +277,16 @@ Drawn = dict[str, st.SearchStrategy[Any]]
 _dies = st.sampled_from([None] * 8 + list(range(1, 9)))
 #: Each action, with what is drawn for it and how often it comes.
 ACTIONS: dict[str, tuple[int, Drawn]] = {
-    "work": (4, {"changes": drawn.changes(), "wanted": drawn.wanted, "apart": drawn.apart, "tag": st.booleans()}),
+    "work": (
+        4,
+        {
+            "changes": drawn.changes(),
+            "between": drawn.changes(),
+            "wanted": drawn.wanted,
+            "apart": drawn.apart,
+            "tag": st.booleans(),
+        },
+    ),
     "live": (1, {"first": drawn.changes(), "second": drawn.changes(), "event": drawn.events, "pause": drawn.pauses}),
     "stale": (
         1,
@@ -284,6 +297,7 @@ ACTIONS: dict[str, tuple[int, Drawn]] = {
     "crash": (
         2,
         {
+            "pause": drawn.pauses,
             "changes": drawn.changes(),
             "wanted": drawn.wanted,
             "dies_at": st.integers(1, COMMITS),
@@ -313,8 +327,8 @@ ACTIONS: dict[str, tuple[int, Drawn]] = {
     "restore": (
         3,
         {
-            "at": st.sampled_from([0, 1, 2, 3, 4, 9, 9]),
-            "inputs": st.sampled_from(["snapshot", "copied", "stay"]),
+            "at": st.sampled_from([0, 0, 1, 2, 3, 4, "latest", "latest"]),
+            "inputs": st.sampled_from(["snapshot", "copied", "copied", "stay"]),
             "then": st.sampled_from(["nothing", "unfinished", "done", "done"]),
         },
     ),

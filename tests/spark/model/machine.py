@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import pytest
@@ -40,6 +40,14 @@ class Failure:
         return "\n".join([f"sequence {self.sequence} broke {self.promise!r}: {self.detail}", *self.told])
 
 
+@dataclass(frozen=True, slots=True)
+class Course:
+    """What happens in a directed life: its actions in order, and the values that are given and not drawn, by name."""
+
+    actions: tuple[str, ...]
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+
 class Ended(Exception):
     """The first failure ends the run."""
 
@@ -54,13 +62,13 @@ class StoreMachine(RuleBasedStateMachine):
 
     world: ClassVar[World]
     failures: ClassVar[list[Failure]]
-    ends_at_first: ClassVar[bool] = False
-    weighed: ClassVar[Sequence[str]] = WEIGHED
+    course: ClassVar[Course | None] = None
 
     def __init__(self) -> None:
         super().__init__()
         self.told: list[str] = []
         self.failed = False
+        self.gone = 0
         self.actions: Actions
 
     @initialize(
@@ -71,6 +79,7 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def begin(self, inferred: bool, booked: bool, first: Any, second: Any) -> None:
         """A store with its first snapshot."""
+        inferred = self.given.get("inferred", inferred)
         life = Life(self.world, INFERRED if inferred else None, self.told.append)
         self.world.seams.booked = booked
         self.actions = Actions(life, self.told.append)
@@ -78,9 +87,19 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def go(self, data: Any) -> None:
-        """One of the actions, as often as it weighs."""
-        name = data.draw(st.sampled_from(self.weighed))
-        self.act(name, {given: data.draw(strategy) for given, strategy in ACTIONS[name][1].items()})
+        """One of the actions, as often as it weighs, or the next one of the course."""
+        names = WEIGHED if self.course is None else self.course.actions[self.gone : self.gone + 1]
+        self.gone += 1
+        if names:
+            name = data.draw(st.sampled_from(names))
+            self.act(name, {each: self.given_or_drawn(each, data, drawn) for each, drawn in ACTIONS[name][1].items()})
+
+    @property
+    def given(self) -> Mapping[str, Any]:
+        return {} if self.course is None else self.course.given
+
+    def given_or_drawn(self, name: str, data: Any, strategy: st.SearchStrategy[Any]) -> Any:
+        return self.given[name] if name in self.given else data.draw(strategy)
 
     def teardown(self) -> None:
         if hasattr(self, "actions"):
@@ -91,7 +110,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def act(self, name: str, given: dict[str, Any]) -> None:
         """Do something, and note it; a failure ends this life, not the run."""
-        if self.failures and self.ends_at_first:
+        if self.failures and self.course is not None:
             stop()
         if self.failed:
             return
@@ -102,18 +121,17 @@ class StoreMachine(RuleBasedStateMachine):
             self.failed = True
             broken = failure.promise if isinstance(failure, PromiseBroken) else type(failure).__name__
             self.failures.append(Failure(self.world.lives, broken, str(failure), tuple(self.told)))
-        if self.failures and self.ends_at_first:
+        if self.failures and self.course is not None:
             stop()
 
 
-def run(world: World, number: int, sequences: int, *, among: Collection[str] | None = None) -> list[Failure]:
-    """The failures among so many lives from a seed; the first one alone in lives of only these actions."""
+def run(world: World, number: int, sequences: int, *, course: Course | None = None) -> list[Failure]:
+    """The failures among so many lives from a seed; the first one alone in lives of a course."""
 
     class Machine(StoreMachine):
         pass
 
-    Machine.world, Machine.failures, Machine.ends_at_first = world, [], among is not None
-    Machine.weighed = [name for name in WEIGHED if among is None or name in among]
+    Machine.world, Machine.failures, Machine.course = world, [], course
     limits = settings(
         max_examples=sequences,
         stateful_step_count=STEPS,

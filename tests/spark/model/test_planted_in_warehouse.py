@@ -12,6 +12,8 @@ from tests.spark.model.warehouse_bugs import BUGS, PlantedInWarehouse
 from tests.tiers import named
 
 SEED, SEQUENCES_MAX = 1, 40
+#: Lives of each course without a bug.
+SEQUENCES_SOUND = 3
 #: These are found within some lives, so they are planted in `make test`, too.
 SOON = frozenset(
     {
@@ -27,9 +29,16 @@ DOCS = Path(__file__).resolve().parents[3] / "docs" / "simulation.md"
 def test_a_bug_in_the_warehouse_is_found(world: World, bug: PlantedInWarehouse) -> None:
     lives = world.lives
     with bug.growing():
-        found = run(world, SEED, SEQUENCES_MAX, among=bug.among)
+        found = run(world, SEED, SEQUENCES_MAX, course=bug.course)
     assert found, f"{SEQUENCES_MAX} lives with this bug, and nothing was found"
-    print(f"{bug.name}: {found[0].promise!r} in life {found[0].sequence - lives}")
+    print(f"{bug.name}: {found[0].promise!r} in life {found[0].sequence - lives}; {found[0].detail[:200]}")
+
+
+@pytest.mark.thorough
+def test_what_finds_the_bugs_finds_nothing_without_them(world: World) -> None:
+    courses = list({(bug.course.actions, *map(str, bug.course.given.items())): bug.course for bug in BUGS}.values())
+    found = [failure for course in courses for failure in run(world, SEED, SEQUENCES_SOUND, course=course)]
+    assert not found, "\n\n".join(failure.text() for failure in found)
 
 
 def test_the_documentation_lists_every_bug_of_the_warehouse() -> None:

@@ -18,17 +18,18 @@ from holdfast.processors.snapshots import plan, retention
 from holdfast.processors.snapshots.facts import StorePoint
 from holdfast.processors.snapshots.manifest import HISTORY, INCREMENTAL
 from holdfast.processors.snapshots.names import BRANCH
+from tests.spark.model.machine import Course
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 @dataclass(frozen=True, slots=True)
 class PlantedInWarehouse:
-    """A bug: what is wrong, how to make it so, and the actions in whose lives it is looked for."""
+    """A bug: what is wrong, how to make it so, and the course of the lives in which it is looked for."""
 
     name: str
     plant: Patch
-    among: tuple[str, ...]
+    course: Course
 
     @contextmanager
     def growing(self) -> Iterator[None]:
@@ -207,45 +208,119 @@ def _quarantine_stays(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(maintenance, "forget_quarantined", lambda spark, table, of: {})
 
 
+def _course(actions: str, **given: Any) -> Course:
+    return Course(tuple(actions.split()), given)
+
+
 BUGS = (
-    PlantedInWarehouse("1: a missing input position is 0", _missing_is_zero, ("work", "past", "restore")),
     PlantedInWarehouse(
-        "1: a version made from the history counts as the latest", _latest_is_any, ("work", "past", "restore")
-    ),
-    PlantedInWarehouse("2: how far the history reaches expires", _reach_expires, ("work", "maintain")),
-    PlantedInWarehouse("2: a generation falls where the reach is unknown", _generation_falls, ("work", "maintain")),
-    PlantedInWarehouse("3: a column that widens is null in unchanged rows", _widened_is_null, ("work",)),
-    PlantedInWarehouse(
-        "4: a past version's base is older by its earliest checkpoint", _base_by_earliest, ("work", "past")
+        "1: a missing input position is 0",
+        _missing_is_zero,
+        _course("past restore past restore", inputs="copied"),
     ),
     PlantedInWarehouse(
-        "5: checkpoints of two lives of a changelog are published beside each other", _two_lives, ("stale",)
+        "1: a version made from the history counts as the latest",
+        _latest_is_any,
+        _course("past restore past restore"),
     ),
-    PlantedInWarehouse("6: columns change before the audit", _columns_before_the_audit, ("work", "crash")),
     PlantedInWarehouse(
-        "7: a past version is built on a snapshot with other columns", _past_on_any_shape, ("work", "past")
+        "2: how far the history reaches expires",
+        _reach_expires,
+        _course("maintain work maintain work"),
     ),
-    PlantedInWarehouse("8: names that give one column stop the snapshots", _one_name, ("work",)),
-    PlantedInWarehouse("8: a value that fits no widened type is refused", _narrow_is_refused, ("work",)),
-    PlantedInWarehouse("9: any event time is made a timestamp", _any_time, ("work",)),
-    PlantedInWarehouse("9: event times have no sign", _no_sign, ("work",)),
-    PlantedInWarehouse("10: tags of times go by the age of their version", _times_by_version, ("work", "maintain")),
     PlantedInWarehouse(
-        "10: versions made from the history count as snapshots", _past_counts, ("work", "past", "maintain")
+        "2: a generation falls where the reach is unknown",
+        _generation_falls,
+        _course("maintain work maintain work"),
     ),
-    PlantedInWarehouse("10: the last full snapshot expires", _full_expires, ("work", "maintain")),
+    PlantedInWarehouse(
+        "3: a column that widens is null in unchanged rows",
+        _widened_is_null,
+        _course("work work work work", inferred=True),
+    ),
+    PlantedInWarehouse(
+        "4: a past version's base is older by its earliest checkpoint",
+        _base_by_earliest,
+        _course("work past work past", apart=60.0, back=2),
+    ),
+    PlantedInWarehouse(
+        "5: checkpoints of two lives of a changelog are published beside each other",
+        _two_lives,
+        _course("stale stale stale stale"),
+    ),
+    PlantedInWarehouse(
+        "6: columns change before the audit",
+        _columns_before_the_audit,
+        _course("crash crash crash crash", inferred=True),
+    ),
+    PlantedInWarehouse(
+        "7: a past version is built on a snapshot with other columns",
+        _past_on_any_shape,
+        _course("past past past past", inferred=True),
+    ),
+    PlantedInWarehouse(
+        "8: names that give one column stop the snapshots",
+        _one_name,
+        _course("work work work work", inferred=True),
+    ),
+    PlantedInWarehouse(
+        "8: a value that fits no widened type is refused",
+        _narrow_is_refused,
+        _course("work work work work", inferred=True),
+    ),
+    PlantedInWarehouse(
+        "9: any event time is made a timestamp",
+        _any_time,
+        _course("work work work work"),
+    ),
+    PlantedInWarehouse(
+        "9: event times have no sign",
+        _no_sign,
+        _course("work work work work", inferred=True),
+    ),
+    PlantedInWarehouse(
+        "10: tags of times go by the age of their version",
+        _times_by_version,
+        _course("work maintain work maintain", tag=True),
+    ),
+    PlantedInWarehouse(
+        "10: versions made from the history count as snapshots",
+        _past_counts,
+        _course("past maintain past maintain"),
+    ),
+    PlantedInWarehouse(
+        "10: the last full snapshot expires",
+        _full_expires,
+        _course("work maintain work maintain"),
+    ),
     PlantedInWarehouse(
         "10: branches go by the age of the version that they began with",
         _branch_by_version,
-        ("work", "crash", "maintain"),
+        _course("crash maintain crash maintain", again=False),
     ),
-    PlantedInWarehouse("10: a publish drops the branches of others", _publish_drops_all, ("work", "crash")),
-    PlantedInWarehouse("10: snapshots are found by ancestry alone", _only_ancestors, ("work", "maintain")),
     PlantedInWarehouse(
-        "10: what an unfinished restore reads expires", _needed_unasked, ("work", "restore", "maintain")
+        "10: a publish drops the branches of others",
+        _publish_drops_all,
+        _course("crash work crash work", again=False),
     ),
-    PlantedInWarehouse("11: two corrections at one offset are ordered by value", _corrections_by_value, ("mend",)),
     PlantedInWarehouse(
-        "11: unreadable values of unpublished snapshots stay in quarantine", _quarantine_stays, ("crash", "maintain")
+        "10: snapshots are found by ancestry alone",
+        _only_ancestors,
+        _course("work maintain work maintain"),
+    ),
+    PlantedInWarehouse(
+        "10: what an unfinished restore reads expires",
+        _needed_unasked,
+        _course("work work restore maintain", then="unfinished"),
+    ),
+    PlantedInWarehouse(
+        "11: two corrections at one offset are ordered by value",
+        _corrections_by_value,
+        _course("mend mend mend mend"),
+    ),
+    PlantedInWarehouse(
+        "11: unreadable values of unpublished snapshots stay in quarantine",
+        _quarantine_stays,
+        _course("crash maintain crash maintain", inferred=True, again=False),
     ),
 )
