@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 import pytest
+from sqlalchemy import Connection, Table, insert, update
+from sqlalchemy.exc import IntegrityError
 
-from holdfast.infra.database import locks
+from holdfast.infra.database import locks, releases
 from holdfast.infra.database.errors import HeldByRecovery, HoldLost, RegistryUnavailable
 from holdfast.infra.database.leases import SILENT_S, Fence
 from holdfast.infra.database.records import ApplyRecord, StageNote
@@ -22,8 +25,8 @@ from holdfast.infra.database.registry import Registry
 from tests.postgres import PASSWORD, USER, PostgresServer
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
-#: Pairs of writers at once.
-PAIRS = 40
+#: Pairs of writers at once, for each kind of row.
+PAIRS = 10
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
 
 Result = TypeVar("Result")
@@ -240,9 +243,37 @@ def test_two_that_write_one_row_at_once_both_succeed(registry: Registry) -> None
 
     for write in (plan, release, deployment, snapshot):
         for number in range(PAIRS):
-            at_once(lambda write=write, number=number: write(number), lambda write=write, number=number: write(number))
+            at_once(partial(write, number), partial(write, number))
     found = registry.deployments()
     assert [each.generation for each in found] == [2] * PAIRS
+
+
+@pytest.mark.slow
+def test_without_on_conflict_pairs_fail_on_postgres(
+    postgres: PostgresServer, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The planted bug: a look before the write."""
+
+    def update_or_insert(connection: Connection, table: Table, key: Mapping[str, Any], values: Any) -> None:
+        known = [table.c[name] == value for name, value in key.items()]
+        if connection.execute(update(table).where(*known).values(values)).rowcount == 0:
+            connection.execute(insert(table).values({**key, **values}))
+
+    monkeypatch.setattr(releases, "upsert", update_or_insert)
+    registry = Registry(url_with_clock(postgres, postgres.new_database(), clock))
+    registry.migrate()
+
+    def record(number: int) -> None:
+        about: dict[str, Any] = {"code_version": "v", "target": "a:b", "folder": None, "shape": {}}
+        registry.releases.record("fleet", f"r{number}", **about, now=NOW)
+
+    def all_pairs() -> None:
+        for number in range(4 * PAIRS):
+            at_once(partial(record, number), partial(record, number))
+
+    with pytest.raises(IntegrityError):
+        all_pairs()
+    registry.close()
 
 
 def test_a_commit_of_sqlite_is_on_the_disk(tmp_path: Path) -> None:
