@@ -24,7 +24,7 @@ from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG, MIN_IN
 from holdfast.processors.engine.topology import ChangelogSpec, Topology
 from holdfast.processors.lifecycle.health import topics as topic_health
 from holdfast.processors.lifecycle.health.topics import CONFIG_MATCHES, Look
-from holdfast.processors.lifecycle.plans.apply import ApplyInProgress, PlanStale
+from holdfast.processors.lifecycle.plans.apply import ApplyInProgress, PlanStale, RecoveryInProgress
 from holdfast.processors.lifecycle.plans.explanation import explain, explain_markdown
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Provision
@@ -105,7 +105,7 @@ def provisioned(
             return plan
         try:
             verbs.apply(plan, tell=teller(log))
-        except (ApplyInProgress, PlanStale) as busy:
+        except (ApplyInProgress, RecoveryInProgress, PlanStale) as busy:
             if not left:
                 raise
             log(f"{busy.message} Waiting for it.")

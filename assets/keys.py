@@ -12,6 +12,8 @@ import dagster as dg
 TOPICS, CHANGELOGS, PROCESSORS, STATE, WAREHOUSE = "topics", "changelogs", "processors", "state", "warehouse"
 #: Table maintenance is a layer of its own, because it runs at other times than snapshots.
 MAINTENANCE = "maintenance"
+#: Run tag: the one processor that a run changes. ``dagster.yaml`` allows one run at a time for each value.
+PROCESSOR_TAG = "processor"
 #: The layer of assets that belong to the whole installation.
 OPERATIONS = "operations"
 #: The group of topics that no processor of this installation writes to.
@@ -68,6 +70,12 @@ def orphans_key() -> dg.AssetKey:
 def home_key() -> dg.AssetKey:
     """The files of this installation."""
     return dg.AssetKey([OPERATIONS, "home"])
+
+
+def changed_processor(key: dg.AssetKey) -> str:
+    """The processor that a materialisation of the asset changes: its topics or its deployment; empty for none."""
+    layer, *rest = key.path
+    return rest[0] if layer in (CHANGELOGS, PROCESSORS) and len(rest) == 2 and rest[0] != BROKEN_GROUP else ""
 
 
 def tags(layer: str) -> dict[str, str]:

@@ -20,11 +20,12 @@ import msgspec
 import structlog
 
 from holdfast.assets import keys
+from holdfast.assets.keys import PROCESSOR_TAG
 from holdfast.assets.working import check_result, incident_of
 from holdfast.infra.database.records import ApplyRecord, Deployment, Incident
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import load_settings
-from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, PROCESSOR_TAG, RecoverConfig, recover_processor
+from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, RecoverConfig, recover_processor
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.run_limits import overdue_words
 from holdfast.orchestration.verbs import this_process
@@ -44,7 +45,7 @@ from holdfast.processors.lifecycle.recovery.answer import (
 )
 from holdfast.processors.lifecycle.recovery.conditions import Conditions, once
 from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits
-from holdfast.processors.lifecycle.recovery.incidents import Notice, notice, observe, wait_on, waits_for
+from holdfast.processors.lifecycle.recovery.incidents import Notice, is_applied, notice, observe, wait_on, waits_for
 
 RECOVERY_EVERY_S = 10
 TELEMETRY_EVERY_S = 60
@@ -171,7 +172,10 @@ class _Tick:
         self._check_apply(begun, seen.diagnoses)
 
     def _ask(self, incident: Incident, seen: Notice) -> None:
-        """Request a run for an open incident, unless it waits for a condition, such as an absent broker, to pass."""
+        """Request a run for an open incident, unless it waits: for an open apply, or for an absent broker, say."""
+        if is_applied(incident.processor, self.lifecycle.world):
+            self.sentences.append(f"Incident {incident.id} waits: an apply of {incident.processor} is open.")
+            return
         lasting = waits_for(incident, seen.worst, self.conditions)
         if lasting:
             wait_on(incident, seen.worst, lasting, self.lifecycle.world)
@@ -195,7 +199,7 @@ class _Tick:
 
     def _check_apply(self, begun: ApplyRecord | None, found: Mapping[str, Diagnosis]) -> None:
         """Report an interrupted apply; while an apply runs, the check keeps its last result."""
-        if begun is not None and is_free(begun, this_process(), self.lifecycle.world.clock()):
+        if begun is not None and is_free(begun, this_process()):
             self._report(begun.processor, judge_interrupted(begun, found), None)
 
     def _report(self, name: str, answer: Answer, incident: Incident | None) -> None:
@@ -219,8 +223,8 @@ def _request(
         return None
     name, holder = incident.processor, incident.claimed_by
     if holder is not None:
-        if holder not in {run.run_id for run in runs}:
-            return None
+        if holder not in {run.run_id for run in runs} and incident.is_worked_on:
+            return None  # a run of another daemon
         registry.release_incident(incident.id, holder)
         context.log.warning(f"Incident {incident.id} of {name} is still open after run {holder} ended.")
     # not counted: runs that succeeded, whose incident waits, and runs from before `holdfast incidents retry`

@@ -19,7 +19,6 @@ from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.marking import judged
 from holdfast.processors.lifecycle.health import topics as topic_health
 from holdfast.processors.lifecycle.health.topics import Look, WatchMemory
-from holdfast.processors.lifecycle.ports import SILENT_S
 from holdfast.processors.registration import ProcessorDefinition
 
 WATCH_EVERY_S = 15
@@ -102,9 +101,7 @@ def _judge(
     held = topic_health.held_too_long(known, look.now)
     transactions = watched.open_on(held, cluster.bootstrap, cluster.client_config)
     begun = lifecycle.registry.journal.applies(open_only=True)
-    busy = {
-        each.processor for each in begun if each.holder is not None and look.now - each.beat_at.timestamp() < SILENT_S
-    }
+    busy = {each.processor for each in begun if each.is_live}
     findings = list(topic_health.judge(deployed, look, known, transactions, busy=busy))
     names = {each.name for topology in deployed for each in topology.topics()}
     names |= {topology.processor for topology in deployed}

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import getpass
 import os
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -30,10 +29,10 @@ from holdfast.assets.rollouts import SLOTS, deployed_rollout
 from holdfast.infra.database.records import ApplyRecord
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.holders import is_gone, new_holder
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.privacy import private_files
-from holdfast.infra.process import is_running, start_mark
 from holdfast.infra.settings import PROJECT, Settings
 from holdfast.orchestration.world import build_world, environment_of, newest_logged, open_registry
 from holdfast.processors.audits.stores import StoreAudit, audit_stores, checkpoint_manifests, store_partitions
@@ -51,6 +50,15 @@ from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.apply import Applied, Applier, Holder, Tell
 from holdfast.processors.lifecycle.plans.execution import Execution
 from holdfast.processors.lifecycle.plans.explanation import explain
+from holdfast.processors.lifecycle.plans.holding import (
+    DEPLOYER,
+    FOLDERS,
+    TOPICS,
+    TRANSACTIONS,
+    WORKER,
+    Hold,
+    fenced,
+)
 from holdfast.processors.lifecycle.plans.orphan_facts import OrphanFacts
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import OfInstallation, Request
@@ -110,10 +118,8 @@ class Verbs:
         self._tables = WarehouseTables(partial(_stored_tables, settings))
         ports = (self._folders, self._owners, self._code, self._transactions, self._tables)
         self._facts = WorldFacts(topics, self._world, registry.journal, *ports)
-        self._runner = DeployedProcessors(
-            self._world, self._rollout, who, self._code_and_shape, topics, settings.upkeep.releases
-        )
         self._holder = this_process()
+        self._runner: DeployedProcessors | None = None
 
     def definition(self, processor: str) -> ProcessorDefinition:
         """The processor's definition in the code of now.
@@ -171,7 +177,7 @@ class Verbs:
     @property
     def deployed(self) -> DeploymentResult | None:
         """The result of the last deployment stage that this object applied; None before the first."""
-        return self._runner.result
+        return None if self._runner is None else self._runner.result
 
     def begun(self, request: Request) -> ApplyRecord | None:
         """The open apply of the same request, when its verb resumes with its own plan; None otherwise."""
@@ -208,7 +214,7 @@ class Verbs:
 
     def is_broken_off(self, record: ApplyRecord) -> bool:
         """Whether an apply is open and no live process carries it out."""
-        return record.finished_at is None and applying.is_free(record, self._holder, self._world.clock())
+        return record.finished_at is None and applying.is_free(record, self._holder)
 
     def applies(self, processor: str | None = None, limit: int = 20) -> tuple[ApplyRecord, ...]:
         """The newest ``limit`` applies, newest first."""
@@ -250,14 +256,17 @@ class Verbs:
             kept=lambda: checkpoint_manifests(self._settings.paths.checkpoints(processor)),
         )
 
-    def _orphans(self) -> OrphanCleaning:
+    def _orphans(self, registry: Registry | None = None, topics: Topics | None = None) -> OrphanCleaning:
         from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning  # loads the catalog's library
 
         defined = partial(_defined, self._settings)
-        return OrphanCleaning(self._settings, self._registry, self._topics, self._who, defined, self._world.clock)
+        ports = (registry or self._registry, topics or self._topics)
+        return OrphanCleaning(self._settings, *ports, self._who, defined, self._world.clock)
 
     def _applier(self, tell: Tell = lambda text: None) -> Applier:
-        return Applier(self._execution(), self._registry.journal, self._who, self._holder, tell, self._world.clock)
+        hold = Hold()
+        execution, journal = self._execution(hold), self._registry.journal
+        return Applier(execution, journal, self._who, this_process(), tell, self._world.clock, hold)
 
     def _open_apply(self, apply_id: int, what: str) -> ApplyRecord:
         record = self._registry.journal.apply_of(apply_id)
@@ -275,35 +284,46 @@ class Verbs:
             )
         return record
 
-    def _execution(self) -> Execution:
+    def _execution(self, hold: Hold) -> Execution:
+        """The ports of an apply; each asks for the hold before it changes anything."""
+        registry = self._registry.fenced(lambda: hold.fence)
+        world = replace(self._world, registry=registry, deployer=fenced(self._world.deployer, DEPLOYER, hold))
+        topics = fenced(self._topics, TOPICS, hold)
+
+        def client(processor: str, slot: str) -> ProcessorClient:
+            return fenced(self._client(processor, slot), WORKER, hold)
+
+        kept = self._settings.upkeep.releases
+        runner = DeployedProcessors(world, self._rollout, self._who, self._code_and_shape, topics, kept)
+        self._runner = runner
         rebuilding = Rebuilding(
             Machine(
-                world=self._world,
-                topics=self._topics,
-                runner=self._runner,
+                world=world,
+                topics=topics,
+                runner=runner,
                 rollout=lambda processor: self._rollout(processor, None),
-                client=self._client,
+                client=client,
                 shadow=lambda processor, store: self.definition(processor).application.shadow(store).topology(),
                 state_dir=self._state_dir,
             )
         )
         from_tables = TableWorld(
             tables=self._tables,
-            topics=self._topics,
+            topics=topics,
             cluster=lambda processor: self.definition(processor).application.cluster(self._settings),
             topology=lambda processor: self.definition(processor).topology,
             held=self._held,
         )
         return Execution(
-            topics=self._topics,
-            runner=self._runner,
-            owners=self._owners,
-            local=self._folders,
+            topics=topics,
+            runner=runner,
+            owners=WorkingOwners(client, self._slots, self._tasks_with),
+            local=lambda processor: fenced(self._folders(processor), FOLDERS, hold),
             check_local=lambda name, stores: check_local(name, stores, self._facts, self.definition(name).topology),
             shadows=rebuilding,
-            transactions=self._transactions,
+            transactions=fenced(self._transactions, TRANSACTIONS, hold),
             tables=TableStages(from_tables, rebuilding),
-            orphans=self._orphans,
+            orphans=lambda: self._orphans(registry, topics),
         )
 
     def _held(self, processor: str, stores: Sequence[str]) -> dict[str, dict[int, Fingerprint]]:
@@ -412,11 +432,5 @@ def this_user() -> str:
 
 
 def this_process() -> Holder:
-    """This process as the holder of an apply; processes on the same machine see at once when it has ended."""
-    host = socket.gethostname()
-    return Holder(f"{host}/{os.getpid()}/{start_mark(os.getpid())}", partial(_is_gone, host))
-
-
-def _is_gone(host: str, name: str) -> bool:
-    where, pid, mark = [*name.split("/", 2), "", ""][:3]
-    return where == host and pid.isdigit() and not is_running(int(pid), mark)
+    """A new holder of applies in this process; processes that see its process id know at once when it has ended."""
+    return Holder(new_holder(), is_gone)

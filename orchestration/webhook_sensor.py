@@ -15,11 +15,12 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
+from holdfast.assets.keys import PROCESSOR_TAG
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.infra.webhook import TIMEOUT_S, Answer, post, shown
 from holdfast.orchestration import local
-from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, PROCESSOR_TAG
+from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG
 from holdfast.orchestration.resources import LifecycleResource
 from holdfast.orchestration.run_limits import overdue_words
 from holdfast.processors.lifecycle.recovery import webhook_messages

@@ -2,7 +2,8 @@
 
 Invariants:
     - Each processor has at most one open apply: an index of the database refuses a second one.
-    - The holder of an apply changes by compare-and-set. A run that is no longer the holder can't change the apply.
+    - Every write of an apply compares its token (``leases``). A run that is no longer the holder can't change it.
+    - An apply begins or gets a holder only while no live recovery run has the processor.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, delete, func, insert, select, update
+from sqlalchemy import Row, Select, Update, delete, func, insert, or_, select, update
 
-from holdfast.infra.database import tables
-from holdfast.infra.database.connections import Connections, upsert
+from holdfast.infra.database import leases, tables
+from holdfast.infra.database.connections import Connections
 from holdfast.infra.database.records import ApplyOutcome, ApplyRecord, StageNote
+from holdfast.infra.database.writes import upsert
 
 #: Number of shown plans that are kept.
 PLANS_MAX = 500
@@ -24,6 +26,10 @@ RATED_FROM = 1_000.0
 
 _APPLY = tables.applies.c
 _IS_OPEN = _APPLY.finished_at.is_(None)
+_RECORD = select(
+    *(column for column in _APPLY if column.name not in ("beat_at", "beat_s")),
+    func.coalesce(leases.silence(_APPLY.beat_s), leases.NEVER_S).label("silent_s"),
+)
 
 
 class ApplyJournal:
@@ -57,45 +63,75 @@ class ApplyJournal:
     def begin_apply(  # tidy: allow-wide because each is a column of the record
         self, *, processor: str, verb: str, plan_hash: str, plan: str, who: str, holder: str, now: datetime
     ) -> tuple[ApplyRecord, bool]:
-        """The processor's open apply, and whether this call created it and holds it."""
+        """The processor's open apply, and whether this call created it and holds it.
+
+        An incident whose run is silent loses that run.
+
+        Raises:
+            HeldByRecovery: A live recovery run holds the processor.
+        """
         named: dict[str, Any] = {"processor": processor, "verb": verb, "plan_hash": plan_hash, "plan": plan, "who": who}
-        values = {**named, "holder": holder, "beat_at": now, "started_at": now}
-        there = select(tables.applies).where(_APPLY.processor == processor, _IS_OPEN)
-        row, is_new = self._database.find_or_insert(there, tables.applies, values)
-        return self._records([row])[0], is_new
-
-    def claim_apply(self, apply_id: int, holder: str, now: datetime, *, instead_of: str | None) -> bool:
-        """Become the holder of an open apply in place of ``instead_of`` (None: no holder); False when it changed."""
-        return self._change(apply_id, instead_of, holder=holder, beat_at=now, reason="")
-
-    def beat_apply(self, apply_id: int, holder: str, now: datetime) -> bool:
-        """Record that the holder works on the apply; False when ``holder`` is no longer the holder."""
-        return self._change(apply_id, holder, beat_at=now)
-
-    def note_stage(self, apply_id: int, holder: str, note: StageNote, now: datetime) -> bool:
-        """Record a finished stage; False when ``holder`` is no longer the holder."""
-        values = {"apply_id": apply_id, "number": note.number, "stage": note.stage, "text": note.text}
-        values |= {"units": note.units, "seconds": note.seconds, "at": now}
         with self._database.writing() as connection:
-            if connection.execute(_held_by(apply_id, holder).values(beat_at=now)).rowcount == 0:
+            token = leases.take(connection, processor)
+            there = self._open(processor)
+            found = connection.execute(there).one_or_none()
+            is_new = found is None
+            if found is None:
+                leases.end_recovery(connection, processor, token)
+                values = {**named, "holder": holder, "started_at": now, "token": token, **_beat()}
+                connection.execute(insert(tables.applies).values(values))
+                found = connection.execute(there).one()
+        return self._records([found])[0], is_new
+
+    def claim_apply(self, apply_id: int, holder: str, *, seen: int, is_gone: bool = False) -> int | None:
+        """Become the holder of an open apply; returns the token of the hold, None when it is not free.
+
+        ``seen`` is the token of the record that the caller read: after any change of the holder, the call has no
+        effect. The apply is free without a holder, with a silent one, or with one that the caller knows ``is_gone``.
+
+        Raises:
+            HeldByRecovery: A live recovery run holds the processor.
+        """
+        with self._database.writing() as connection:
+            there = select(_APPLY.processor).where(_APPLY.id == apply_id)
+            processor = connection.execute(there).scalar_one_or_none()
+            if processor is None:
+                return None
+            token = leases.take(connection, processor)
+            leases.end_recovery(connection, processor, token)
+            statement = _held_with(apply_id, seen)
+            if not is_gone:
+                statement = statement.where(or_(_APPLY.holder.is_(None), leases.is_silent(_APPLY.beat_s)))
+            values = {"holder": holder, "token": token, "reason": "", **_beat()}
+            return token if connection.execute(statement.values(values)).rowcount == 1 else None
+
+    def beat_apply(self, apply_id: int, token: int) -> bool:
+        """Record that the holder works on the apply; False when the hold is lost."""
+        return self._database.changed(_held_with(apply_id, token).values(_beat()))
+
+    def note_stage(self, apply_id: int, token: int, note: StageNote, now: datetime) -> bool:
+        """Record a finished stage; False when the hold is lost."""
+        values = {"stage": note.stage, "text": note.text, "units": note.units, "seconds": note.seconds, "at": now}
+        with self._database.writing() as connection:
+            if connection.execute(_held_with(apply_id, token).values(_beat())).rowcount == 0:
                 return False
-            connection.execute(insert(tables.apply_stages).values(values))
+            # A commit whose answer was lost is repeated.
+            upsert(connection, tables.apply_stages, {"apply_id": apply_id, "number": note.number}, values)
             return True
 
-    def let_go_of_apply(self, apply_id: int, holder: str, reason: str, now: datetime) -> None:
-        """Give the apply up, and leave it open for another run."""
-        self._change(apply_id, holder, holder=None, reason=reason, beat_at=now)
+    def let_go_of_apply(self, apply_id: int, token: int, reason: str) -> bool:
+        """Give the apply up, and leave it open for another run; False when the hold is lost."""
+        return self._give_back(apply_id, token, reason=reason)
 
-    def end_apply(self, apply_id: int, outcome: ApplyOutcome, now: datetime, *, reason: str = "") -> bool:
-        """End an apply; False when it had ended."""
-        statement = update(tables.applies).where(_APPLY.id == apply_id, _IS_OPEN)
-        return self._database.changed(statement.values(outcome=outcome, finished_at=now, holder=None, reason=reason))
+    def end_apply(self, apply_id: int, token: int, outcome: ApplyOutcome, now: datetime, *, reason: str = "") -> bool:
+        """End an apply; False when the hold is lost."""
+        return self._give_back(apply_id, token, outcome=outcome, finished_at=now, reason=reason)
 
     def applies(
         self, limit: int = 50, *, processor: str | None = None, open_only: bool = False
     ) -> tuple[ApplyRecord, ...]:
         """The newest applies, newest first."""
-        query = select(tables.applies)
+        query = _RECORD
         if processor is not None:
             query = query.where(_APPLY.processor == processor)
         if open_only:
@@ -104,7 +140,7 @@ class ApplyJournal:
 
     def apply_of(self, apply_id: int) -> ApplyRecord | None:
         """One apply; None when the id is unknown."""
-        rows = self._database.rows(select(tables.applies).where(_APPLY.id == apply_id))
+        rows = self._database.rows(_RECORD.where(_APPLY.id == apply_id))
         return self._records(rows)[0] if rows else None
 
     def stage_rates(self, processor: str) -> dict[str, tuple[float, float]]:
@@ -118,9 +154,17 @@ class ApplyJournal:
         )
         return {row.stage: (float(row.units), float(row.seconds)) for row in self._database.rows(query)}
 
-    def _change(self, apply_id: int, held_by: str | None, **values: Any) -> bool:
-        """Whether the open apply had this holder, and was changed."""
-        return self._database.changed(_held_by(apply_id, held_by).values(values))
+    def _give_back(self, apply_id: int, token: int, **values: Any) -> bool:
+        with self._database.writing() as connection:
+            processor = connection.execute(select(_APPLY.processor).where(_APPLY.id == apply_id)).scalar_one_or_none()
+            if processor is None:
+                return False
+            values |= {"holder": None, "token": leases.take(connection, processor)}
+            return connection.execute(_held_with(apply_id, token).values(values)).rowcount == 1
+
+    @staticmethod
+    def _open(processor: str) -> Select[Any]:
+        return _RECORD.where(_APPLY.processor == processor, _IS_OPEN)
 
     def _records(self, rows: Sequence[Row[Any]]) -> tuple[ApplyRecord, ...]:
         """The applies of these rows, with one query for all their stages."""
@@ -134,6 +178,10 @@ class ApplyJournal:
         return tuple(ApplyRecord(**row._mapping, done=tuple(done[row.id])) for row in rows)
 
 
-def _held_by(apply_id: int, holder: str | None) -> Any:
-    held = _APPLY.holder.is_(None) if holder is None else _APPLY.holder == holder
-    return update(tables.applies).where(_APPLY.id == apply_id, _IS_OPEN, held)
+def _held_with(apply_id: int, token: int) -> Update:
+    """An update of an open apply, which has no effect unless its token is this one."""
+    return update(tables.applies).where(_APPLY.id == apply_id, _IS_OPEN, _APPLY.token == token)
+
+
+def _beat() -> dict[str, Any]:
+    return {"beat_at": leases.database_time(), "beat_s": leases.database_seconds()}

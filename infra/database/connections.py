@@ -1,28 +1,47 @@
 """Connections to the registry's database, for reading, or for writing in one transaction.
 
 Invariants:
+    - A locked database is waited for and asked again, within a bound; then the error names who holds it.
     - Every failure of the database is a RegistryUnavailable with the database's URL, without its password.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, CursorResult, Row, Select, Table, insert, update
+from sqlalchemy import Connection, CursorResult, Row, Select, Table
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from holdfast.infra.database import schema
+from holdfast.infra.database import leases, locks, schema
 from holdfast.infra.database.errors import RegistryUnavailable
+from holdfast.infra.database.leases import Fence
+from holdfast.infra.database.writes import insert_into
 
 
 class Connections:
-    """The database at one SQLAlchemy URL; safe to share between threads. The first use opens a connection."""
+    """The database at one SQLAlchemy URL; safe to share between threads. The first use opens a connection.
 
-    def __init__(self, url: str) -> None:
-        self.engine = schema.open_engine(url)
+    ``steady_s`` is the clock of a SQLite database, seconds; Postgres has its own.
+    """
+
+    def __init__(self, url: str, steady_s: Callable[[], float] = time.monotonic) -> None:
+        self.engine = schema.open_engine(url, steady_s)
+        self._fence: Callable[[], Fence] | None = None
+
+    def fenced(self, fence: Callable[[], Fence]) -> Connections:
+        """The same database, with every transaction that writes bound to a hold: it raises HoldLost without it."""
+        bound = object.__new__(Connections)
+        bound.engine, bound._fence = self.engine, fence
+        return bound
+
+    @property
+    def is_fenced(self) -> bool:
+        """Whether writes are bound to a hold."""
+        return self._fence is not None
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -33,8 +52,9 @@ class Connections:
     @contextmanager
     def writing(self) -> Iterator[Connection]:
         """A connection in one transaction, committed at the end."""
-        options = {schema.WRITES: True}
-        with self.reported(), self.engine.connect().execution_options(**options) as connection, connection.begin():
+        with self.reported(), locks.begun(self.engine) as connection:
+            if self._fence is not None:
+                leases.verify(connection, self._fence())
             yield connection
 
     def rows(self, query: Select[Any]) -> Sequence[Row[Any]]:
@@ -55,15 +75,14 @@ class Connections:
         """
         while True:
             with self.writing() as connection:
+                first = insert_into(connection, table).values(values).on_conflict_do_nothing()
+                made = connection.execute(first.returning(table)).one_or_none()
+                if made is not None:
+                    return made, True
                 found = connection.execute(there).one_or_none()
                 if found is not None:
                     return found, False
-                try:
-                    with connection.begin_nested():
-                        return connection.execute(insert(table).values(values).returning(table)).one(), True
-                except IntegrityError:
-                    # Another process inserted after the look; the next look finds its row, unless that was closed.
-                    continue
+                # The row that was in the way is closed meanwhile.
 
     @contextmanager
     def reported(self) -> Iterator[None]:
@@ -74,16 +93,14 @@ class Connections:
             raise
         except (DBAPIError, PoolTimeout, OSError) as failed:
             seen = failed.orig if isinstance(failed, DBAPIError) else failed
+            action = (
+                "Check that the database of `HOLDFAST_REGISTRY_URL` runs, and that this user may write it; "
+                "`holdfast up` brings its schema up to date."
+            )
+            if locks.is_locked(failed):
+                action = locks.what_to_do(self.engine)
             raise RegistryUnavailable(
                 f"The registry {schema.shown(self.engine.url)} doesn't answer: {type(seen).__name__}: {seen}.",
-                action="Check that the database of `HOLDFAST_REGISTRY_URL` runs, and that this user may write it; "
-                "`holdfast up` brings its schema up to date.",
+                action=action,
                 url=schema.shown(self.engine.url),
             ) from failed
-
-
-def upsert(connection: Connection, table: Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Update the row with this key, or insert it."""
-    known = [table.c[name] == value for name, value in key.items()]
-    if connection.execute(update(table).where(*known).values(values)).rowcount == 0:
-        connection.execute(insert(table).values({**key, **values}))

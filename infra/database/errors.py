@@ -17,3 +17,11 @@ class RegistryNewerThanCode(HoldfastError):
 
 class RecordUnknown(HoldfastError):
     """The registry has no record with this identity."""
+
+
+class HoldLost(HoldfastError):
+    """The run no longer holds the apply or incident that it works on. Fields: of, id, token."""
+
+
+class HeldByRecovery(HoldfastError):
+    """A live recovery run holds the processor. Fields: processor, incident, run."""

@@ -8,9 +8,11 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
+
+from holdfast.infra.database.leases import SILENT_S
 
 #: Outcomes of an incident.
 Outcome = Literal["resolved", "failed"]
@@ -60,6 +62,15 @@ class Incident:
     acknowledgement: str = ""
     #: When an operator last asked for a retry.
     retried_at: datetime | None = None
+    #: Changes with the claim. A write of a claimed incident has an effect only with the present one.
+    token: int = 0
+    #: Seconds since the last sign of life of the claiming run, by the database's clock, when the record was read.
+    silent_s: float = field(default=0.0, compare=False)
+
+    @property
+    def is_worked_on(self) -> bool:
+        """Whether a live run held the claim when it was read."""
+        return self.is_open and self.claimed_by is not None and self.silent_s <= SILENT_S
 
     @property
     def is_open(self) -> bool:
@@ -132,14 +143,22 @@ class ApplyRecord:
     plan_hash: str
     plan: str
     who: str
-    #: The run that carries the apply out, and its last sign of life; None when no run does.
+    #: The run that carries the apply out; None when no run does.
     holder: str | None
-    beat_at: datetime
+    #: Changes with the holder. A write has an effect only with the present one.
+    token: int
     started_at: datetime
     finished_at: datetime | None
     outcome: ApplyOutcome | None
     reason: str
     done: tuple[StageNote, ...]
+    #: Seconds since the holder's last sign of life, by the database's clock, when the record was read.
+    silent_s: float = field(compare=False)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a live run held the open apply when it was read."""
+        return self.finished_at is None and self.holder is not None and self.silent_s <= SILENT_S
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,23 +6,27 @@ Invariants:
     - Each processor has at most one open incident, and each incident at most one claimer; the database decides both.
     - A closed incident changes in three ways only: its timeline gets a line, an operator acknowledges it, or an
       operator retries a failed one, which opens it again.
+    - An incident that a run claimed changes through the registry of that claim only (``Registry.fenced``).
+    - A processor has a live recovery run or a live apply, never both (``leases``).
     - Every change is one transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Row, Select, case, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, Select, case, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from holdfast.infra.database import schema, tables
+from holdfast.infra.database import leases, schema, tables
 from holdfast.infra.database.applies import ApplyJournal
 from holdfast.infra.database.connections import Connections
 from holdfast.infra.database.errors import RecordUnknown
+from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.records import (
     Action,
     Deployment,
@@ -33,26 +37,42 @@ from holdfast.infra.database.records import (
     SnapshotRecord,
 )
 from holdfast.infra.database.releases import ReleaseBook
+from holdfast.infra.database.writes import insert_into
 
 log = structlog.get_logger(__name__)
 
 _INCIDENT = tables.incidents.c
 _IS_OPEN = _INCIDENT.closed_at.is_(None)
+_RECORD = select(
+    *(column for column in _INCIDENT if column.name != "beat_s"),
+    func.coalesce(leases.silence(_INCIDENT.beat_s), leases.NEVER_S).label("silent_s"),
+)
 
 
 class Registry:
     """The registry at one SQLAlchemy URL, ``sqlite:///<file>`` or ``postgresql+psycopg://...``; thread-safe.
 
+    ``steady_s`` is the clock of a SQLite database, seconds (``leases``).
+
     Every method raises RegistryUnavailable when the database fails. ``begin_attempt``, ``note_incident`` and
     ``acknowledge_incident`` raise RecordUnknown when the id is unknown.
     """
 
-    def __init__(self, url: str) -> None:
-        self._database = Connections(url)
+    def __init__(self, url: str, steady_s: Callable[[], float] = time.monotonic) -> None:
+        self._open(Connections(url, steady_s))
+
+    def _open(self, database: Connections) -> None:
+        self._database = database
         #: For ``database.pruning``.
-        self.database = self._database
-        self.journal = ApplyJournal(self._database)
-        self.releases = ReleaseBook(self._database)
+        self.database = database
+        self.journal = ApplyJournal(database)
+        self.releases = ReleaseBook(database)
+
+    def fenced(self, fence: Callable[[], Fence]) -> Registry:
+        """This registry for the holder of an apply or incident: without the hold, every write raises HoldLost."""
+        held = object.__new__(Registry)
+        held._open(self._database.fenced(fence))
+        return held
 
     def migrate(self) -> str:
         """Create or upgrade the schema; returns its version. Several processes may call this at once.
@@ -78,36 +98,66 @@ class Registry:
         values = {"processor": processor, "kind": kind, "detail": dict(detail), "opened_at": now}
         there = select(tables.incidents).where(_INCIDENT.processor == processor, _IS_OPEN)
         row, is_new = self._database.find_or_insert(there, tables.incidents, values)
-        return self._with_timelines([row])[0], is_new
+        (found,) = self._incidents(_RECORD.where(_INCIDENT.id == row.id))
+        return found, is_new
 
     def incident(self, incident_id: int) -> Incident | None:
         """One incident with its timeline; None when the id is unknown."""
-        return next(iter(self._incidents(select(tables.incidents).where(_INCIDENT.id == incident_id))), None)
+        return next(iter(self._incidents(_RECORD.where(_INCIDENT.id == incident_id))), None)
 
     def open_incidents(self) -> tuple[Incident, ...]:
         """All open incidents, oldest first."""
-        return self._incidents(select(tables.incidents).where(_IS_OPEN).order_by(_INCIDENT.id))
+        return self._incidents(_RECORD.where(_IS_OPEN).order_by(_INCIDENT.id))
 
     def incidents(self, limit: int = 50, *, processor: str | None = None) -> tuple[Incident, ...]:
         """The newest incidents of all processors or of one, newest first."""
-        query = select(tables.incidents)
+        query = _RECORD
         if processor is not None:
             query = query.where(_INCIDENT.processor == processor)
         return self._incidents(query.order_by(_INCIDENT.id.desc()).limit(limit))
 
-    def claim_incident(self, incident_id: int, run_id: str, now: datetime) -> bool:
-        """Claim an open incident for a run; True for the run that holds the claim, also when it asks again."""
-        free_or_mine = or_(_INCIDENT.claimed_by.is_(None), _INCIDENT.claimed_by == run_id)
-        return self._change(incident_id, _IS_OPEN, free_or_mine, claimed_by=run_id, claimed_at=now)
+    def claim_incident(self, incident_id: int, run_id: str, now: datetime) -> int | None:
+        """Claim an open incident for a run; returns the token of the claim, None when another run has the processor.
+
+        The run that holds the claim may ask again. Another run gets it when the holder is silent. A live apply of the
+        processor keeps recovery out; the apply of a silent holder stays open without it.
+        """
+        with self._database.writing() as connection:
+            processor = connection.execute(
+                select(_INCIDENT.processor).where(_INCIDENT.id == incident_id, _IS_OPEN)
+            ).scalar_one_or_none()
+            if processor is None:
+                return None
+            token = leases.take(connection, processor)
+            if not leases.end_silent_apply(connection, processor, token):
+                return None
+            is_free = or_(
+                _INCIDENT.claimed_by.is_(None), _INCIDENT.claimed_by == run_id, leases.is_silent(_INCIDENT.beat_s)
+            )
+            claim = update(tables.incidents).where(_INCIDENT.id == incident_id, _IS_OPEN, is_free)
+            values = {"claimed_by": run_id, "claimed_at": now, "token": token, "beat_s": leases.database_seconds()}
+            return token if connection.execute(claim.values(values)).rowcount == 1 else None
+
+    def beat_incident(self, incident_id: int, token: int) -> bool:
+        """Record that the claiming run works on the incident; False when the claim is lost."""
+        held = (_INCIDENT.id == incident_id, _IS_OPEN, _INCIDENT.token == token)
+        beat = update(tables.incidents).where(*held).values(beat_s=leases.database_seconds())
+        return self._database.changed(beat)
 
     def release_incident(self, incident_id: int, run_id: str) -> bool:
-        """End a run's claim of an open incident, so that another run may claim it."""
-        mine = _INCIDENT.claimed_by == run_id
-        return self._change(incident_id, _IS_OPEN, mine, claimed_by=None, claimed_at=None)
+        """End a run's claim of an open incident, so that another run may claim it; its later writes are refused."""
+        with self._database.writing() as connection:
+            mine = (_INCIDENT.id == incident_id, _IS_OPEN, _INCIDENT.claimed_by == run_id)
+            processor = connection.execute(select(_INCIDENT.processor).where(*mine)).scalar_one_or_none()
+            if processor is None:
+                return False
+            free = {"claimed_by": None, "claimed_at": None, "token": leases.take(connection, processor)}
+            return connection.execute(update(tables.incidents).where(*mine).values(free)).rowcount == 1
 
     def begin_attempt(self, incident_id: int) -> int:
         """Count an attempt at an incident; returns its number, from 1."""
-        counted = update(tables.incidents).where(_INCIDENT.id == incident_id).values(attempts=_INCIDENT.attempts + 1)
+        there = update(tables.incidents).where(_INCIDENT.id == incident_id, *self._unclaimed())
+        counted = there.values(attempts=_INCIDENT.attempts + 1)
         with self._database.writing() as connection:
             number = connection.execute(counted.returning(_INCIDENT.attempts)).scalar_one_or_none()
         if number is None:
@@ -116,11 +166,12 @@ class Registry:
 
     def forgive_attempt(self, incident_id: int) -> None:
         """Do not count the last attempt: its fault passes without a repair."""
-        self._change(incident_id, _INCIDENT.attempts > 0, attempts=_INCIDENT.attempts - 1)
+        some = (_INCIDENT.attempts > 0, *self._unclaimed())
+        self._change(incident_id, *some, attempts=_INCIDENT.attempts - 1)
 
     def decide_incident(self, incident_id: int, kind: str, remedy: str, action: str) -> bool:
-        """Set kind, remedy and action of an incident; False when it is closed."""
-        return self._change(incident_id, _IS_OPEN, kind=kind, remedy=remedy, action=action)
+        """Set kind, remedy and action of an incident; False when it is closed, or another run's."""
+        return self._change(incident_id, _IS_OPEN, *self._unclaimed(), kind=kind, remedy=remedy, action=action)
 
     def acknowledge_incident(self, incident_id: int, who: str, note: str, now: datetime) -> None:
         """Record that an operator has seen an incident; replaces an earlier acknowledgement."""
@@ -129,11 +180,17 @@ class Registry:
 
     def retry_incident(self, incident_id: int, now: datetime) -> bool:
         """Open a failed incident again with no attempt used; False when it has not failed, or another one is open."""
-        failed = _INCIDENT.outcome == "failed"
+        failed = (_INCIDENT.id == incident_id, _INCIDENT.outcome == "failed")
         opened = {"closed_at": None, "outcome": None, "reason": "", "claimed_by": None, "claimed_at": None}
         fresh = {"remedy": "", "action": "", "attempts": 0, "retried_at": now}
         try:
-            return self._change(incident_id, failed, **opened, **fresh)
+            with self._database.writing() as connection:
+                processor = connection.execute(select(_INCIDENT.processor).where(*failed)).scalar_one_or_none()
+                if processor is None:
+                    return False
+                token = leases.take(connection, processor)
+                again = update(tables.incidents).where(*failed).values(**opened, **fresh, token=token)
+                return connection.execute(again).rowcount == 1
         except IntegrityError:
             return False
 
@@ -148,8 +205,8 @@ class Registry:
             connection.execute(insert(tables.incident_notes).values(values))
 
     def close_incident(self, incident_id: int, outcome: Outcome, now: datetime, *, reason: str = "") -> bool:
-        """Close an incident; False when it was closed before, and keeps its first outcome."""
-        return self._change(incident_id, _IS_OPEN, closed_at=now, outcome=outcome, reason=reason)
+        """Close an incident; False when it is another run's, or was closed before: it keeps its first outcome."""
+        return self._change(incident_id, _IS_OPEN, *self._unclaimed(), closed_at=now, outcome=outcome, reason=reason)
 
     # --- deployments ---------------------------------------------------------------------------------------
 
@@ -186,11 +243,12 @@ class Registry:
 
     def record_stopped(self, processor: str, now: datetime) -> Deployment | None:
         """Set the desired state ``stopped``; None when the processor was never deployed."""
+        table = tables.deployments
+        following = {"desired": "stopped", "updated_at": now, "generation": table.c.generation + 1}
         with self._database.writing() as connection:
-            there = select(tables.deployments).where(tables.deployments.c.processor == processor)
-            if connection.execute(there).one_or_none() is None:
-                return None
-            return self._set_deployment(connection, processor, {"desired": "stopped", "updated_at": now})
+            stopped = update(table).where(table.c.processor == processor).values(following)
+            row = connection.execute(stopped.returning(table)).one_or_none()
+            return None if row is None else _deployment(row)
 
     def deployment(self, processor: str) -> Deployment | None:
         """The desired state of a processor; None when it was never deployed."""
@@ -258,6 +316,10 @@ class Registry:
         statement = update(tables.incidents).where(_INCIDENT.id == incident_id, *conditions).values(values)
         return self._database.changed(statement)
 
+    def _unclaimed(self) -> tuple[ColumnElement[bool], ...]:
+        """What a write without a hold requires; one with a hold was compared with it at its begin."""
+        return () if self._database.is_fenced else (_INCIDENT.claimed_by.is_(None),)
+
     def _incidents(self, query: Select[Any]) -> tuple[Incident, ...]:
         return self._with_timelines(self._database.rows(query))
 
@@ -273,16 +335,15 @@ class Registry:
         return tuple(Incident(**row._mapping, timeline=tuple(found[row.id])) for row in rows)
 
     def _set_deployment(
-        self, connection: Connection, processor: str, values: Mapping[str, Any], after: int = 0
+        self, connection: Connection, processor: str, values: Mapping[str, Any], after: int
     ) -> Deployment:
         table = tables.deployments
         following = case((table.c.generation < after, after + 1), else_=table.c.generation + 1)
-        again = update(table).where(table.c.processor == processor).values(generation=following, **values)
-        row = connection.execute(again.returning(table)).one_or_none()
-        if row is None:
-            first = insert(table).values(processor=processor, generation=after + 1, **values)
-            row = connection.execute(first.returning(table)).one()
-        return _deployment(row)
+        first = insert_into(connection, table).values(processor=processor, generation=after + 1, **values)
+        again = first.on_conflict_do_update(
+            index_elements=[table.c.processor], set_={"generation": following, **values}
+        )
+        return _deployment(connection.execute(again.returning(table)).one())
 
 
 def _deployment(row: Row[Any]) -> Deployment:

@@ -13,9 +13,10 @@ from typing import Any
 from sqlalchemy import ColumnElement, Select, delete, func, select, update
 
 from holdfast.infra.database import tables
-from holdfast.infra.database.connections import Connections, upsert
+from holdfast.infra.database.connections import Connections
 from holdfast.infra.database.errors import RecordUnknown
 from holdfast.infra.database.records import Release
+from holdfast.infra.database.writes import upsert
 
 _RELEASE = tables.releases.c
 

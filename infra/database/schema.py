@@ -5,13 +5,18 @@ Invariants:
       once, the second finds nothing to do.
     - A schema of an unknown version stays unchanged.
     - SQLite: write-ahead log, foreign keys on, waits for locks. A writing transaction takes the write lock at its
-      begin, so it can't fail on the lock later.
+      begin, so it can't fail on the lock later. A committed transaction is on the disk (``synchronous=FULL``): with
+      less, a power failure takes back applies whose effects are done.
+    - Postgres: a statement waits for a lock, and a session may stay silent in a transaction, for a bounded time. So a
+      frozen process does not keep others out.
 """
 
 from __future__ import annotations
 
 import contextlib
 import sqlite3
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +28,13 @@ from sqlalchemy import Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
+from holdfast.infra.database import locks
 from holdfast.infra.database.errors import RegistryNewerThanCode, RegistryUnavailable
+from holdfast.infra.database.leases import STEADY_S
 from holdfast.infra.files import locked
 from holdfast.infra.masking import shown_url
 from holdfast.infra.waiting import wait_until
 
-#: Execution option of connections that write.
-WRITES = "holdfast_writes"
-
-#: How long SQLite waits for a lock (``busy_timeout``), seconds.
-BUSY_TIMEOUT_S = 30.0
 #: Pause between two attempts to switch the write-ahead log on, seconds.
 WAL_RETRY_S = 0.005
 
@@ -42,8 +44,10 @@ _ADVISORY_LOCK = int.from_bytes(b"holdfast", "big")
 _MIGRATIONS = Path(__file__).resolve().parent / "migrations"
 
 
-def open_engine(url: str) -> Engine:
+def open_engine(url: str, steady_s: Callable[[], float] = time.monotonic) -> Engine:
     """A SQLAlchemy engine for the registry's URL, without a connection yet.
+
+    ``steady_s`` is the clock of a SQLite database, seconds. All processes of the machine must see the same one.
 
     Raises:
         RegistryUnavailable: The URL is malformed, or its driver is not installed.
@@ -52,7 +56,7 @@ def open_engine(url: str) -> Engine:
         parsed = make_url(url)
         arguments: dict[str, Any] = {"pool_pre_ping": True}
         if parsed.get_backend_name() == "sqlite":
-            arguments["connect_args"] = {"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}
+            arguments["connect_args"] = {"timeout": locks.BUSY_TIMEOUT_S, "check_same_thread": False}
         engine = create_engine(parsed, **arguments)
     except (ArgumentError, NoSuchModuleError, ImportError) as unusable:
         raise RegistryUnavailable(
@@ -61,8 +65,14 @@ def open_engine(url: str) -> Engine:
             "`postgresql+psycopg://<user>:<password>@<host>/<database>`, and install the driver.",
         ) from unusable
     if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _prepare_sqlite)
+
+        def prepare(connection: sqlite3.Connection, _record: object) -> None:
+            _prepare_sqlite(connection, steady_s)
+
+        event.listen(engine, "connect", prepare)
         event.listen(engine, "begin", _begin_sqlite)
+    elif engine.dialect.name == "postgresql":
+        event.listen(engine, "connect", _prepare_postgres)
     return engine
 
 
@@ -85,7 +95,7 @@ def migrate(engine: Engine) -> str:
     config.set_main_option("path_separator", "os")
     scripts = ScriptDirectory.from_config(config)
     (head,) = scripts.get_heads()
-    with engine.connect().execution_options(**{WRITES: True}) as connection, connection.begin():
+    with locks.begun(engine) as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
         current = MigrationContext.configure(connection).get_current_revision()
@@ -116,11 +126,19 @@ def _begin_file(path: Path) -> None:
         path.touch()
 
 
-def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
+def _prepare_postgres(connection: Any, _record: object) -> None:
+    with connection.cursor() as cursor:
+        for name in ("lock_timeout", "idle_in_transaction_session_timeout"):
+            cursor.execute(f"SET {name} = {int(locks.LOCK_TIMEOUT_S * 1000)}")
+    connection.commit()
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, steady_s: Callable[[], float]) -> None:
     connection.isolation_level = None
-    connection.execute(f"PRAGMA busy_timeout = {int(BUSY_TIMEOUT_S * 1000)}")
+    connection.execute(f"PRAGMA busy_timeout = {int(locks.BUSY_TIMEOUT_S * 1000)}")
     connection.execute("PRAGMA foreign_keys = ON")
-    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.create_function(STEADY_S, 0, steady_s)
 
     def logs_ahead() -> bool:
         if connection.execute("PRAGMA journal_mode").fetchone()[0] in ("wal", "memory"):
@@ -130,11 +148,11 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
             connection.execute("PRAGMA journal_mode = WAL")
         return False
 
-    wait_until(logs_ahead, BUSY_TIMEOUT_S, every_s=WAL_RETRY_S)
+    wait_until(logs_ahead, locks.BUSY_TIMEOUT_S, every_s=WAL_RETRY_S)
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    writes = connection.get_execution_options().get(WRITES, False)
+    writes = connection.get_execution_options().get(locks.WRITES, False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 

@@ -3,6 +3,8 @@
 Invariants:
     - Each processor has at most one open incident and one open apply: partial unique indexes refuse a second.
     - Times are stored in UTC, and are timezone-aware in Python; a naive time is refused.
+    - ``token`` of an incident or apply changes with its holder. ``beat_s`` is the holder's last sign of life, by the
+      database's clock (``leases``).
     - Every change here has a migration in ``migrations/versions``; a test compares the two.
 """
 
@@ -81,6 +83,8 @@ incidents = Table(
     Column("acknowledged_at", UtcDateTime),
     Column("acknowledgement", Text, nullable=False, server_default=text("''")),
     Column("retried_at", UtcDateTime),
+    Column("token", BigInteger, nullable=False, server_default=text("0")),
+    Column("beat_s", Float(53)),
     sqlite_autoincrement=True,
 )
 
@@ -164,6 +168,8 @@ applies = Table(
     Column("finished_at", UtcDateTime),
     Column("outcome", String(16)),
     Column("reason", Text, nullable=False, server_default=text("''")),
+    Column("token", BigInteger, nullable=False, server_default=text("0")),
+    Column("beat_s", Float(53)),
     sqlite_autoincrement=True,
 )
 
@@ -186,6 +192,14 @@ apply_stages = Table(
     Column("units", Float, nullable=False),
     Column("seconds", Float, nullable=False),
     Column("at", UtcDateTime, nullable=False),
+)
+
+#: One row for each processor that was ever held: the lock of a hold's begin and end, and the last token given out.
+leases = Table(
+    "leases",
+    metadata,
+    Column("processor", String(255), primary_key=True),
+    Column("token", BigInteger, nullable=False),
 )
 
 releases = Table(

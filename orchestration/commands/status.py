@@ -138,13 +138,13 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
         {"id": each.id, "processor": each.processor, "kind": each.kind, "opened_at": each.opened_at.isoformat()}
         for each in registry.open_incidents()
     ]
-    holder, now = this_process(), now_utc()
+    holder = this_process()
     document["applies"] = [
         {
             "id": each.id,
             "processor": each.processor,
             "verb": each.verb,
-            "state": "broken off" if is_free(each, holder, now) else "under way",
+            "state": "broken off" if is_free(each, holder) else "under way",
             "stages_done": len(each.done),
             "reason": each.reason,
         }

@@ -1,8 +1,10 @@
 """The job that recovers one processor from one incident.
 
 Invariants:
-    - A run works on one incident. A claim in the registry keeps a second run off the same incident.
-    - Each run has its processor as a tag, so Dagster's queue never runs two for one processor at once.
+    - A run works on one incident. A claim in the registry keeps a second run off the same incident, and recovery and
+      applies of one processor apart.
+    - Each run has its processor as a tag (``run_coordinator``), so Dagster's queue never runs two for one
+      processor at once.
 """
 
 from contextlib import suppress
@@ -14,6 +16,7 @@ from pydantic import Field
 
 from holdfast.assets import keys
 from holdfast.assets.incidents import page_of
+from holdfast.assets.keys import PROCESSOR_TAG
 from holdfast.assets.rollouts import deployed_rollout
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving
@@ -32,8 +35,7 @@ from holdfast.processors.lifecycle.recovery.recovery import (
 )
 from holdfast.processors.registration import find_processor
 
-#: Run tags: the processor's name, and the incident's number.
-PROCESSOR_TAG = "processor"
+#: Run tag: the incident's number.
 INCIDENT_TAG = "holdfast/incident"
 
 

@@ -16,11 +16,6 @@ from holdfast.infra.deploy.deployer import Deployer
 from holdfast.infra.paths import Paths
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
-#: Interval at which the holder of an apply records that it is alive, seconds.
-BEAT_S = 5.0
-#: A holder without such a record for so long counts as dead, seconds.
-SILENT_S = 60.0
-
 
 class ProcessorStatusSource(Protocol):
     """Asks one processor instance for its status; ``engine.serving.client.ProcessorClient`` does it over HTTP."""

@@ -111,7 +111,7 @@ def test_who_finds_another_apply_under_way_waits_for_it(definition: ProcessorDef
 
         def other_ends(seconds: float) -> None:
             waited.append(seconds)
-            registry.journal.end_apply(record.id, "done", now)
+            assert registry.journal.end_apply(record.id, record.token, "done", now)
 
         said: list[str] = []
         plan = provisioned(verbs, definition.name, said.append, other_ends)

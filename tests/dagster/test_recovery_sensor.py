@@ -204,7 +204,7 @@ def test_a_registry_that_is_an_older_copy_is_told_and_nothing_is_recovered(
 def test_a_registry_that_is_locked_is_told_and_the_next_tick_goes_on(
     registry: Registry, ticker: Ticker, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.infra.database.schema.BUSY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("holdfast.infra.database.locks.BUSY_TIMEOUT_S", 0.2)
     monkeypatch.setattr(Registry, "migrate", lambda self: "")  # it has its schema; only the lock is looked at
     with closing(sqlite3.connect(settings.paths.registry, isolation_level=None)) as holder:
         holder.execute("BEGIN IMMEDIATE")
@@ -316,7 +316,7 @@ def test_an_apply_that_was_broken_off_is_told_and_one_under_way_is_not(
     about = {"processor": "fleet", "verb": "clear", "plan_hash": plan.hash, "plan": encode(plan), "who": "ada"}
     begun, _ = registry.journal.begin_apply(**about, holder="another machine", now=datetime.now(UTC))
     assert ticker() == ([], [])
-    registry.journal.let_go_of_apply(begun.id, "another machine", "the disk is full", datetime.now(UTC))
+    assert registry.journal.let_go_of_apply(begun.id, begun.token, "the disk is full")
     requests, (told,) = ticker()
     assert (requests, told.passed) == ([], False)
     assert told.description is not None
@@ -324,3 +324,23 @@ def test_an_apply_that_was_broken_off_is_told_and_one_under_way_is_not(
     assert "It stopped because: the disk is full" in told.description
     assert told.description.endswith(f"What to do: holdfast apply resume {begun.id}")
     assert ticker() == ([], [])
+
+
+def test_an_apply_that_begins_while_an_incident_is_open_keeps_recovery_out(
+    registry: Registry, ticker: Ticker, begin: Any, definitions: dg.Definitions
+) -> None:
+    requests, _ = ticker()
+    assert len(requests) == 1
+    stages = (StopProcessor("stop", for_good=False),)
+    plan = Plan(request=Clear("fleet"), verdict=Ready("."), stages=stages, after_kill="go on")
+    about = {"processor": "fleet", "verb": "clear", "plan_hash": plan.hash, "plan": encode(plan), "who": "ada"}
+    begun, mine = registry.journal.begin_apply(**about, holder="another machine", now=datetime.now(UTC))
+    assert mine
+    assert ticker()[0] == []
+    (incident,) = registry.open_incidents()
+    assert f"Incident {incident.id} waits: an apply of fleet is open." in ticker.said
+    # A run that was on its way claims nothing.
+    assert registry.claim_incident(incident.id, begin(requests[0]).run_id, datetime.now(UTC)) is None
+    token = registry.journal.apply_of(begun.id)
+    assert token is not None
+    assert registry.journal.end_apply(begun.id, token.token, "done", datetime.now(UTC))

@@ -21,6 +21,7 @@ from holdfast.processors.engine.changelog.format import META_KEY, decode_value, 
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.task_store import TaskMeta
+from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Refused
@@ -259,13 +260,15 @@ class Sequence:
     def do(self, request: Request) -> None:
         """Ask for a verb, again and again while operators or workers die, until it is through; then check."""
         before, calm = self.sight(), True
+        known = len(self.world.registry.journal.applies(1_000))
         for attempt in range(ATTEMPTS):
             fault = Fault(self.world) if attempt < FAULTY and self.random.random() < 0.5 else None
             outcome = self.ask(request, fault, calm=calm)
             struck = fault is not None and fault.struck
             self.struck += struck
             self.model.catch_up()
-            if isinstance(outcome, Shown) and not self.is_hasty(request, outcome) and not self.is_held():
+            is_hasty = isinstance(outcome, Shown) and self.is_hasty(request, outcome)
+            if isinstance(outcome, Shown) and (not is_hasty or self.is_done(request, known)) and not self.is_held():
                 self.note(request, attempt, outcome)
                 if outcome.applied is None and calm and not struck:
                     self.check_untouched(request, before)
@@ -330,6 +333,13 @@ class Sequence:
         if isinstance(request, Clear) and self.model.up:
             return not isinstance(request.selection, Everything)
         return self.model.up or not isinstance(request, Compact)
+
+    def is_done(self, request: Request, known: int) -> bool:
+        """Whether an operator died right after the end of the apply: the registry has it, beyond the known ones."""
+        for record in self.world.registry.journal.applies(1_000)[: -known or None]:
+            if record.outcome == "done" and plans.decode(record.plan).request == request:
+                return True
+        return False
 
     def is_held(self) -> bool:
         """Whether somebody who died holds an apply that was through: it is closed when he is silent for long."""

@@ -10,13 +10,15 @@ from __future__ import annotations
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from holdfast.infra.database.errors import HoldLost
+from holdfast.infra.database.leases import BEAT_S, Fence
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.marks import read_mark
 from holdfast.infra.errors import HoldfastError
@@ -37,11 +39,11 @@ from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.apply import Applied, Applier, Done, Executor, Holder, Tell
 from holdfast.processors.lifecycle.plans.execution import Execution
+from holdfast.processors.lifecycle.plans.holding import DEPLOYER, TOPICS, Hold, fenced
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Request
 from holdfast.processors.lifecycle.plans.shape import Shape, shape_of
 from holdfast.processors.lifecycle.plans.stages import Stage
-from holdfast.processors.lifecycle.ports import BEAT_S
 from holdfast.processors.lifecycle.ports import World as Acting
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages, TableWorld
 from holdfast.processors.lifecycle.recovery import incidents
@@ -120,7 +122,7 @@ class LifecycleWorld:
         self.state_dir.mkdir(parents=True)
         self._registry_file = folder / "registry.db"
         shutil.copy(template, self._registry_file)
-        self.registry = Registry(f"sqlite:///{self._registry_file}")
+        self.registry = self._opened_registry()
         drawn = draw_workload(self.random, schedule.partitions, schedule.stores, exactly_once=True, dead_letters=False)
         self.workload = drawn
         self.topology = self.application("0", Start()).topology()
@@ -260,7 +262,11 @@ class LifecycleWorld:
         for file in self._registry_file.parent.glob("registry.db*"):
             file.unlink()
         shutil.copy(copy, self._registry_file)
-        self.registry = Registry(f"sqlite:///{self._registry_file}")
+        self.registry = self._opened_registry()
+
+    def _opened_registry(self) -> Registry:
+        """The registry, whose clock is the world's."""
+        return Registry(f"sqlite:///{self._registry_file}", self.clock.monotonic)
 
     def end(self) -> None:
         """Nothing is left behind."""
@@ -285,6 +291,7 @@ class Operator:
         self.process = process
         self.topics = OperatorsTopics(world.cluster._broker, process, 20.0)
         registry: Any = Pointed(world.registry, process, "registry")
+        self.hold = OperatorsHold(world, process)
         self.acting = Acting(
             deployer=SimulatedDeployer(world, process),
             statuses=self._client,
@@ -325,23 +332,21 @@ class Operator:
         for record in self.journal.applies(1, processor=request.processor, open_only=True):
             begun = plans.decode(record.plan)
             if begun.request == request and begun.after_kill == "go on" and behind(GROUP, self.acting) is None:
-                applier = Applier(self.execution(), self.journal, "ada", self.holder, clock=self._now)
-                return Shown(begun, applier.resume(record), True)
+                return Shown(begun, self._applier().resume(record), True)
         plan = self.plan(request)
         shown(plan)
         if isinstance(plan.verdict, Refused):
             return Shown(plan, None, False)
         now = self.plan(request)
         applying.check_shown(now, plan.hash, self.journal, sure=True)
-        applier = Applier(self.execution(), self.journal, "ada", self.holder, self._tell, self._now)
-        applied = applier.apply(now)
+        applied = self._applier().apply(now)
         keep_mark(self.acting.registry, self._world.paths, GROUP)
         return Shown(now, applied, False)
 
     def recover(self) -> None:
         """What a recovery sensor and its run do: dead slots of what is meant to be up are started again."""
         found = self.acting.registry.deployment(GROUP)
-        if found is None or found.desired != "deployed" or incidents.is_left_alone(GROUP, self.acting, self._now()):
+        if found is None or found.desired != "deployed" or incidents.is_left_alone(GROUP, self.acting):
             return
         rollout = self._rollout(GROUP, None)
         for slot in rollout.slots:
@@ -350,13 +355,17 @@ class Operator:
                 self.acting.deployer.apply(spec)
                 self.acting.deployer.start_program(spec.name)
 
+    def _applier(self) -> Applier:
+        return Applier(self.execution(), self.journal, "ada", self.holder, self._tell, self._now, self.hold)
+
     def execution(self) -> Executor:
         """See ``Verbs._execution``."""
+        registry: Any = Pointed(self._world.registry.fenced(lambda: self.hold.fence), self.process, "registry")
+        acting = replace(self.acting, registry=registry, deployer=fenced(self.acting.deployer, DEPLOYER, self.hold))
+        topics = fenced(self.topics, TOPICS, self.hold)
         execution = Execution(
-            topics=self.topics,
-            runner=DeployedProcessors(
-                self.acting, self._rollout, "ada", lambda name: (CODE, self._shape()), self.topics
-            ),
+            topics=topics,
+            runner=DeployedProcessors(acting, self._rollout, "ada", lambda name: (CODE, self._shape()), topics),
             owners=self.owners,
             local=self._folders,
             check_local=lambda name, stores: check_local(name, stores, self.facts, self._world.topology),
@@ -418,36 +427,44 @@ class Operator:
         return LocalFolders(databases, self._world.state_dir, processor, tasks, PeekHolding(databases))
 
 
-@contextmanager
-def _beating(world: LifecycleWorld, applier: Applier, apply_id: int) -> Iterator[None]:
-    """As an operator's own thread does, for as long as he lives."""
-    process = next(each for each in world.simulation.processes if each.name == applier.holder.name)
-    ended = False
+class OperatorsHold(Hold):
+    """An operator's hold, which is beaten in virtual time for as long as he lives."""
 
-    def beat() -> None:
-        if not (ended or process.ended or process.frozen):
-            world.registry.journal.beat_apply(apply_id, applier.holder.name, applier.clock())
-            world.clock.call_later(BEAT_S, beat)
+    def __init__(self, world: LifecycleWorld, process: SimulatedProcess) -> None:
+        super().__init__()
+        self._world, self._process = world, process
 
-    world.clock.call_later(BEAT_S, beat)
-    try:
-        yield
-    finally:
-        ended = True
+    def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
+        # Beats come from the clock, too, where no process can be switched: they pass no point.
+        super().take(fence, lambda: self._world.registry.journal.beat_apply(fence.id, fence.token))
+
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        ended = False
+
+        def beat() -> None:
+            if not (ended or self._process.ended or self._process.frozen):
+                with suppress(HoldLost):
+                    self.check()
+                self._world.clock.call_later(BEAT_S, beat)
+
+        self._world.clock.call_later(BEAT_S, beat)
+        try:
+            yield
+        finally:
+            ended = True
 
 
 @contextmanager
 def virtual_time(world: LifecycleWorld) -> Iterator[None]:
     """Who waits in the lifecycle's own modules waits in virtual time."""
     modules: tuple[Any, ...] = (deployment, serving, applying, running)
-    former, beating = [module.time for module in modules], Applier._beating
+    former = [module.time for module in modules]
     for module in modules:
         module.time = OperatorsTime(world)
-    Applier._beating = lambda applier, apply_id: _beating(world, applier, apply_id)  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Applier._beating = beating  # type: ignore[method-assign]
         for module, real in zip(modules, former, strict=True):
             module.time = real
 

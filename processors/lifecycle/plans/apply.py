@@ -4,27 +4,30 @@ Invariants:
     - An apply does what was shown: a plan whose hash changed since is refused, and the error lists the changes.
     - A plan that deletes data permanently is confirmed with its hash.
     - One apply per processor at a time. A second apply is refused; the error names the holder and its progress.
-    - Before each stage this run still holds the apply; a run that lost it carries out no further stage.
+    - Before each stage this run still holds the apply. A run that lost it ends at the next step inside its stage,
+      records nothing, and carries out no further stage (``holding``).
+    - No apply begins or continues beside a live recovery run, and the other way round (``infra.database.leases``).
     - A resumed run first pauses the workers again, if the remaining stages need them paused.
 """
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, cast
 
 import structlog
 
 from holdfast.infra.database.applies import ApplyJournal
-from holdfast.infra.database.records import ApplyRecord, StageNote
+from holdfast.infra.database.errors import HeldByRecovery, HoldLost
+from holdfast.infra.database.leases import SILENT_S, Fence
+from holdfast.infra.database.records import ApplyOutcome, ApplyRecord, StageNote
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.explanation import count_of
+from holdfast.processors.lifecycle.plans.holding import Hold
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Adopt
 from holdfast.processors.lifecycle.plans.stages import (
@@ -38,7 +41,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     Stage,
     StopProcessor,
 )
-from holdfast.processors.lifecycle.ports import BEAT_S, SILENT_S, now_utc
+from holdfast.processors.lifecycle.ports import now_utc
 
 log = structlog.get_logger(__name__)
 
@@ -76,7 +79,13 @@ class ApplyFailed(HoldfastError):
     """A stage failed and the apply cannot be resumed: it has ended, and a retry makes a new plan."""
 
 
-class ApplyLost(HoldfastError):
+class RecoveryInProgress(HoldfastError):
+    """A live recovery run has the processor; nothing was done. Fields: processor, incident, run."""
+
+    exit_code = EXIT_REFUSED
+
+
+class ApplyLost(HoldLost):
     """Another run took the apply over, because this run recorded no progress for too long."""
 
 
@@ -152,7 +161,8 @@ class Applier:
         who: The user or run to record.
         holder: This run.
         tell: Called with the progress in words.
-        clock: The time.
+        clock: The time, for the records.
+        hold: What the ports of ``execute`` ask before each change.
     """
 
     execute: Executor
@@ -161,12 +171,14 @@ class Applier:
     holder: Holder
     tell: Tell = lambda text: None
     clock: Callable[[], datetime] = now_utc
+    hold: Hold = field(default_factory=Hold)
 
     def apply(self, plan: Plan) -> Applied:
         """Carry out a plan that ``check_shown`` accepted, or resume the open apply of the same request.
 
         Raises:
             ApplyInProgress: Another apply of the processor is open.
+            RecoveryInProgress: A live recovery run has the processor.
             ApplyLost: Another run took over.
             ApplyFailed: A stage failed for good; the apply has ended.
             HoldfastError: A stage failed; the apply stays open with the reason and can be resumed.
@@ -175,23 +187,14 @@ class Applier:
             self._close_what_is_done(plan)
             return Applied(plan, None, (), 0.0)
         while True:
-            record, mine = self.journal.begin_apply(
-                processor=plan.processor,
-                verb=plan.verb,
-                plan_hash=plan.hash,
-                plan=plans.encode(plan),
-                who=self.who,
-                holder=self.holder.name,
-                now=self.clock(),
-            )
+            record, mine = self._begin(plan)
             if mine:
-                return self._carry_out(plan, record)
+                return self._carry_out(plan, self._held(record, record.token))
             begun = plans.decode(record.plan)
             self._refuse_held(record, begun)
             # The registry's older copy may have an apply that ended long ago.
             if begun.after_kill == "plan anew" or isinstance(plan.request, Adopt):
-                replaced = f"replaced by {plan.verb} {plan.hash}"
-                self.journal.end_apply(record.id, "superseded", self.clock(), reason=replaced)
+                self._end(record, "superseded", f"replaced by {plan.verb} {plan.hash}")
                 continue
             if begun.request != plan.request:
                 raise _in_progress(record, begun, "was broken off")
@@ -206,10 +209,11 @@ class Applier:
         """
         begun = plans.decode(record.plan)
         self._refuse_held(record, begun)
-        if not self.journal.claim_apply(record.id, self.holder.name, self.clock(), instead_of=record.holder):
+        token = self._claim(record)
+        if token is None:
             raise _in_progress(record, begun, "was just taken over by another run")
         self.tell(f"resuming {begun.verb} {begun.processor} after stage {len(record.done)} of {len(begun.stages)}")
-        return self._carry_out(begun, record)
+        return self._carry_out(begun, self._held(record, token))
 
     def abandon(self, record: ApplyRecord, reason: str) -> bool:
         """End an open apply without its remaining stages; False when it had ended.
@@ -223,11 +227,13 @@ class Applier:
         """
         begun = plans.decode(record.plan)
         self._refuse_held(record, begun)
-        if not self.journal.claim_apply(record.id, self.holder.name, self.clock(), instead_of=record.holder):
+        token = self._claim(record)
+        if token is None:
             now = self.journal.apply_of(record.id)
             if now is None or now.finished_at is not None:
                 return False
             raise _in_progress(now, begun, "was just taken over by another run")
+        self._held(record, token)
         left = begun.stages[len(record.done) :]
         if left:
             self.tell(f"stage {len(record.done) + 1} may be done in part: {left[0].says}")
@@ -235,74 +241,90 @@ class Applier:
         for stage in left:
             if stage is after or isinstance(stage, ResumeProcessor | RemoveShadow | RemoveLoaded):
                 try:
-                    with self._beating(record.id):
-                        done = self.execute(begun.processor, stage, self.tell)
+                    with self.hold.beating():
+                        done = self.execute(begun.processor, stage, self._heard)
+                except HoldLost as lost:
+                    raise _lost(record) from lost
                 except HoldfastError as failed:
-                    why = f"abandoning it failed: {failed}"
-                    self.journal.let_go_of_apply(record.id, self.holder.name, why, self.clock())
+                    self.journal.let_go_of_apply(record.id, token, f"abandoning it failed: {failed}")
                     raise
                 self.tell(f"{stage.says}: {done.text}")
         if said:
             self.tell(said)
-        return self.journal.end_apply(record.id, "abandoned", self.clock(), reason=f"{self.who}: {reason}")
+        return self.journal.end_apply(record.id, token, "abandoned", self.clock(), reason=f"{self.who}: {reason}")
+
+    def _begin(self, plan: Plan) -> tuple[ApplyRecord, bool]:
+        try:
+            return self.journal.begin_apply(
+                processor=plan.processor,
+                verb=plan.verb,
+                plan_hash=plan.hash,
+                plan=plans.encode(plan),
+                who=self.who,
+                holder=self.holder.name,
+                now=self.clock(),
+            )
+        except HeldByRecovery as held:
+            raise _recovering(held) from held
+
+    def _claim(self, record: ApplyRecord) -> int | None:
+        """The token of this run's hold on an apply as it was read; None when that changed."""
+        gone = record.holder is None or record.holder == self.holder.name or self.holder.is_gone(record.holder)
+        try:
+            return self.journal.claim_apply(record.id, self.holder.name, seen=record.token, is_gone=gone)
+        except HeldByRecovery as held:
+            raise _recovering(held) from held
+
+    def _end(self, record: ApplyRecord, outcome: ApplyOutcome, reason: str) -> None:
+        """End an apply that no live run holds, unless another run took it over just now."""
+        token = self._claim(record)
+        if token is not None:
+            self.journal.end_apply(record.id, token, outcome, self.clock(), reason=reason)
+
+    def _held(self, record: ApplyRecord, token: int) -> ApplyRecord:
+        self.hold.take(Fence("apply", record.id, token), lambda: self.journal.beat_apply(record.id, token))
+        return record
+
+    def _heard(self, text: str) -> None:
+        self.hold.check()
+        self.tell(text)
 
     def _carry_out(self, plan: Plan, record: ApplyRecord) -> Applied:
-        began = time.monotonic()
+        began, token = time.monotonic(), self.hold.fence.token
         notes = list(record.done)
         again = standing(plan.stages[: len(notes)])
-
-        def heard(text: str) -> None:
-            if not self.journal.beat_apply(record.id, self.holder.name, self.clock()):
-                raise _lost(record)
-            self.tell(text)
-
         for number, stage in list(enumerate(plan.stages, 1))[len(notes) :]:
-            heard(f"stage {number} of {len(plan.stages)}: {stage.says}")
             started = self.clock()
             try:
-                with self._beating(record.id):
+                self._heard(f"stage {number} of {len(plan.stages)}: {stage.says}")
+                with self.hold.beating():
                     if again is not None:
-                        self.execute(plan.processor, again, heard)
+                        self.execute(plan.processor, again, self._heard)
                         again = None
-                    done = self.execute(plan.processor, stage, heard)
-            except ApplyLost:
-                raise
+                    done = self.execute(plan.processor, stage, self._heard)
+            except HoldLost as lost:
+                raise _lost(record) from lost
             except HoldfastError as failed:
                 log.error("apply.failed", apply=record.id, stage=number, error=failed.message)
                 reason = f"stage {number}: {failed}"
                 if isinstance(failed, ApplyFailed):
-                    self.journal.end_apply(record.id, "failed", self.clock(), reason=reason)
+                    self.journal.end_apply(record.id, token, "failed", self.clock(), reason=reason)
                 else:
-                    self.journal.let_go_of_apply(record.id, self.holder.name, reason, self.clock())
+                    self.journal.let_go_of_apply(record.id, token, reason)
+                raise
+            except (Exception, KeyboardInterrupt) as failed:
+                # This process may live on: without it, nobody could resume the apply until it is silent for long.
+                self.journal.let_go_of_apply(record.id, token, f"stage {number}: {type(failed).__name__}: {failed}")
                 raise
             seconds = (self.clock() - started).total_seconds()
             note = StageNote(number, str(type(stage).__struct_config__.tag), done.text, done.units, seconds)
-            if not self.journal.note_stage(record.id, self.holder.name, note, self.clock()):
+            if not self.journal.note_stage(record.id, token, note, self.clock()):
                 raise _lost(record)
             notes.append(note)
             log.info("apply.stage", apply=record.id, stage=number, text=done.text, seconds=round(seconds, 3))
-        self.journal.end_apply(record.id, "done", self.clock())
+        if not self.journal.end_apply(record.id, token, "done", self.clock()):
+            raise _lost(record)
         return Applied(plan, record.id, tuple(notes), time.monotonic() - began)
-
-    @contextmanager
-    def _beating(self, apply_id: int) -> Iterator[None]:
-        """Record every ``BEAT_S``, from a thread, that this run holds the apply: a stage may be long and silent."""
-        ended = threading.Event()
-
-        def beat() -> None:
-            while not ended.wait(BEAT_S):
-                try:
-                    self.journal.beat_apply(apply_id, self.holder.name, self.clock())
-                except HoldfastError as failed:
-                    log.warning("apply.beat_failed", apply=apply_id, error=failed.message)
-
-        thread = threading.Thread(target=beat, name="apply-beat", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
 
     def _close_what_is_done(self, plan: Plan) -> None:
         """End an open apply of the same request whose work is already done: its run died before it recorded that."""
@@ -310,15 +332,11 @@ class Applier:
             return
         for record in self.journal.applies(1, processor=plan.processor, open_only=True):
             begun = plans.decode(record.plan)
-            if (
-                begun.request == plan.request
-                and begun.after_kill == "plan anew"
-                and is_free(record, self.holder, self.clock())
-            ):
-                self.journal.end_apply(record.id, "done", self.clock(), reason=plan.verdict.sentence)
+            if begun.request == plan.request and begun.after_kill == "plan anew" and is_free(record, self.holder):
+                self._end(record, "done", plan.verdict.sentence)
 
     def _refuse_held(self, record: ApplyRecord, begun: Plan) -> None:
-        if not is_free(record, self.holder, self.clock()):
+        if not is_free(record, self.holder):
             raise _in_progress(record, begun, f"is being carried out by {record.holder}")
 
 
@@ -362,11 +380,11 @@ def _between(stage: Stage) -> bool:
     return (isinstance(stage, ClearKeys) and bool(stage.positions)) or isinstance(stage, SetPositions | CompareStores)
 
 
-def is_free(record: ApplyRecord, holder: Holder, now: datetime) -> bool:
-    """Whether no other live run holds the apply."""
+def is_free(record: ApplyRecord, holder: Holder) -> bool:
+    """Whether no other live run held the apply when it was read."""
     if record.holder is None or record.holder == holder.name or holder.is_gone(record.holder):
         return True
-    return now - record.beat_at > timedelta(seconds=SILENT_S)
+    return record.silent_s > SILENT_S
 
 
 def _in_progress(record: ApplyRecord, begun: Plan, how: str) -> ApplyInProgress:
@@ -385,10 +403,14 @@ def _in_progress(record: ApplyRecord, begun: Plan, how: str) -> ApplyInProgress:
     )
 
 
+def _recovering(held: HeldByRecovery) -> RecoveryInProgress:
+    return RecoveryInProgress(held.message, action=held.action, **held.fields)
+
+
 def _lost(record: ApplyRecord) -> ApplyLost:
     return ApplyLost(
         f"This run no longer holds apply {record.id} of {record.processor}: it recorded no progress for "
-        f"{SILENT_S:.0f} s, and another run took over.",
+        f"{SILENT_S:.0f} s, and another run took over, or ended it.",
         action="Follow the other run, which `holdfast apply list` names. This run does nothing more.",
         apply=record.id,
     )

@@ -18,13 +18,14 @@ from typing import Any, TypeVar
 
 import structlog
 
+from holdfast.infra.database.errors import HoldLost
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, Offsets
 from holdfast.processors.engine.serving.client import ProcessorClient, ProcessorSilent
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.deployment import POLL_S, look, what_is_missing
-from holdfast.processors.lifecycle.plans.apply import ApplyLost, Done, Tell
+from holdfast.processors.lifecycle.plans.apply import Done, Tell
 from holdfast.processors.lifecycle.plans.stages import (
     AdoptStore,
     FinishShadow,
@@ -247,7 +248,7 @@ class Rebuilding:
         """
         try:
             return act()
-        except ApplyLost:
+        except HoldLost:
             raise
         except HoldfastError as failed:
             raise ProcessorPaused(

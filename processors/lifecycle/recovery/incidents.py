@@ -20,7 +20,7 @@ from holdfast.processors.lifecycle.deploy.deployment import look
 from holdfast.processors.lifecycle.deploy.marking import behind, judged
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
-from holdfast.processors.lifecycle.ports import SILENT_S, World
+from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.diagnosis import (
     Diagnosis,
@@ -130,7 +130,7 @@ def notice(
     answered = {slot: moment for slot, moment in (answered_at or {}).items() if slot in seen}
     answered |= dict.fromkeys(answering, now)
     gravest = worst({slot: each.diagnosis for slot, each in seen.items()})
-    if not gravest.needs_recovery or is_left_alone(processor, world, now):
+    if not gravest.needs_recovery or is_left_alone(processor, world):
         return Notice(seen, None, False, answered)
     recent = world.registry.incidents(limits.incidents, processor=processor)
     desired = world.registry.deployment(processor)
@@ -176,8 +176,8 @@ def wait_on(incident: Incident, found: Diagnosis, why: str, world: World) -> Non
     kind = found.kind if found.kind in PASSING else kind_of(incident.kind)
     if (incident.remedy, incident.kind) == (Wait.name, kind):
         return
-    world.registry.decide_incident(incident.id, kind, Wait.name, "")
-    world.registry.note_incident(incident.id, "wait", f"{why} {Wait(kind).sentence}", world.clock())
+    if world.registry.decide_incident(incident.id, kind, Wait.name, ""):
+        world.registry.note_incident(incident.id, "wait", f"{why} {Wait(kind).sentence}", world.clock())
 
 
 def said_before(incident: Incident, recent: Sequence[Incident]) -> frozenset[str]:
@@ -194,19 +194,19 @@ def said_before(incident: Incident, recent: Sequence[Incident]) -> frozenset[str
     return said
 
 
-def is_left_alone(processor: str, world: World, now: datetime) -> bool:
+def is_left_alone(processor: str, world: World) -> bool:
     """Whether recovery does nothing for a processor: a verb changes it, or the registry does not know its deployment.
 
     Raises:
         HoldfastError: The registry does not answer.
     """
-    return behind(processor, world) is not None or is_applied(processor, world, now)
+    return behind(processor, world) is not None or is_applied(processor, world)
 
 
-def is_applied(processor: str, world: World, now: datetime) -> bool:
+def is_applied(processor: str, world: World) -> bool:
     """Whether an apply runs on this processor, or was interrupted and must be resumed."""
     for begun in world.registry.journal.applies(1, processor=processor, open_only=True):
-        if begun.holder is not None and (now - begun.beat_at).total_seconds() < SILENT_S:
+        if begun.is_live:
             return True
         plan = plans.decode(begun.plan)
         starts_or_stops = any(isinstance(stage, RunProcessor | StopProcessor) for stage in plan.stages)

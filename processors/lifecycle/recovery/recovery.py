@@ -3,7 +3,9 @@
 Invariants:
     - Nothing is started in a slot before its old process is gone.
     - Only sick instances are touched.
-    - One run works on an incident. The registry counts its attempts, so a killed run has used one attempt, and runs
+    - One run works on an incident, and none beside a live apply of the processor (``infra.database.leases``). A run
+      that lost its claim does nothing more: its deployer and its registry ask for the claim before each change.
+    - The registry counts its attempts, so a killed run has used one attempt, and runs
       that take over are bounded. A fault that ends without an action uses no attempt.
     - A fault that no restart repairs is not tried again: recovery stops and names the one action that repairs it.
     - A second run does no harm: it leaves a closed incident alone and only verifies a processor that recovered.
@@ -13,15 +15,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal, TypeVar
 
 import structlog
 
+from holdfast.infra.database.errors import HoldLost
+from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.records import Incident, Outcome
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.deploy.deployment import PATIENCE_S, OnProgress, Rollout, wait_ready
 from holdfast.processors.lifecycle.plans.behind import Behind
+from holdfast.processors.lifecycle.plans.holding import DEPLOYER, Hold, fenced
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.diagnosis import (
@@ -36,7 +43,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     worst,
 )
 from holdfast.processors.lifecycle.recovery.faults import PASSING, kind_of_error
-from holdfast.processors.lifecycle.recovery.incidents import observe, said_before
+from holdfast.processors.lifecycle.recovery.incidents import is_applied, observe, said_before
 from holdfast.processors.lifecycle.recovery.remedies import (
     Ask,
     Case,
@@ -120,17 +127,48 @@ def recover(
     incident = _incident(incident_id, world)
     if incident.outcome is not None:
         return RecoveryResult(incident.outcome, incident.reason, incident.attempts, time.monotonic() - began)
-    if not world.registry.claim_incident(incident_id, run_id, world.clock()):
-        return RecoveryResult("elsewhere", "another run works on it", incident.attempts, time.monotonic() - began)
-    work = _Recovery(incident, rollout, world, policy or RecoveryPolicy(), progress)
-    outcome, reason = work.run()
-    if outcome == "waiting":
-        world.registry.release_incident(incident_id, run_id)
-    else:
-        world.registry.close_incident(incident_id, outcome, world.clock(), reason=reason)
+    elsewhere = partial(RecoveryResult, "elsewhere", attempts=incident.attempts)
+    token = None
+    if not is_applied(incident.processor, world):
+        token = world.registry.claim_incident(incident_id, run_id, world.clock())
+    if token is None:
+        return elsewhere(_who_has(incident, world), seconds=time.monotonic() - began)
+    hold = Hold()
+    hold.take(Fence("incident", incident_id, token), lambda: world.registry.beat_incident(incident_id, token))
+    held = replace(
+        world,
+        registry=world.registry.fenced(lambda: hold.fence),
+        deployer=fenced(world.deployer, DEPLOYER, hold),
+    )
+    work = _Recovery(incident, rollout, held, policy or RecoveryPolicy(), progress)
+    try:
+        # An apply may have begun and broken off between the look and the claim; from the claim on, none can begin.
+        if is_applied(incident.processor, world):
+            world.registry.release_incident(incident_id, run_id)
+            return elsewhere(_who_has(incident, world), seconds=time.monotonic() - began)
+        with hold.beating():
+            outcome, reason = work.run(hold)
+        if outcome == "waiting":
+            held.registry.release_incident(incident_id, run_id)
+        else:
+            held.registry.close_incident(incident_id, outcome, world.clock(), reason=reason)
+    except HoldLost as lost:
+        log.warning("incident.lost", incident=incident_id, processor=rollout.processor, run=run_id)
+        return elsewhere(lost.message, seconds=time.monotonic() - began)
+    except (Exception, KeyboardInterrupt):
+        with suppress(HoldfastError):
+            world.registry.release_incident(incident_id, run_id)
+        raise
     seconds = time.monotonic() - began
     log.info("incident.left", incident=incident_id, processor=rollout.processor, outcome=outcome, reason=reason)
     return RecoveryResult(outcome, reason, work.attempts, seconds)
+
+
+def _who_has(incident: Incident, world: World) -> str:
+    """Who works on the processor instead of this run, as a sentence without its end."""
+    if is_applied(incident.processor, world):
+        return f"an apply of {incident.processor} is open, see `holdfast apply list`"
+    return "another run works on it"
 
 
 def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastError) -> RecoveryResult:
@@ -142,8 +180,8 @@ def wait_for_broker(incident_id: int, world: World, run_id: str, away: HoldfastE
     began, wait = time.monotonic(), Wait("broker-away")
     incident = _incident(incident_id, world)
     said = f"{away.message} {wait.sentence}"
-    world.registry.decide_incident(incident_id, wait.kind, wait.name, "")
-    _note_wait(incident, said, world)
+    if world.registry.decide_incident(incident_id, wait.kind, wait.name, ""):
+        _note_wait(incident, said, world)
     log.info("incident.left", incident=incident_id, processor=incident.processor, outcome="waiting", run=run_id)
     return RecoveryResult("waiting", said, incident.attempts, time.monotonic() - began)
 
@@ -202,7 +240,7 @@ class _Recovery:
         self._said = said_before(incident, self._registry.incidents(2, processor=incident.processor))
         self.attempts = incident.attempts
 
-    def run(self) -> tuple[Literal["resolved", "failed", "waiting"], str]:
+    def run(self, hold: Hold) -> tuple[Literal["resolved", "failed", "waiting"], str]:
         """Try until the processor works, a person must decide, or no attempts are left."""
         made, reason = 0, f"all {self._policy.attempts} attempts are used"
         while self.attempts < self._policy.attempts:
@@ -235,7 +273,9 @@ class _Recovery:
                 time.sleep(self._policy.pause_s * 2 ** (made - 1))
             made, self.attempts = made + 1, self._registry.begin_attempt(self._incident.id)
             try:
-                self._attempt(sick, remedy)
+                self._attempt(sick, remedy, hold)
+            except HoldLost:
+                raise
             except HoldfastError as failed:
                 reason = f"attempt {self.attempts} of {self._policy.attempts} failed: {failed}"
                 self._said |= frozenset(each.sentence for each in found.values())
@@ -255,12 +295,12 @@ class _Recovery:
             self._registry.forgive_attempt(self._incident.id)
             self.attempts -= 1
 
-    def _attempt(self, sick: Mapping[str, Diagnosis], remedy: Remedy | None) -> None:
+    def _attempt(self, sick: Mapping[str, Diagnosis], remedy: Remedy | None, hold: Hold) -> None:
         """One attempt to repair the sick instances."""
         if sick:
             self._step("fence", lambda: self._fence(sick), str)
             if isinstance(remedy, Rebuild):
-                self._step("set aside", lambda: self._set_aside(sick), str)
+                self._step("set aside", lambda: self._set_aside(sick, hold), str)
             self._step("restart", lambda: self._restart(list(sick)), str)
         self._step("verify", self._verify, str)
 
@@ -317,13 +357,14 @@ class _Recovery:
             said.append(f"slot {slot}: process {program.pid} was killed")
         return "; ".join(said)
 
-    def _set_aside(self, sick: Mapping[str, Diagnosis]) -> str:
+    def _set_aside(self, sick: Mapping[str, Diagnosis], hold: Hold) -> str:
         """Set the local state of each slot aside whose remedy is a rebuild."""
         name, now = self._rollout.processor, self._world.clock()
         said = []
         for slot, each in sick.items():
             remedy = remedy_for(each, self._case(each))
             if isinstance(remedy, Rebuild):
+                hold.check()
                 said.append(set_aside(self._world.paths.state, name, slot, remedy.path, now))
         return "; ".join(said)
 
@@ -344,6 +385,8 @@ class _Recovery:
         began = time.monotonic()
         try:
             result = act()
+        except HoldLost:
+            raise
         except HoldfastError as failed:
             self._note(name, f"failed: {failed}", time.monotonic() - began)
             raise

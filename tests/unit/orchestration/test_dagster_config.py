@@ -59,7 +59,7 @@ def test_a_secret_in_the_file_is_refused(tmp_path: Path, entry: str) -> None:
 
 
 def test_a_class_that_is_not_there_is_said(tmp_path: Path) -> None:
-    text = OURS.replace("class: QueuedRunCoordinator", "class: NoSuchCoordinator")
+    text = OURS.replace("class: ProcessorRunCoordinator", "class: NoSuchCoordinator")
     with pytest.raises(DagsterConfigInvalid, match="NoSuchCoordinator"):
         check_dagster_config(write(tmp_path, text), WORKSPACE)
 

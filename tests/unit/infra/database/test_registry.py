@@ -18,6 +18,7 @@ from sqlalchemy.schema import CreateIndex
 
 from holdfast.infra.database import schema, tables
 from holdfast.infra.database.errors import RecordUnknown, RegistryNewerThanCode, RegistryUnavailable
+from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.registry import Registry
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -88,8 +89,8 @@ def test_one_run_wins_the_claim(registry: Registry) -> None:
     with ThreadPoolExecutor(8) as pool:
         runs = [f"run-{number}" for number in range(8)]
         claims = list(pool.map(lambda run: registry.claim_incident(incident.id, run, NOW), runs))
-    assert sum(claims) == 1
-    winner = runs[claims.index(True)]
+    (token,) = (each for each in claims if each is not None)
+    winner = runs[claims.index(token)]
     assert registry.claim_incident(incident.id, winner, NOW)
 
     claimed = registry.incident(incident.id)
@@ -98,8 +99,11 @@ def test_one_run_wins_the_claim(registry: Registry) -> None:
 
     assert not registry.release_incident(incident.id, "someone else")
     assert registry.release_incident(incident.id, winner)
-    assert registry.claim_incident(incident.id, "next", NOW)
-    registry.close_incident(incident.id, "resolved", NOW)
+    claim = registry.claim_incident(incident.id, "next", NOW)
+    assert claim is not None
+    assert not registry.close_incident(incident.id, "resolved", NOW), "it is claimed"
+    holders = registry.fenced(lambda: Fence("incident", incident.id, claim))
+    assert holders.close_incident(incident.id, "resolved", NOW)
     assert not registry.claim_incident(incident.id, "next", NOW)
     assert not registry.claim_incident(999, "next", NOW)
 
@@ -185,12 +189,12 @@ def test_processes_that_migrate_at_once_all_succeed(url: str) -> None:
     ]
     ends = [(process.communicate(timeout=120), process.returncode) for process in started]
     assert [code for _, code in ends] == [0, 0, 0, 0], ends
-    assert {out.splitlines()[-1] for (out, _), _ in ends} == {"0004"}
+    assert {out.splitlines()[-1] for (out, _), _ in ends} == {"0005"}
 
 
 def test_a_second_migration_changes_nothing_and_the_log_is_on(registry: Registry, url: str) -> None:
     registry.open_incident("fleet", "dead", {}, NOW)
-    assert registry.migrate() == "0004"
+    assert registry.migrate() == "0005"
     assert len(registry.open_incidents()) == 1
     connection = sqlite3.connect(url.removeprefix("sqlite:///"))
     assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -210,7 +214,7 @@ def test_a_newer_schema_is_left_alone(registry: Registry, url: str) -> None:
     with connection:
         connection.execute("UPDATE alembic_version SET version_num = '9999'")
     connection.close()
-    with pytest.raises(RegistryNewerThanCode, match=r"version 9999; this code knows up to 0004.*What to do"):
+    with pytest.raises(RegistryNewerThanCode, match=r"version 9999; this code knows up to 0005.*What to do"):
         registry.migrate()
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from holdfast.infra.database.applies import ApplyJournal
+from holdfast.infra.database.errors import HoldLost
+from holdfast.infra.database.leases import SILENT_S
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.lifecycle.plans import apply as applying
+from holdfast.processors.lifecycle.plans import holding
 from holdfast.processors.lifecycle.plans.apply import (
     Applied,
     Applier,
@@ -24,14 +26,15 @@ from holdfast.processors.lifecycle.plans.apply import (
     NotConfirmed,
     PlanRefused,
     PlanStale,
+    RecoveryInProgress,
     Tell,
     check_shown,
 )
 from holdfast.processors.lifecycle.plans.facts import DeploymentFacts
+from holdfast.processors.lifecycle.plans.holding import TOPICS, Hold, fenced
 from holdfast.processors.lifecycle.plans.plan import Plan, PlanUnreadable, decode, encode
 from holdfast.processors.lifecycle.plans.requests import Clear, Keys, Prefix, Restore, Stop
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, Stage, StopProcessor
-from holdfast.processors.lifecycle.ports import SILENT_S
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
 
@@ -62,12 +65,32 @@ class Doing:
         return Done(f"did {type(stage).__name__}", 7_000.0)
 
 
+class DatabaseClock:
+    """The clock of the registry's database."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
 @pytest.fixture
-def journal(tmp_path: Path) -> Iterator[ApplyJournal]:
-    registry = Registry(f"sqlite:///{tmp_path}/registry.db")
+def database_clock() -> DatabaseClock:
+    return DatabaseClock()
+
+
+@pytest.fixture
+def registry(tmp_path: Path, database_clock: DatabaseClock) -> Iterator[Registry]:
+    registry = Registry(f"sqlite:///{tmp_path}/registry.db", database_clock)
     registry.migrate()
-    yield registry.journal
+    yield registry
     registry.close()
+
+
+@pytest.fixture
+def journal(registry: Registry) -> ApplyJournal:
+    return registry.journal
 
 
 def apply(  # tidy: allow-wide because each is a part of the applier
@@ -124,19 +147,21 @@ def test_a_live_run_keeps_others_out(journal: ApplyJournal) -> None:
     assert (seen.value.fields["done"], seen.value.fields["stages"]) == (1, 4)
 
 
-def test_a_run_that_was_silent_for_too_long_is_taken_over_and_does_nothing_more(journal: ApplyJournal) -> None:
-    late = NOW + timedelta(seconds=SILENT_S + 1)
+def test_a_run_that_was_silent_for_too_long_is_taken_over_and_does_nothing_more(
+    journal: ApplyJournal, database_clock: DatabaseClock
+) -> None:
     other = Doing()
 
     class Frozen(Doing):
         def __call__(self, processor: str, stage: Stage, tell: object) -> Done:
             if len(self.done) == 1:  # it wakes up when another run has done everything
-                apply(clearing(), other, journal, who="bob", holder=OTHER, clock=lambda: late)
+                database_clock.now_s += SILENT_S + 1
+                apply(clearing(), other, journal, who="bob", holder=OTHER)
             return super().__call__(processor, stage, tell)
 
     frozen = Frozen()
     with pytest.raises(ApplyLost):
-        apply(clearing(), frozen, journal, who="ada", holder=ME, clock=lambda: NOW)
+        apply(clearing(), frozen, journal, who="ada", holder=ME)
     assert frozen.done == ["RunProcessor", "ExportKeys"]
     assert other.done == ["RunProcessor", "ExportKeys", "ClearKeys", "StopProcessor"]
 
@@ -293,17 +318,99 @@ def test_a_refused_plan_is_not_carried_out(journal: ApplyJournal) -> None:
     assert seen.value.fields["members"] == 1
 
 
-def test_a_long_stage_that_tells_nothing_keeps_its_hold(journal: ApplyJournal, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(applying, "BEAT_S", 0.01)
-    moments = iter(NOW + timedelta(seconds=second) for second in range(1_000_000))
+def test_a_long_stage_that_tells_nothing_keeps_its_hold(
+    journal: ApplyJournal, database_clock: DatabaseClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holding, "BEAT_S", 0.01)
 
     class Long(Doing):
         def __call__(self, processor: str, stage: Stage, tell: object) -> Done:
-            (record,) = journal.applies()
             deadline = time.monotonic() + 60.0
-            while journal.applies()[0].beat_at == record.beat_at:
+            database_clock.now_s += 30
+            while journal.applies()[0].silent_s:
                 assert time.monotonic() < deadline
             return super().__call__(processor, stage, tell)
 
-    done = apply(clearing(), Long(), journal, who="ada", holder=ME, clock=lambda: next(moments))
+    done = apply(clearing(), Long(), journal, who="ada", holder=ME)
     assert len(done.notes) == 4
+
+
+def test_a_lost_hold_stops_the_stage_at_its_next_step(
+    registry: Registry, journal: ApplyJournal, database_clock: DatabaseClock
+) -> None:
+    """The stage tells nothing: its ports ask, and its registry compares."""
+    hold, done = Hold(), list[str]()
+
+    class Topics:
+        def delete(self, name: str) -> None:
+            done.append(name)
+
+    topics, held = fenced(Topics(), TOPICS, hold), registry.fenced(lambda: hold.fence)
+
+    def long(processor: str, stage: Stage, tell: Tell) -> Done:
+        topics.delete("before")
+        held.record_deployment(processor, "v1", ["0"], NOW)
+        database_clock.now_s += SILENT_S + 1
+        (record,) = journal.applies()
+        assert Applier(Doing(), journal, "bob", OTHER).abandon(record, "it hangs")
+        with pytest.raises(HoldLost):
+            held.record_deployment(processor, "v2", ["0"], NOW)
+        topics.delete("after")
+        return Done("not reached")
+
+    with pytest.raises(ApplyLost):
+        Applier(long, journal, "ada", ME, hold=hold).apply(clearing())
+    assert done == ["before"]
+    assert [each.code_version for each in registry.deployments()] == ["v1"]
+    (record,) = journal.applies()
+    assert (record.outcome, record.done) == ("abandoned", ())
+
+
+def test_a_refused_beat_is_remembered(
+    journal: ApplyJournal, database_clock: DatabaseClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holding, "BEAT_S", 0.01)
+    hold = Hold()
+
+    class Overtaken(Doing):
+        def __call__(self, processor: str, stage: Stage, tell: object) -> Done:
+            database_clock.now_s += SILENT_S + 1
+            apply(clearing(), Doing(), journal, who="bob", holder=Holder("other", lambda name: True))
+            deadline = time.monotonic() + 60.0
+            while not hold.is_lost:
+                assert time.monotonic() < deadline
+            return super().__call__(processor, stage, tell)
+
+    with pytest.raises(ApplyLost):
+        Applier(Overtaken(), journal, "ada", ME, hold=hold).apply(clearing())
+
+
+def test_an_apply_does_not_begin_or_resume_beside_a_live_recovery(registry: Registry, journal: ApplyJournal) -> None:
+    with pytest.raises(HoldfastError, match="the disk is full"):
+        apply(clearing(), Doing(fails_in=3), journal, who="ada", holder=ME)
+    (record,) = journal.applies(open_only=True)
+    incident, _ = registry.open_incident("orders", "dead", {}, NOW)
+    assert registry.claim_incident(incident.id, "run-1", NOW) is not None
+    doing = Doing()
+    for act in (
+        lambda: Applier(doing, journal, "bob", OTHER).resume(record),
+        lambda: Applier(doing, journal, "bob", OTHER).abandon(record, "not needed"),
+        lambda: apply(clearing(), doing, journal, who="bob", holder=OTHER),
+    ):
+        with pytest.raises(RecoveryInProgress, match=f"incident {incident.id}, run run-1") as seen:
+            act()
+        assert seen.value.exit_code == 3
+    assert doing.done == []
+    assert registry.release_incident(incident.id, "run-1")
+    Applier(doing, journal, "bob", OTHER).resume(record)
+    assert doing.done == ["RunProcessor", "ClearKeys", "StopProcessor"]
+
+
+def test_a_fault_of_our_own_leaves_an_apply_that_is_resumed_at_once(journal: ApplyJournal) -> None:
+    def wrong(processor: str, stage: Stage, tell: Tell) -> Done:
+        raise TypeError("a bug")
+
+    with pytest.raises(TypeError, match="a bug"):
+        apply(clearing(), wrong, journal, who="ada", holder=ME)
+    (record,) = journal.applies(open_only=True)
+    assert (record.holder, record.reason) == (None, "stage 1: TypeError: a bug")

@@ -219,10 +219,13 @@ def test_recovery_keeps_its_hands_off_while_a_plan_is_applied_and_where_one_has_
     stage.supervisor.kill_program("fleet-0")
     eventually(lambda: notice("fleet", stage.world, POLICY.limits).worst.needs_recovery)
     assert notice("fleet", stage.world, POLICY.limits).incident is None
-    journal.let_go_of_apply(held.id, "run", "the disk is full", now)
+    assert journal.let_go_of_apply(held.id, held.token, "the disk is full")
     # One that never starts workers itself could not go on without recovery.
     assert (notice("fleet", stage.world, POLICY.limits).incident is None) == (goes_on and stops)
-    journal.end_apply(held.id, "abandoned", now)
+    (free,) = journal.applies(open_only=True)
+    token = journal.claim_apply(held.id, "another run", seen=free.token)
+    assert token is not None
+    assert journal.end_apply(held.id, token, "abandoned", now)
     assert notice("fleet", stage.world, POLICY.limits).incident is not None
 
 

@@ -146,7 +146,7 @@ def test_a_stopped_processor_is_not_started_from_an_older_copy(world: World) -> 
     assert not answer.passed
     assert answer.text.startswith("The registry was replaced by an older copy. The registry is older than orders")
     assert answer.action == "holdfast registry adopt orders"
-    assert is_left_alone("orders", older, NOW)
+    assert is_left_alone("orders", older)
     seen = notice("orders", older, Limits())
     assert (seen.incident, seen.opened, older.registry.open_incidents()) == (None, False, ())
 

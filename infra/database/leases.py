@@ -1,0 +1,168 @@
+"""Leases: who holds a processor, as an apply or as the recovery of an incident; never both.
+
+    take ──► token 7 ──beat, beat, beat──► given back, or silent for ``SILENT_S`` ──► taken: token 8
+                                                     a late write with token 7 ──► HoldLost
+
+Invariants:
+    - A hold begins and changes in a transaction that has the processor's row of ``leases``. So of two that begin at
+      once, the second sees the first.
+    - Each change of a holder takes a new token, greater than all before. A holder writes with its token only, so a
+      write of a former holder has no effect, however long it was frozen.
+    - Only the database's clock says when a hold was last beaten, and how long ago that is. On Postgres it is the
+      server's. On SQLite it is the machine's steady clock, which does not move when the time of day is set; it begins
+      again at a reboot, and a beat from before it counts as silent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from sqlalchemy import Column, ColumnElement, Connection, Float, Table, func, insert, or_, select, update
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.compiler import SQLCompiler
+from sqlalchemy.sql.functions import GenericFunction
+
+from holdfast.infra.database import tables
+from holdfast.infra.database.errors import HeldByRecovery, HoldLost
+from holdfast.infra.database.writes import insert_into
+
+#: Interval at which a holder records that it is alive, seconds.
+BEAT_S = 5.0
+#: A holder without such a record for so long counts as dead, seconds.
+SILENT_S = 60.0
+
+#: The silence of a holder whose beats the database does not have: an older version recorded it.
+NEVER_S = 1e9
+
+#: Name of the steady clock among the SQL functions of SQLite (``schema`` defines it), seconds.
+STEADY_S = "holdfast_steady_s"
+
+
+class database_seconds(GenericFunction[float]):
+    """The database's clock now, seconds."""
+
+    type = Float(53)
+    inherit_cache = True
+
+
+@compiles(database_seconds, "sqlite")
+def _on_sqlite(element: database_seconds, compiler: SQLCompiler, **_: Any) -> str:
+    return f"{STEADY_S}()"
+
+
+@compiles(database_seconds, "postgresql")
+def _on_postgres(element: database_seconds, compiler: SQLCompiler, **_: Any) -> str:
+    # Not now(): that is the begin of the transaction, which may have waited for a lock since.
+    return "CAST(EXTRACT(EPOCH FROM clock_timestamp()) AS DOUBLE PRECISION)"
+
+
+class database_time(GenericFunction[datetime]):
+    """The time of day of the database now; it is shown, and nothing is judged by it."""
+
+    type = tables.UtcDateTime()
+    inherit_cache = True
+
+
+@compiles(database_time, "sqlite")
+def _time_on_sqlite(element: database_time, compiler: SQLCompiler, **_: Any) -> str:
+    return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
+
+
+@compiles(database_time, "postgresql")
+def _time_on_postgres(element: database_time, compiler: SQLCompiler, **_: Any) -> str:
+    return "clock_timestamp()"
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """One hold: the apply or incident, and the token of its holder."""
+
+    of: Literal["apply", "incident"]
+    id: int
+    token: int
+
+
+def take(connection: Connection, processor: str) -> int:
+    """Lock a processor's holds until the end of the transaction; returns a new token, greater than all before."""
+    first = insert_into(connection, tables.leases).values(processor=processor, token=1)
+    counted = first.on_conflict_do_update(
+        index_elements=[tables.leases.c.processor], set_={"token": tables.leases.c.token + 1}
+    )
+    token: int = connection.execute(counted.returning(tables.leases.c.token)).scalar_one()
+    return token
+
+
+def silence(beat_s: Column[Any]) -> ColumnElement[float]:
+    """Seconds since a beat, by the database's clock; more than ``SILENT_S`` for one from before a reboot."""
+    return func.abs(database_seconds() - beat_s)
+
+
+def is_silent(beat_s: Column[Any]) -> ColumnElement[bool]:
+    """Whether a beat is older than ``SILENT_S``, or was never made."""
+    return or_(beat_s.is_(None), silence(beat_s) > SILENT_S)
+
+
+def end_recovery(connection: Connection, processor: str, token: int) -> None:
+    """Take a processor from a silent recovery run, in the transaction that took ``token``.
+
+    Raises:
+        HeldByRecovery: The recovery run is live.
+    """
+    column = tables.incidents.c
+    claimed = (column.processor == processor, column.closed_at.is_(None), column.claimed_by.is_not(None))
+    free = update(tables.incidents).where(*claimed, is_silent(column.beat_s))
+    ended = free.values(claimed_by=None, claimed_at=None, token=token).returning(column.id)
+    for incident in connection.execute(ended).scalars().all():
+        text = f"its run recorded no progress for {SILENT_S:.0f} s, and an apply took the processor over"
+        note = {"incident_id": incident, "step": "claim ended", "text": text, "at": database_time()}
+        connection.execute(insert(tables.incident_notes).values(note))
+    found = connection.execute(select(column.id, column.claimed_by).where(*claimed)).one_or_none()
+    if found is not None:
+        raise HeldByRecovery(
+            f"Recovery repairs {processor} now: incident {found.id}, run {found.claimed_by}.",
+            action=f"Wait until `holdfast incidents show {found.id}` says that it ended, or end that run in Dagster; "
+            "then repeat the command.",
+            processor=processor,
+            incident=found.id,
+            run=found.claimed_by,
+        )
+
+
+def end_silent_apply(connection: Connection, processor: str, token: int) -> bool:
+    """Take a processor from the silent holder of its open apply, in the transaction that took ``token``.
+
+    The apply stays open. Returns False when its holder is live.
+    """
+    column = tables.applies.c
+    held = (column.processor == processor, column.finished_at.is_(None), column.holder.is_not(None))
+    reason = f"its run recorded no progress for {SILENT_S:.0f} s, and recovery took the processor over"
+    free = update(tables.applies).where(*held, is_silent(column.beat_s))
+    connection.execute(free.values(holder=None, token=token, reason=reason))
+    return connection.execute(select(column.id).where(*held)).one_or_none() is None
+
+
+def verify(connection: Connection, fence: Fence) -> None:
+    """Keep a hold as it is until the end of the transaction.
+
+    Raises:
+        HoldLost: It has ended, or is another holder's.
+    """
+    table: Table = tables.applies if fence.of == "apply" else tables.incidents
+    ended = table.c.finished_at if fence.of == "apply" else table.c.closed_at
+    held = select(table.c.id).where(table.c.id == fence.id, table.c.token == fence.token, ended.is_(None))
+    if connection.execute(held.with_for_update()).one_or_none() is None:
+        raise lost(fence)
+
+
+def lost(fence: Fence) -> HoldLost:
+    """The error of a run whose hold is another run's now, or has ended."""
+    where = "holdfast apply list" if fence.of == "apply" else f"holdfast incidents show {fence.id}"
+    return HoldLost(
+        f"This run no longer holds {fence.of} {fence.id}: another run took over, or it was ended.",
+        action=f"Follow the other run, which `{where}` names. This run does nothing more.",
+        of=fence.of,
+        id=fence.id,
+        token=fence.token,
+    )

@@ -1,0 +1,25 @@
+"""Leases: the token of each hold, and its last beat by the database's clock.
+
+A hold that an older version recorded has no such beat, so it counts as silent.
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+
+
+def upgrade() -> None:
+    """Create the table, and add the columns."""
+    op.create_table(
+        "leases",
+        sa.Column("processor", sa.String(255), nullable=False),
+        sa.Column("token", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("processor", name="pk_leases"),
+    )
+    for table in ("applies", "incidents"):
+        op.add_column(table, sa.Column("token", sa.BigInteger, nullable=False, server_default=sa.text("0")))
+        op.add_column(table, sa.Column("beat_s", sa.Float(53)))

@@ -1,0 +1,138 @@
+"""The hold of one run on a processor: beaten while the run works, and asked before each change of the world.
+
+Invariants:
+    - A port behind ``fenced`` changes nothing once the hold is lost: the registry is asked right before each call.
+    - A lost hold stays lost. A run that was frozen finds out before its next change, not at its next beat.
+
+Between the answer of the registry and the change, a process may still be frozen, so each change must also be harmless
+afterwards. The reasons, by port:
+    deployer            It starts, stops and registers what the deployment says. The next holder compares programs and
+                        workers with its own stage, and replaces a worker that does not fit.
+    owners              A worker carries out one command at a time, and answers that it is done. Clear and adopt are
+                        ordinary transactions of the owner at offsets that it compares.
+    topics              Create, configure and delete are repeated by the next holder without harm. Names of changelogs
+                        carry no generation, so ``Topics.delete`` is asked for only by stages whose plan names the
+                        present topic, and the workers' guard compares topic ids.
+    table loaders       One transactional id for a processor: Kafka fences the former one at the next one's begin.
+    state folders       The lock of each slot's folder.
+    archive             The lock of the archive, and facts that are read again before a deletion.
+    registry            The hold is compared in the same transaction (``Registry.fenced``).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+import structlog
+
+from holdfast.infra.database import leases
+from holdfast.infra.database.errors import HoldLost
+from holdfast.infra.database.leases import BEAT_S, Fence
+from holdfast.infra.errors import HoldfastError
+
+log = structlog.get_logger(__name__)
+
+Port = TypeVar("Port")
+
+#: The methods that change something, by port.
+DEPLOYER = frozenset({"start", "apply", "start_program", "stop_program", "kill_program", "remove"})
+TOPICS = frozenset({"create", "alter", "delete", "delete_group"})
+WORKER = frozenset({"pause", "resume", "stop", "compact", "export", "clear", "position", "until", "adopt"})
+FOLDERS = frozenset({"set_aside", "delete_aside"})
+TRANSACTIONS = frozenset({"abort_hanging"})
+
+
+class Hold:
+    """What one run holds: nothing at first, then one apply or incident."""
+
+    def __init__(self) -> None:
+        self._fence: Fence | None = None
+        self._beat: Callable[[], bool] = lambda: False
+        self._lost = threading.Event()
+
+    def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
+        """Hold this from now on; ``beat`` records a sign of life, and returns False when the hold is another run's."""
+        self._fence, self._beat = fence, beat
+        self._lost.clear()
+
+    @property
+    def fence(self) -> Fence:
+        """The apply or incident, and the token of its holder.
+
+        Raises:
+            HoldLost: Nothing is held.
+        """
+        if self._fence is None:
+            raise HoldLost("This run holds no apply and no incident.", action="Run the command again.")
+        return self._fence
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether a sign of life was refused."""
+        return self._lost.is_set()
+
+    def check(self) -> None:
+        """Record a sign of life.
+
+        Raises:
+            HoldLost: Another run took over, or the hold was ended.
+            RegistryUnavailable: The registry does not answer, so nobody knows.
+        """
+        fence = self.fence
+        if self.is_lost or not self._beat():
+            self._lost.set()
+            raise leases.lost(fence)
+
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """Record every ``BEAT_S``, from a thread, that this run is alive: a step may be long and silent.
+
+        A refused beat is remembered: the next ``check`` raises.
+        """
+        ended = threading.Event()
+
+        def beat() -> None:
+            while not ended.wait(BEAT_S):
+                try:
+                    self.check()
+                except HoldLost as lost:
+                    log.error("hold.lost", error=lost.message)
+                    return
+                except HoldfastError as failed:
+                    log.warning("hold.beat_failed", error=failed.message)
+
+        thread = threading.Thread(target=beat, name="hold-beat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+
+
+class _Fenced:
+    """A port whose ``changing`` methods call ``check`` first."""
+
+    def __init__(self, port: object, changing: frozenset[str], check: Callable[[], None]) -> None:
+        self._port, self._changing, self._check = port, changing, check
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._port, name)
+        if name not in self._changing:
+            return found
+
+        @wraps(found)
+        def checked(*arguments: Any, **named: Any) -> Any:
+            self._check()
+            return found(*arguments, **named)
+
+        return checked
+
+
+def fenced(port: Port, changing: frozenset[str], hold: Hold) -> Port:
+    """The port; each of its ``changing`` methods raises HoldLost, and changes nothing, once the hold is lost."""
+    return cast("Port", _Fenced(port, changing, hold.check))
