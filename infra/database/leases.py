@@ -6,6 +6,8 @@
 Invariants:
     - A hold begins and changes in a transaction that has the processor's row of ``leases``. So of two that begin at
       once, the second sees the first.
+    - The row of ``leases`` is locked before rows of applies and incidents, so no two transactions wait for each other.
+      A fenced transaction (``verify``) locks no row of ``leases``.
     - Each change of a holder takes a new token, greater than all before. A holder writes with its token only, so a
       write of a former holder has no effect, however long it was frozen.
     - Only the database's clock says when a hold was last beaten, and how long ago that is. On Postgres it is the

@@ -139,7 +139,7 @@ REGISTRY_BUGS = (
     RegistryBug("an incident is claimed beside an apply", _claims_beside_an_apply, ("never both", "one holder")),
     RegistryBug("an apply begins beside a recovery", _begins_beside_a_recovery, ("never both", "one holder")),
     RegistryBug("the clock of another host judges a beat", _judges_by_its_own_clock, ("one holder",)),
-    RegistryBug("a stage goes on after a refused beat", _goes_on_after_a_refused_beat, ("effect",)),
+    RegistryBug("a stage continues after a refused beat", _goes_on_after_a_refused_beat, ("effect",)),
     RegistryBug("a former holder writes through its registry", _writes_beside_the_hold, ("former holder", "liveness")),
     RegistryBug("the loss of a hold is not told by the registry", _swallows_the_loss, ("former holder",)),
     RegistryBug("each holder has the same token", _keeps_the_token, ("token", "former holder")),

@@ -212,8 +212,9 @@ class Applier:
         token = self._claim(record)
         if token is None:
             raise _in_progress(record, begun, "was just taken over by another run")
+        record = self._held(record, token)
         self.tell(f"resuming {begun.verb} {begun.processor} after stage {len(record.done)} of {len(begun.stages)}")
-        return self._carry_out(begun, self._held(record, token))
+        return self._carry_out(begun, record)
 
     def abandon(self, record: ApplyRecord, reason: str) -> bool:
         """End an open apply without its remaining stages; False when it had ended.
@@ -233,7 +234,7 @@ class Applier:
             if now is None or now.finished_at is not None:
                 return False
             raise _in_progress(now, begun, "was just taken over by another run")
-        self._held(record, token)
+        record = self._held(record, token)
         left = begun.stages[len(record.done) :]
         if left:
             self.tell(f"stage {len(record.done) + 1} may be done in part: {left[0].says}")
@@ -282,8 +283,11 @@ class Applier:
             self.journal.end_apply(record.id, token, outcome, self.clock(), reason=reason)
 
     def _held(self, record: ApplyRecord, token: int) -> ApplyRecord:
+        """The record as it is now that this run holds it: the former holder may have noted stages since it was read."""
         self.hold.take(Fence("apply", record.id, token), lambda: self.journal.beat_apply(record.id, token))
-        return record
+        now = self.journal.apply_of(record.id)
+        assert now is not None
+        return now
 
     def _heard(self, text: str) -> None:
         self.hold.check()

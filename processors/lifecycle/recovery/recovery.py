@@ -149,7 +149,7 @@ def recover(
         with hold.beating():
             outcome, reason = work.run(hold)
         if outcome == "waiting":
-            held.registry.release_incident(incident_id, run_id)
+            world.registry.release_incident(incident_id, run_id)
         else:
             held.registry.close_incident(incident_id, outcome, world.clock(), reason=reason)
     except HoldLost as lost:

@@ -12,6 +12,7 @@ import pytest
 from holdfast.infra.database.applies import ApplyJournal
 from holdfast.infra.database.errors import HoldLost
 from holdfast.infra.database.leases import SILENT_S
+from holdfast.infra.database.records import StageNote
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.plans import holding
@@ -414,3 +415,16 @@ def test_a_fault_of_our_own_leaves_an_apply_that_is_resumed_at_once(journal: App
         apply(clearing(), wrong, journal, who="ada", holder=ME)
     (record,) = journal.applies(open_only=True)
     assert (record.holder, record.reason) == (None, "stage 1: TypeError: a bug")
+
+
+def test_a_stage_that_was_noted_after_the_look_is_not_done_again(journal: ApplyJournal) -> None:
+    with pytest.raises(Killed):
+        apply(clearing(), Doing(dies_in=1), journal, who="ada", holder=ME)
+    (seen,) = journal.applies(open_only=True)
+    note = StageNote(1, "run_processor", "done meanwhile", 0.0, 1.0)
+    assert journal.note_stage(seen.id, seen.token, note, NOW)
+    doing = Doing()
+    Applier(doing, journal, "bob", Holder("other", lambda name: True)).resume(seen)
+    assert doing.done == ["RunProcessor", "ExportKeys", "ClearKeys", "StopProcessor"], "it repeats the start, paused"
+    (record,) = journal.applies()
+    assert record.done[0].text == "done meanwhile"

@@ -23,6 +23,7 @@ from holdfast.infra.database.leases import SILENT_S, Fence
 from holdfast.infra.database.records import ApplyRecord, StageNote
 from holdfast.infra.database.registry import Registry
 from tests.postgres import PASSWORD, USER, PostgresServer
+from tests.registry_clock import Clock, url_with_clock
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 #: Pairs of writers at once, for each kind of row.
@@ -30,20 +31,6 @@ PAIRS = 10
 DATABASES = ["sqlite", pytest.param("postgres", marks=pytest.mark.slow)]
 
 Result = TypeVar("Result")
-
-
-class Clock:
-    """The clock of the database under test: a function of SQLite, or of a schema before Postgres's own."""
-
-    def __init__(self) -> None:
-        self.now_s = 1_000.0
-        self.server: tuple[PostgresServer, str] | None = None
-
-    def advance(self, seconds: float) -> None:
-        self.now_s += seconds
-        if self.server is not None:
-            server, database = self.server
-            server.query(f"UPDATE model_clock SET now_s = {self.now_s}", database)
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +41,10 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> Iterator[Clock]:
+    clock = Clock()
+    yield clock
+    clock.close()
 
 
 @pytest.fixture(params=DATABASES)
@@ -64,20 +53,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> str:
         return f"sqlite:///{tmp_path / 'registry.db'}"
     server: PostgresServer = request.getfixturevalue("postgres")
     return url_with_clock(server, server.new_database(), clock)
-
-
-def url_with_clock(server: PostgresServer, database: str, clock: Clock) -> str:
-    """A database whose ``clock_timestamp()`` is the test's."""
-    server.query(f"CREATE TABLE model_clock AS SELECT {clock.now_s}::float8 AS now_s", database)
-    server.query(
-        "CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS "
-        "'SELECT to_timestamp(now_s) FROM public.model_clock'",
-        database,
-    )
-    clock.server = (server, database)
-    options = quote("-csearch_path=public,pg_catalog")
-    place = f"{USER}:{quote(PASSWORD, safe='')}@127.0.0.1:{server.port}"
-    return f"postgresql+psycopg://{place}/{database}?options={options}"
 
 
 @pytest.fixture
