@@ -29,6 +29,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from holdfast.assets.spark.past import key_at, state_at
     from holdfast.infra.errors import HoldfastError
     from holdfast.infra.kafka.errors import KafkaFailed
@@ -151,6 +152,10 @@ def __getattr__(name: str) -> Any:
     Raises:
         AttributeError: The package has no such public name.
     """
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("holdfast")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}; public names are {', '.join(__all__)}")

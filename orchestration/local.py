@@ -29,7 +29,6 @@ from holdfast.infra.local_ports import can_bind, free_port
 from holdfast.infra.process import end_group, end_process, group_members, is_running, start_mark
 from holdfast.infra.settings import PROJECT, Settings
 from holdfast.infra.waiting import wait_until
-from holdfast.orchestration.dagster_config import check_dagster_config
 from holdfast.orchestration.world import environment_of
 
 WEBSERVER, DAEMON = "webserver", "daemon"
@@ -139,6 +138,8 @@ def check_configuration(settings: Settings) -> Path:
         DagsterConfigInvalid: A file has an entry that Dagster refuses; names file and line.
         DagsterDatabaseAway: The database in ``dagster.yaml`` does not answer.
     """
+    from holdfast.orchestration.dagster_config import check_dagster_config  # Dagster takes a second to import
+
     home = prepare(settings)
     check_dagster_config(home, PROJECT / "workspace.yaml")
     return home

@@ -8,26 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.infra.database.registry import Registry
-from holdfast.infra.deploy.deployer import open_deployer
-from holdfast.infra.kafka.broker import running_broker
-from holdfast.infra.settings import Settings
-from holdfast.orchestration import local
 from holdfast.orchestration.commands.options import Json, command_settings, print_json
-from holdfast.orchestration.verbs import this_process
-from holdfast.orchestration.world import build_world, open_registry
-from holdfast.processors.lifecycle.plans.apply import is_free
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import observe
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, TOLD_S
-from holdfast.processors.registration import BrokenDefinition, load_processors
+
+if TYPE_CHECKING:
+    from holdfast.infra.database.registry import Registry
+    from holdfast.infra.settings import Settings
 
 
 def status(as_json: Json = False) -> None:
@@ -41,6 +36,12 @@ def status(as_json: Json = False) -> None:
 
 def describe(settings: Settings) -> dict[str, Any]:
     """The JSON document of ``holdfast status``: services, processors, incidents, adopted processors, applies."""
+    from holdfast.infra.deploy.deployer import open_deployer
+    from holdfast.infra.kafka.broker import running_broker
+    from holdfast.orchestration import local
+    from holdfast.orchestration.world import open_registry
+    from holdfast.processors.registration import BrokenDefinition, load_processors
+
     paths = settings.paths
     broker = running_broker(paths.kafka)
     pid = open_deployer(paths).pid()
@@ -73,6 +74,10 @@ def describe(settings: Settings) -> dict[str, Any]:
 
 
 def _describe_registry(document: dict[str, Any], settings: Settings, registry: Registry) -> None:
+    from holdfast.orchestration.verbs import this_process
+    from holdfast.orchestration.world import build_world
+    from holdfast.processors.lifecycle.plans.apply import is_free
+
     world = build_world(settings.paths, registry)
     limits = Limits(stuck_after_s=settings.stuck_after_s)
     for deployment in registry.deployments():
