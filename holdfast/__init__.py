@@ -151,6 +151,7 @@ def __getattr__(name: str) -> Any:
 
     Raises:
         AttributeError: The package has no such public name.
+        ExtraMissing: An extra is not installed whose libraries the name needs.
     """
     if name == "__version__":
         from importlib.metadata import version
@@ -159,7 +160,10 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}; public names are {', '.join(__all__)}")
-    value = getattr(importlib.import_module(home), name)
+    from holdfast.infra.installation import naming_extras
+
+    with naming_extras():
+        value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 

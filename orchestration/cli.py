@@ -16,6 +16,7 @@ from rich.markup import escape
 
 import holdfast
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.installation import naming_extras
 from holdfast.orchestration.commands.options import Json, command_settings, print_answer, print_json
 from holdfast.orchestration.lazy_commands import Lazy, lazy_group
 
@@ -94,10 +95,16 @@ def demo(
     keep: Annotated[bool, typer.Option(help="Leave everything running at the end.")] = False,
 ) -> None:
     """Process 336,776 real flights, kill a processor while it works, and verify every result."""
+    from holdfast.infra.machine import JAR_SETS, prepare
+    from holdfast.infra.sample_data.flights import flights_file
     from holdfast.infra.settings import load_settings
     from holdfast.orchestration.demo.run import run_demo
 
-    raise typer.Exit(run_demo(load_settings(), Console(), keep_running=keep, flights_per_second=flights_per_second))
+    settings, console = load_settings(), Console()
+    flights_file()  # what is missing is told before anything starts
+    with console.status("preparing this machine …"):
+        prepare(settings, JAR_SETS, lambda line: console.print(f"[dim]{escape(line)}[/]", highlight=False))
+    raise typer.Exit(run_demo(settings, console, keep_running=keep, flights_per_second=flights_per_second))
 
 
 @app.command()
@@ -160,7 +167,8 @@ def main(arguments: list[str] | None = None) -> int:
         # would ignore both.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        result = app(args=arguments, standalone_mode=False)
+        with naming_extras():
+            result = app(args=arguments, standalone_mode=False)
     except HoldfastError as error:
         if "--json" in (sys.argv[1:] if arguments is None else arguments):
             print_json({"error": error.as_dict()})
@@ -188,6 +196,7 @@ def _start(settings: Settings, console: Console, port: int | None) -> list[tuple
     from holdfast.infra.kafka.broker import embedded_broker, running_broker
     from holdfast.infra.kafka.client import client_config
     from holdfast.infra.kafka.topics import Topics
+    from holdfast.infra.machine import prepare
     from holdfast.infra.settings import WARM
     from holdfast.infra.spark.server import start_server
     from holdfast.orchestration import local
@@ -205,6 +214,7 @@ def _start(settings: Settings, console: Console, port: int | None) -> list[tuple
             Topics(settings.kafka.bootstrap_servers, client_config(settings), timeout_s=10.0).ping()
             started.append(("kafka", settings.kafka.bootstrap_servers))
         else:
+            prepare(settings, ("broker",), lambda line: spinner.update(escape(line)))
             broker = running_broker(settings.paths.kafka) or embedded_broker(settings).start()
             started.append(("kafka", broker.bootstrap))
         spinner.update("migrating the registry …")

@@ -27,10 +27,12 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.files import locked, replace_text
 from holdfast.infra.local_ports import can_bind, free_port
 from holdfast.infra.process import end_group, end_process, group_members, is_running, start_mark
-from holdfast.infra.settings import PROJECT, Settings
+from holdfast.infra.settings import IMPORT_ROOT, Settings
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.world import environment_of
 
+#: What webserver and daemon load.
+WORKSPACE = IMPORT_ROOT / "holdfast" / "workspace.yaml"
 WEBSERVER, DAEMON = "webserver", "daemon"
 #: Dagster's usual port; a free port is used when it is taken.
 PORT = 3000
@@ -141,7 +143,7 @@ def check_configuration(settings: Settings) -> Path:
     from holdfast.orchestration.dagster_config import check_dagster_config  # Dagster takes a second to import
 
     home = prepare(settings)
-    check_dagster_config(home, PROJECT / "workspace.yaml")
+    check_dagster_config(home, WORKSPACE)
     return home
 
 
@@ -150,7 +152,7 @@ def _launch(settings: Settings, name: str, command: list[str], url: str = "") ->
     executable = Path(sys.executable).parent / command[0]
     with _log(settings, name).open("ab") as log:
         process = subprocess.Popen(
-            [str(executable), *command[1:], "-w", str(PROJECT / "workspace.yaml")],
+            [str(executable), *command[1:], "-w", str(WORKSPACE)],
             cwd=home,  # Dagster imports from its working directory: our folders must not hide packages of a user
             env={**os.environ, **environment_of(settings), "DAGSTER_HOME": str(home), "PYTHONUNBUFFERED": "1"},
             stdin=subprocess.DEVNULL,

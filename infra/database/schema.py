@@ -25,6 +25,7 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from holdfast.infra.database.errors import RegistryNewerThanCode, RegistryUnavailable
 from holdfast.infra.files import locked
+from holdfast.infra.installation import missing_in
 from holdfast.infra.waiting import wait_until
 
 #: Execution option of connections that write.
@@ -54,6 +55,8 @@ def open_engine(url: str) -> Engine:
             arguments["connect_args"] = {"timeout": BUSY_TIMEOUT_S, "check_same_thread": False}
         engine = create_engine(parsed, **arguments)
     except (ArgumentError, NoSuchModuleError, ImportError) as unusable:
+        if (missing := missing_in(unusable)) is not None:
+            raise missing from unusable
         raise RegistryUnavailable(
             f"The registry's URL can't be used: {_without_password(url, str(unusable))}.",
             action="Set `HOLDFAST_REGISTRY_URL` to `sqlite:///<file>` or "

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from holdfast.infra.installation import missing_in
 from holdfast.infra.storage.errors import ObjectMissing, StorageFailed, StorageUnusable
 
 #: Size of one read or write, bytes.
@@ -79,6 +80,8 @@ class FsspecObjects:
         try:
             files, root = fsspec.url_to_fs(self._url, **self._given)
         except Exception as failure:
+            if (missing := missing_in(failure)) is not None:
+                raise missing from failure
             raise StorageUnusable(
                 f"The checkpoint store {self.shown} can't be used: {_text_of(failure)}.",
                 action="Correct `HOLDFAST_CHECKPOINTS__URL` and `__OPTIONS`, or install the driver.",
