@@ -112,9 +112,6 @@ def up(
     port: Annotated[
         int | None, typer.Option(min=1024, max=65535, help="Port of Dagster's UI. Default: 3000, or a free port.")
     ] = None,
-    host: Annotated[
-        str, typer.Option(help="Address of Dagster's UI, which asks for no password: keep it within a container.")
-    ] = "127.0.0.1",
     as_json: Json = False,
 ) -> None:
     """Start broker, registry, supervisor and Dagster in the background."""
@@ -122,7 +119,7 @@ def up(
 
     settings = command_settings()
     console = Console(stderr=as_json)
-    started = _start(settings, console, port, host)
+    started = _start(settings, console, port)
     if as_json:
         print_json(dict(started))
     else:
@@ -193,7 +190,7 @@ def main(arguments: list[str] | None = None) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _start(settings: Settings, console: Console, port: int | None, host: str) -> list[tuple[str, str]]:
+def _start(settings: Settings, console: Console, port: int | None) -> list[tuple[str, str]]:
     """Start every service that does not run; returns (name, address) of each, and of broken definitions."""
     from holdfast.infra.deploy.deployer import open_deployer
     from holdfast.infra.kafka.broker import embedded_broker, running_broker
@@ -231,7 +228,7 @@ def _start(settings: Settings, console: Console, port: int | None, host: str) ->
         spinner.update("starting Dagster's daemon …")
         started.append(("daemon", local.start_daemon(settings)))
         spinner.update("starting Dagster's webserver …")
-        started.append(("dagster", local.start_webserver(settings, port=port, host=host)))
+        started.append(("dagster", local.start_webserver(settings, port=port)))
     return started
 
 

@@ -28,7 +28,6 @@ LOOK_EVERY_S = 10.0
 def main(arguments: list[str] | None = None) -> int:
     """Run until a signal; returns the exit code of ``up`` when it fails, else that of ``down``."""
     parser = argparse.ArgumentParser(prog="python -m holdfast.orchestration.foreground", description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1", help="address of Dagster's UI, which asks for no password")
     parser.add_argument("--port", type=int, default=3000, help="port of Dagster's UI")
     parser.add_argument(
         "--production", action="store_true", help="Dagster's runs and events on Postgres (DAGSTER_POSTGRES_*)"
@@ -40,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     paths = load_settings().paths
     if given.production:
         _configure(paths)
-    code = holdfast(["up", "--host", given.host, "--port", str(given.port)])
+    code = holdfast(["up", "--port", str(given.port)])
     if code == 0:
         follow(paths, lambda: ended.wait(LOOK_EVERY_S))
     return holdfast(["down"]) or code

@@ -3,8 +3,7 @@
 Each is a process of its own with a file below the home folder that names it.
 
 Invariants:
-    - Both processes outlive the process that starts them. They listen on loopback only, unless the webserver is started
-      with another address.
+    - Both processes outlive the process that starts them, and listen on loopback only.
     - Both are ended by process id and start time, never by name, together with all processes that they started: code
       servers, runs, and the ``tail`` of a run's output.
     - Starting a running process is no error, and neither is stopping one that does not run.
@@ -37,7 +36,6 @@ WORKSPACE = IMPORT_ROOT / "holdfast" / "workspace.yaml"
 WEBSERVER, DAEMON = "webserver", "daemon"
 #: Dagster's usual port; a free port is used when it is taken.
 PORT = 3000
-LOOPBACK = "127.0.0.1"
 _POLL_EVERY_S = 0.1
 #: Time limits to stop: for the process itself, then for the processes that it started, seconds.
 _STOP_S = 20.0
@@ -96,13 +94,10 @@ def start_daemon(settings: Settings, timeout_s: float = 90.0) -> str:
     return f"Dagster's daemon, process {process.pid}"
 
 
-def start_webserver(
-    settings: Settings, *, port: int | None = None, host: str = LOOPBACK, timeout_s: float = 90.0
-) -> str:
+def start_webserver(settings: Settings, *, port: int | None = None, timeout_s: float = 90.0) -> str:
     """Start the webserver unless it runs, and wait until it has loaded the definitions; returns its URL.
 
-    Without ``port`` the port is 3000, or a free port when 3000 is taken. The webserver asks for no password, so another
-    ``host`` than loopback is for a network in which everyone may operate the processors, as that of a container.
+    Without ``port`` the port is 3000, or a free port when 3000 is taken.
 
     Raises:
         DagsterDidNotStart: The webserver ended, or did not answer in time.
@@ -115,8 +110,8 @@ def start_webserver(
     # locked from the choice of a port until the webserver listens, so two installations never share a port
     with locked(settings.cache / "webserver-port.lock"):
         chosen = port or (PORT if can_bind(PORT) else free_port())
-        url = f"http://{LOOPBACK}:{chosen}"
-        process = _launch(settings, WEBSERVER, ["dagster-webserver", "-h", host, "-p", str(chosen)], url)
+        url = f"http://127.0.0.1:{chosen}"
+        process = _launch(settings, WEBSERVER, ["dagster-webserver", "-h", "127.0.0.1", "-p", str(chosen)], url)
         _await_ready(settings, WEBSERVER, process, lambda: _webserver_ready(url), timeout_s)
     return url
 

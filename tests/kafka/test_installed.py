@@ -177,7 +177,7 @@ def test_the_container_of_the_platform_runs_as_a_process(wheel: Path, tmp_path: 
     port = str(free_port())
     environment = outside(tmp_path / "home", HOLDFAST_CACHE=str(load_settings().cache))
     environment["PATH"] = f"{programs}{os.pathsep}{environment['PATH']}"
-    here = [word.replace("0.0.0.0", "127.0.0.1").replace("3000", port) for word in command]
+    here = [word.replace("3000", port) for word in command]
     probe = [word.replace("3000", port) for word in check]
     log = tmp_path / "log"
     with running(here, environment, tmp_path) as platform:
