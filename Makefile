@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Each file goes to one test process. Tests of real parts wait for about half of their time: three processes fill two cores.
 PYTEST = $(BIN)/python -m pytest tests --dist loadfile --no-loadscope-reorder --numprocesses
 
-.PHONY: help setup demo ui ui-stop quick test test-thorough bill advisories test-simulation fuzz drills endurance lint bench lock clean
+.PHONY: help setup demo ui ui-stop quick quick-on test test-thorough bill advisories test-simulation fuzz drills endurance lint bench lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -23,6 +23,9 @@ ui-stop: setup ## stop what `make ui` started
 
 quick: lint ## lint, and tests without real parts, before each commit
 	@$(PYTEST) 2 --tier quick
+
+quick-on: ## quick tests on another Python, as PYTHON=python3.13
+	@$(BIN)/python -m tests.another_python $(PYTHON) $(if $(LOWEST),--lowest)
 
 test: ## each suite on real parts, 15 minutes, before each merge
 	@$(PYTHON) -m holdfast.infra.bootstrap --browser --all-jars

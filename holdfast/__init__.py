@@ -29,6 +29,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    __version__: str
     from holdfast.assets.spark.past import key_at, state_at
     from holdfast.infra.errors import HoldfastError
     from holdfast.infra.kafka.errors import KafkaFailed
@@ -150,11 +151,19 @@ def __getattr__(name: str) -> Any:
 
     Raises:
         AttributeError: The package has no such public name.
+        ExtraMissing: An extra is not installed whose libraries the name needs.
     """
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("holdfast")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}; public names are {', '.join(__all__)}")
-    value = getattr(importlib.import_module(home), name)
+    from holdfast.infra.installation import naming_extras
+
+    with naming_extras():
+        value = getattr(importlib.import_module(home), name)
     globals()[name] = value
     return value
 

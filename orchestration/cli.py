@@ -8,49 +8,91 @@ from __future__ import annotations
 
 import signal
 import sys
-from importlib.metadata import PackageNotFoundError, version
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
-from holdfast.infra.deploy.deployer import open_deployer
+import holdfast
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from holdfast.infra.kafka.broker import embedded_broker, running_broker
-from holdfast.infra.kafka.client import client_config
-from holdfast.infra.kafka.topics import Topics
-from holdfast.infra.settings import WARM, Settings
-from holdfast.infra.spark.server import start_server, stop_server
-from holdfast.orchestration import local
-from holdfast.orchestration.commands.audit import audit
-from holdfast.orchestration.commands.incidents import incidents
-from holdfast.orchestration.commands.logs import logs
+from holdfast.infra.installation import naming_extras
 from holdfast.orchestration.commands.options import Json, command_settings, print_answer, print_json
-from holdfast.orchestration.commands.orphans import add_orphans
-from holdfast.orchestration.commands.rehearse import rehearse
-from holdfast.orchestration.commands.spark import spark, warehouse
-from holdfast.orchestration.commands.status import print_services, status
-from holdfast.orchestration.commands.top import top
-from holdfast.orchestration.commands.verbs import add_verbs
-from holdfast.orchestration.commands.webserver import add_webserver
-from holdfast.orchestration.world import open_registry
-from holdfast.processors.registration import BrokenDefinition, load_processors
+from holdfast.orchestration.lazy_commands import Lazy, lazy_group
 
+if TYPE_CHECKING:
+    from holdfast.infra.settings import Settings
+
+_COMMANDS = "holdfast.orchestration.commands"
+_LAZIES = (
+    Lazy(
+        "audit",
+        f"{_COMMANDS}.audit:audit",
+        "Compare state with its changelog, key by key at the same offset. Exit code 1: they differ.",
+    ),
+    Lazy("logs", f"{_COMMANDS}.logs:logs", "Print the last lines of a processor's log."),
+    Lazy("status", f"{_COMMANDS}.status:status", "Show services, processors, open incidents and open applies."),
+    Lazy(
+        "top",
+        f"{_COMMANDS}.top:top",
+        "Watch state, phase, lag, rate and restore progress of processors; processors in trouble come first.",
+    ),
+    Lazy(
+        "rehearse",
+        f"{_COMMANDS}.rehearse:rehearse",
+        "Restore one partition into a scratch folder, time it, and compare it with the worker. Exit code 1: it failed.",
+    ),
+    Lazy(
+        "orphans",
+        f"{_COMMANDS}.orphans:orphans",
+        "List topics, groups, local state, checkpoints and tables that no registered store owns.",
+    ),
+    Lazy(
+        "plan",
+        f"{_COMMANDS}.verbs:make_plan",
+        "List the stages of a verb; change nothing. Exit codes: 0 nothing to do, 2 changes pending, 3 refused.",
+    ),
+    Lazy(
+        "explain",
+        f"{_COMMANDS}.verbs:make_explain",
+        "Explain a verb: its stages, its effects and how to undo it. Exit codes: 0 nothing to do, 2 changes pending, "
+        "3 refused.",
+    ),
+    Lazy("apply", f"{_COMMANDS}.verbs:make_apply", "Carry out a verb; list, resume and abandon applies."),
+    Lazy("registry", f"{_COMMANDS}.verbs:make_registry", "Correct the registry."),
+    Lazy("incidents", f"{_COMMANDS}.incidents:incidents", "List, show, acknowledge and retry incidents."),
+    Lazy("spark", f"{_COMMANDS}.spark:spark", "A Spark process on this machine that stays warm between runs."),
+    Lazy("warehouse", f"{_COMMANDS}.spark:warehouse", "The catalog of the warehouse's tables."),
+    Lazy(
+        "webserver",
+        f"{_COMMANDS}.webserver:webserver",
+        "Serve Dagster's UI in the foreground, behind checks of host, origin and token; takes dagster-webserver's "
+        "options.",
+        foreign_options=True,
+    ),
+)
 app = typer.Typer(
     name="holdfast",
+    cls=lazy_group(*_LAZIES),
     help="Deploy, check, recover and change the state of stateful Kafka processors.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-add_verbs(app)
-for command in (audit, logs, status, top, rehearse):
-    app.command()(command)
-app.add_typer(incidents, name="incidents")
-add_orphans(app)
-add_webserver(app)
-app.add_typer(spark, name="spark")
-app.add_typer(warehouse, name="warehouse")
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"holdfast {holdfast.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of every command line."""
 
 
 @app.command()
@@ -60,9 +102,15 @@ def demo(
     keep: Annotated[bool, typer.Option(help="Leave everything running at the end.")] = False,
 ) -> None:
     """Process 336,776 real flights, kill a processor while it works, and verify every result."""
+    from holdfast.infra.machine import JAR_SETS, prepare
+    from holdfast.infra.sample_data.flights import flights_file
     from holdfast.orchestration.demo.run import run_demo
 
-    raise typer.Exit(run_demo(command_settings(), Console(), keep_running=keep, flights_per_second=flights_per_second))
+    settings, console = command_settings(), Console()
+    flights_file()  # what is missing is told before anything starts
+    with console.status("preparing this machine …"):
+        prepare(settings, JAR_SETS, lambda line: console.print(f"[dim]{escape(line)}[/]", highlight=False))
+    raise typer.Exit(run_demo(settings, console, keep_running=keep, flights_per_second=flights_per_second))
 
 
 @app.command()
@@ -73,6 +121,8 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start broker, registry, supervisor and Dagster in the background."""
+    from holdfast.orchestration.commands.status import print_services
+
     settings = command_settings()
     console = Console(stderr=as_json)
     started = _start(settings, console, port)
@@ -86,6 +136,11 @@ def up(
 @app.command()
 def down(as_json: Json = False) -> None:
     """Stop everything that `holdfast up` and deployments started from this home folder."""
+    from holdfast.infra.deploy.deployer import open_deployer
+    from holdfast.infra.kafka.broker import embedded_broker, running_broker
+    from holdfast.infra.spark.server import stop_server
+    from holdfast.orchestration import local
+
     settings = command_settings()
     stopped = []
     if local.stop(settings, local.WEBSERVER):
@@ -108,10 +163,7 @@ def down(as_json: Json = False) -> None:
 @app.command(name="version")
 def show_version() -> None:
     """Print the installed version."""
-    try:
-        typer.echo(version("holdfast"))
-    except PackageNotFoundError:
-        typer.echo("not installed")
+    typer.echo(holdfast.__version__)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -121,7 +173,8 @@ def main(arguments: list[str] | None = None) -> int:
         # would ignore both.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        result = app(args=arguments, standalone_mode=False)
+        with naming_extras():
+            result = app(args=arguments, standalone_mode=False)
     except HoldfastError as error:
         if "--json" in (sys.argv[1:] if arguments is None else arguments):
             print_json({"error": error.as_dict()})
@@ -145,6 +198,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _start(settings: Settings, console: Console, port: int | None) -> list[tuple[str, str]]:
     """Start every service that does not run; returns (name, address) of each, and of broken definitions."""
+    from holdfast.infra.deploy.deployer import open_deployer
+    from holdfast.infra.kafka.broker import embedded_broker, running_broker
+    from holdfast.infra.kafka.client import client_config
+    from holdfast.infra.kafka.topics import Topics
+    from holdfast.infra.machine import prepare
+    from holdfast.infra.settings import WARM
+    from holdfast.infra.spark.server import start_server
+    from holdfast.orchestration import local
+    from holdfast.orchestration.world import open_registry
+    from holdfast.processors.registration import BrokenDefinition, load_processors
+
     started = [
         ("broken", f"{broken.target}: {broken.error.splitlines()[-1]}")
         for broken in load_processors(settings)
@@ -156,6 +220,7 @@ def _start(settings: Settings, console: Console, port: int | None) -> list[tuple
             Topics(settings.kafka.bootstrap_servers, client_config(settings), timeout_s=10.0).ping()
             started.append(("kafka", settings.kafka.bootstrap_servers))
         else:
+            prepare(settings, ("broker",), lambda line: spinner.update(escape(line)))
             broker = running_broker(settings.paths.kafka) or embedded_broker(settings).find_or_start()
             started.append(("kafka", broker.bootstrap))
         spinner.update("migrating the registry …")

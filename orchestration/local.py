@@ -43,11 +43,12 @@ from holdfast.infra.process import (
     recorded_runs,
     start_mark,
 )
-from holdfast.infra.settings import PROJECT, Settings
+from holdfast.infra.settings import IMPORT_ROOT, Settings
 from holdfast.infra.waiting import wait_until
-from holdfast.orchestration.dagster_config import check_dagster_config
 from holdfast.orchestration.world import environment_of
 
+#: What webserver and daemon load.
+WORKSPACE = IMPORT_ROOT / "holdfast" / "workspace.yaml"
 WEBSERVER, DAEMON = "webserver", "daemon"
 #: Dagster's usual port; a free port is used when it is taken.
 PORT = 3000
@@ -170,8 +171,10 @@ def check_configuration(settings: Settings) -> Path:
         DagsterConfigInvalid: A file has an entry that Dagster refuses; names file and line.
         DagsterDatabaseAway: The database in ``dagster.yaml`` does not answer.
     """
+    from holdfast.orchestration.dagster_config import check_dagster_config  # Dagster takes a second to import
+
     home = prepare(settings)
-    check_dagster_config(home, PROJECT / "workspace.yaml")
+    check_dagster_config(home, WORKSPACE)
     return home
 
 
@@ -197,7 +200,7 @@ def _launch(
     home = check_configuration(settings)
     with _log(settings, name).open("ab") as log:
         process = subprocess.Popen(
-            [*command, "-w", str(PROJECT / "workspace.yaml")],
+            [*command, "-w", str(WORKSPACE)],
             cwd=home,  # Dagster imports from its working directory: our folders must not hide packages of a user
             env={
                 **os.environ,

@@ -17,7 +17,7 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
-from holdfast.infra.settings import PROJECT, MaintenanceSettings, load_settings
+from holdfast.infra.settings import MaintenanceSettings, load_settings
 from holdfast.orchestration.verbs import Verbs
 from holdfast.orchestration.world import build_world, environment_of, open_registry
 from holdfast.processors.lifecycle.ports import World
@@ -88,7 +88,7 @@ class LifecycleResource(RegistryResource):
 
     @property
     def project(self) -> Path:
-        return PROJECT
+        return load_settings().project
 
     @property
     def restore_target_s(self) -> float:

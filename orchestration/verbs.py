@@ -33,7 +33,7 @@ from holdfast.infra.holders import is_gone, new_holder
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.privacy import private_files
-from holdfast.infra.settings import PROJECT, Settings
+from holdfast.infra.settings import Settings
 from holdfast.orchestration.world import build_world, environment_of, newest_logged, open_registry
 from holdfast.processors.audits.stores import StoreAudit, audit_stores, checkpoint_manifests, store_partitions
 from holdfast.processors.audits.tables import subject_of, tabled
@@ -386,7 +386,10 @@ class _Machine:
 
     settings: Settings
     world: World
-    project: Path = PROJECT
+
+    @property
+    def project(self) -> Path:
+        return self.settings.project
 
     def environment(self) -> dict[str, str]:
         return environment_of(self.settings)

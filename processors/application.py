@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import structlog
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.client import bootstrap_servers, client_config
-from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.log import configure_logging
 from holdfast.infra.privacy import private_files
@@ -52,6 +50,7 @@ from holdfast.processors.signals import stop_on_signals
 
 if TYPE_CHECKING:
     from holdfast.infra.kafka.cluster import KafkaCluster
+    from holdfast.infra.settings import Settings
     from holdfast.processors.engine.checkpoints.ports import Storage
     from holdfast.processors.engine.runtime.assignment import Assignment
     from holdfast.processors.engine.runtime.failures import OnProcessingError
@@ -265,6 +264,7 @@ class Application:
 
     def cluster(self, settings: Settings) -> KafkaCluster:
         """The application's Kafka cluster, with the application's client settings."""
+        from holdfast.infra.kafka.client import bootstrap_servers, client_config
         from holdfast.infra.kafka.cluster import KafkaCluster
 
         memory = self._memory(settings)
@@ -299,6 +299,7 @@ class Application:
             databases: Databases of the local state; None opens those of ``state_backend``.
             storage: The checkpoint store; None takes the settings.
         """
+        from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
         from holdfast.processors.engine.checkpoints.keeper import open_keeper
         from holdfast.processors.engine.runtime.assignment import Assignment
         from holdfast.processors.engine.state.folder import StateFolder
@@ -387,6 +388,7 @@ class Application:
         slate.finish()
 
     def _settings(self) -> Settings:
+
         settings = load_settings()
         if self._log_level is not None:
             configure_logging(self._log_level.upper(), settings.log_format)
@@ -406,13 +408,10 @@ class Application:
         from holdfast.processors.engine.runtime.loop import Worker
         from holdfast.processors.engine.runtime.same_changelogs import SameChangelogs
 
+        rejects = self._dead_letter_topic
+        limit = options.record_bytes_max.get(rejects or "", UNLIMITED)
         failures = FailurePolicy(
-            self._dead_letter_topic,
-            self._on_processing_error,
-            self.consumer_group,
-            topology.code_version,
-            options.record_bytes_max.get(self._dead_letter_topic or "", UNLIMITED),
-            options.record_times,
+            rejects, self._on_processing_error, self.consumer_group, topology.code_version, limit, options.record_times
         )
         name = transactional_id(self.consumer_group, folder.id, folder.slot)
         worker = Worker(topology, self._frames, cluster, options, failures, assignment, name, COMMANDS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.infra.kafka.producer import TRANSACTION_S
 from holdfast.processors.arguments import ApplicationInvalid, Guarantee, at_least
 from holdfast.processors.engine.runtime.commit_pace import Bounds
 
@@ -36,6 +35,8 @@ def commit_bounds(longest: float | None, shortest: float | None, guarantee: Guar
             expected=longest,
         )
     if guarantee == "exactly-once" and longest > COMMIT_INTERVAL_MAX_S:
+        from holdfast.infra.kafka.producer import TRANSACTION_S
+
         raise ApplicationInvalid(
             f"commit_interval is {longest:g} s, expected at most {COMMIT_INTERVAL_MAX_S:g} s: the broker aborts a "
             f"transaction after {TRANSACTION_S:g} s.",

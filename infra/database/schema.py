@@ -32,6 +32,7 @@ from holdfast.infra.database import locks
 from holdfast.infra.database.errors import RegistryNewerThanCode, RegistryUnavailable
 from holdfast.infra.database.leases import STEADY_S
 from holdfast.infra.files import locked
+from holdfast.infra.installation import missing_in
 from holdfast.infra.masking import shown_url
 from holdfast.infra.waiting import wait_until
 
@@ -59,6 +60,8 @@ def open_engine(url: str, steady_s: Callable[[], float] = time.monotonic) -> Eng
             arguments["connect_args"] = {"timeout": locks.BUSY_TIMEOUT_S, "check_same_thread": False}
         engine = create_engine(parsed, **arguments)
     except (ArgumentError, NoSuchModuleError, ImportError) as unusable:
+        if (missing := missing_in(unusable)) is not None:
+            raise missing from unusable
         raise RegistryUnavailable(
             f"The registry's URL can't be used: {_without_password(url, str(unusable))}.",
             action="Set `HOLDFAST_REGISTRY_URL` to `sqlite:///<file>` or "

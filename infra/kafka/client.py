@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -15,7 +15,9 @@ from confluent_kafka.admin import AdminClient
 from holdfast.infra.kafka.errors import BrokerUnreachable, ClientSettingsInvalid
 from holdfast.infra.kafka.records import ClientConfig
 from holdfast.infra.masking import masked
-from holdfast.infra.settings import Settings
+
+if TYPE_CHECKING:
+    from holdfast.infra.settings import Settings
 
 _log = structlog.get_logger("kafka.client")
 

@@ -15,6 +15,7 @@ from typing import Any, overload
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from holdfast.infra.installation import install_line
 from holdfast.infra.kafka.client import AWAY, library_logger
 from holdfast.infra.kafka.errors import (
     READS_ON,
@@ -129,7 +130,7 @@ def _metadata(metadata: GroupMetadata) -> bytes:
     if not isinstance(metadata, bytes) or not metadata.startswith(_METADATA_MAGIC):
         raise KafkaFailed(
             "The installed confluent-kafka serialises group metadata in a format that Holdfast does not know.",
-            action="Install the confluent-kafka of `requirements.lock`: run `make setup`.",
+            action=f"Install the confluent-kafka of `requirements.lock`: run `{install_line()}`.",
             seen=repr(metadata)[:60],
         )
     return metadata[len(_METADATA_MAGIC) :]

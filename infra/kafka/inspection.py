@@ -19,7 +19,14 @@ from typing import Any, Literal, TypeVar
 from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable, KafkaFailed
 from holdfast.infra.kafka.hanging_transactions import MAX_TIMEOUT_S, OpenTransaction
 from holdfast.infra.kafka.inspection_settings import admin_settings, quiet_library
-from holdfast.infra.kafka.records import ClientConfig, LeftOpen, Partition, ProducerStanding
+from holdfast.infra.kafka.records import (
+    LOADS_SUFFIX,
+    WORKERS_PREFIX,
+    ClientConfig,
+    LeftOpen,
+    Partition,
+    ProducerStanding,
+)
 from holdfast.infra.kafka.rights import Right, principal_of, refused
 from holdfast.infra.waiting import retry
 
@@ -27,9 +34,6 @@ Answer = TypeVar("Answer")
 
 #: How long one request may take, seconds.
 REQUEST_TIMEOUT_S = 20.0
-
-#: Begin of the transactional ids of workers; those of loads from the warehouse have this begin and this end.
-WORKERS_PREFIX, LOADS_SUFFIX = "holdfast-", "-load"
 
 _OVER = frozenset({"Empty", "CompleteCommit", "CompleteAbort", "Dead"})
 _STATES: dict[str, Literal["open", "committed", "aborted", "none"]] = {

@@ -112,5 +112,7 @@ class Member:
         return f"host {self.host}, client id {self.client_id}"
 
 
+#: Begin of the transactional ids of workers; those of loads from the warehouse have this begin and this end.
+WORKERS_PREFIX, LOADS_SUFFIX = "holdfast-", "-load"
 #: Group metadata of the client library; only ``infra.kafka.consumer`` reads inside.
 GroupMetadata = Any

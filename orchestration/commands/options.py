@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.infra.log import configure_logging
-from holdfast.infra.privacy import keep_private
-from holdfast.infra.settings import Settings, load_settings
+if TYPE_CHECKING:
+    from holdfast.infra.settings import Settings
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Processor = Annotated[str, typer.Argument(help="Name of the processor.", show_default=False)]
@@ -23,6 +22,11 @@ Who = Annotated[str | None, typer.Option(help="Name to record for this change. D
 
 def command_settings(log_level: str = "WARNING") -> Settings:
     """The settings of this process, whose files are private; log events below ``log_level`` are not printed."""
+    # The first need of settings, logging and their libraries: `holdfast --help` loads none of them.
+    from holdfast.infra.log import configure_logging
+    from holdfast.infra.privacy import keep_private
+    from holdfast.infra.settings import load_settings
+
     settings = load_settings()
     configure_logging(log_level, settings.log_format)
     keep_private(settings)

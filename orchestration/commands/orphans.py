@@ -5,23 +5,18 @@ The verb ``clean`` archives and deletes them, and ``put-back`` recreates a delet
 
 from __future__ import annotations
 
-import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from holdfast.orchestration.commands.options import Json, command_settings, print_json
-from holdfast.orchestration.verbs import open_verbs
-from holdfast.processors.lifecycle.verbs.clean import as_document
-
-
-def add_orphans(app: typer.Typer) -> None:
-    """Add ``orphans`` to the command line."""
-    app.command("orphans")(orphans)
 
 
 def orphans(as_json: Json = False) -> None:
     """List topics, groups, local state, checkpoints and tables that no registered store owns."""
+    from holdfast.orchestration.verbs import open_verbs
+    from holdfast.processors.lifecycle.verbs.clean import as_document
+
     with open_verbs(command_settings()) as verbs:
         facts = verbs.orphans()
     rows = [as_document(each, facts) for each in facts.subjects]

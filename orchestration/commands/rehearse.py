@@ -9,21 +9,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
-from holdfast.infra.kafka.client import bootstrap_servers, client_config
-from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.orchestration.commands.options import Json, command_settings, print_json
-from holdfast.orchestration.world import build_world, open_registry
-from holdfast.processors.engine.state.rocksdb import RocksDatabases
-from holdfast.processors.lifecycle.health.rehearsal import RehearsalImpossible, Rehearsals, as_document, choose, judge
 from holdfast.processors.lifecycle.ports import now_utc
-from holdfast.processors.registration import find_processor
-
-
-class NothingToRehearse(RehearsalImpossible):
-    """No running worker to compare a restore with."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 def rehearse(
@@ -32,6 +19,13 @@ def rehearse(
     as_json: Json = False,
 ) -> None:
     """Restore one partition into a scratch folder, time it, and compare it with the worker. Exit code 1: it failed."""
+    from holdfast.infra.kafka.client import bootstrap_servers, client_config
+    from holdfast.infra.kafka.cluster import KafkaCluster
+    from holdfast.orchestration.world import build_world, open_registry
+    from holdfast.processors.engine.state.rocksdb import RocksDatabases
+    from holdfast.processors.lifecycle.health.rehearsal import NothingToRehearse, Rehearsals, as_document, choose, judge
+    from holdfast.processors.registration import find_processor
+
     settings = command_settings()
     if processor is not None:
         find_processor(settings, processor)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import typer
 from rich.console import Console
 
-from holdfast.infra.spark.server import find_server, start_server, stop_server
 from holdfast.orchestration.commands.options import Json, command_settings, print_answer, print_json
 
 spark = typer.Typer(help="A Spark process on this machine that stays warm between runs.", no_args_is_help=True)
@@ -16,6 +15,8 @@ warehouse.callback()(lambda: None)  # otherwise typer makes the only command the
 @spark.command()
 def start(as_json: Json = False) -> None:
     """Start a warm Spark unless one runs. Runs use it when `HOLDFAST_SPARK__MASTER` is `warm`."""
+    from holdfast.infra.spark.server import start_server
+
     settings = command_settings()
     with Console(stderr=True).status("starting Spark …"):
         server = start_server(settings)
@@ -26,6 +27,8 @@ def start(as_json: Json = False) -> None:
 @spark.command()
 def stop(as_json: Json = False) -> None:
     """Stop the warm Spark."""
+    from holdfast.infra.spark.server import stop_server
+
     stopped = stop_server(command_settings())
     print_answer({"stopped": stopped}, "Stopped." if stopped else "No warm Spark was running.", as_json=as_json)
 
@@ -33,6 +36,8 @@ def stop(as_json: Json = False) -> None:
 @spark.command()
 def status(as_json: Json = False) -> None:
     """Show whether a warm Spark runs. Exit code 1: none runs."""
+    from holdfast.infra.spark.server import find_server
+
     server = find_server(command_settings())
     if server is None:
         print_answer(None, "No warm Spark runs.", as_json=as_json)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import closing
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -29,7 +29,10 @@ from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import observe
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, TOLD_S
-from holdfast.processors.registration import BrokenDefinition, load_processors
+
+if TYPE_CHECKING:
+    from holdfast.infra.database.registry import Registry
+    from holdfast.infra.settings import Settings
 
 
 def status(
@@ -52,6 +55,8 @@ def status(
 
 def describe(settings: Settings) -> dict[str, Any]:
     """The JSON document of ``holdfast status``: services, processors, incidents, adopted processors, applies."""
+    from holdfast.processors.registration import BrokenDefinition, load_processors
+
     paths = settings.paths
     broker = running_broker(paths.kafka)
     pid = open_deployer(paths).pid()
@@ -118,6 +123,7 @@ def _print_sizes(document: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _describe_registry(document: dict[str, Any], settings: Settings, registry: Registry) -> None:
+
     world = build_world(settings.paths, registry)
     limits = Limits(stuck_after_s=settings.stuck_after_s)
     for deployment in registry.deployments():

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console, Group, RenderableType
@@ -22,17 +22,18 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.infra.database.records import Incident
-from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.settings import Settings
 from holdfast.orchestration.commands.options import command_settings
-from holdfast.orchestration.world import build_world, open_registry
 from holdfast.processors.engine.serving.status import ProcessorStatus, TaskStatus
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
-from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import Observation, observe
+
+if TYPE_CHECKING:
+    from holdfast.infra.database.records import Incident
+    from holdfast.infra.database.registry import Registry
+    from holdfast.infra.settings import Settings
+    from holdfast.processors.lifecycle.ports import World
 
 #: Seconds between the first look, which only starts the rates, and the first look that is printed.
 _FIRST_S = 1.0
@@ -105,6 +106,8 @@ def top(
 
 
 def _looks(settings: Settings, only: Sequence[str], every_s: float, count: int | None) -> Iterator[Look]:
+    from holdfast.orchestration.world import build_world, open_registry
+
     if settings.registry_url is None and not settings.paths.registry.exists():
         yield Look((), (), {})
         return

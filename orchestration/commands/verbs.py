@@ -22,7 +22,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -31,39 +31,52 @@ from rich.table import Table
 
 from holdfast.orchestration.commands.options import Json, Who, command_settings, print_answer, print_json, print_rows
 from holdfast.orchestration.commands.requests import VERBS, adopt
-from holdfast.orchestration.verbs import Verbs, open_verbs
-from holdfast.processors.lifecycle.plans.apply import Applied
 from holdfast.processors.lifecycle.plans.explanation import explain, size_and_time
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused, as_document
 from holdfast.processors.lifecycle.plans.requests import Request
 
+if TYPE_CHECKING:
+    from holdfast.orchestration.verbs import Verbs
+    from holdfast.processors.lifecycle.plans.apply import Applied
+
 NOTHING_TO_DO, CHANGES_PENDING, REFUSED = 0, 2, 3
+_CODES = "Exit codes: 0 nothing to do, 2 changes pending, 3 refused."
 
 ApplyNumber = Annotated[int, typer.Argument(help="Number of the apply, as in `holdfast apply list`.")]
 
 
-def add_verbs(app: typer.Typer) -> None:
-    """Add ``plan``, ``explain`` and ``apply`` with all verbs to the command line."""
-    codes = "Exit codes: 0 nothing to do, 2 changes pending, 3 refused."
-    planning = typer.Typer(no_args_is_help=True, help=f"List the stages of a verb; change nothing. {codes}")
-    explaining = typer.Typer(
-        no_args_is_help=True, help=f"Explain a verb: its stages, its effects and how to undo it. {codes}"
-    )
-    applying = typer.Typer(no_args_is_help=True, help="Carry out a verb; list, resume and abandon applies.")
-    for name, verb in VERBS.items():
-        planning.command(name, help=verb.__doc__)(_command(verb, _plan))
-        explaining.command(name, help=verb.__doc__)(_command(verb, _explain))
-        applying.command(name, help=verb.__doc__)(_command(verb, _apply))
+def make_plan() -> typer.Typer:
+    """The group ``holdfast plan`` with all verbs."""
+    return _group(f"List the stages of a verb; change nothing. {_CODES}", _plan)
+
+
+def make_explain() -> typer.Typer:
+    """The group ``holdfast explain`` with all verbs."""
+    return _group(f"Explain a verb: its stages, its effects and how to undo it. {_CODES}", _explain)
+
+
+def make_apply() -> typer.Typer:
+    """The group ``holdfast apply`` with all verbs and the commands about applies."""
+    applying = _group("Carry out a verb; list, resume and abandon applies.", _apply)
     applying.command("list")(list_applies)
     applying.command("resume")(resume)
     applying.command("abandon")(abandon)
+    return applying
+
+
+def make_registry() -> typer.Typer:
+    """The group ``holdfast registry``."""
     registering = typer.Typer(no_args_is_help=True, help="Correct the registry.")
     registering.callback()(lambda: None)  # keeps `adopt` a command of its own, although it is the only one
     registering.command("adopt", help=adopt.__doc__)(_command(adopt, _apply))
-    app.add_typer(planning, name="plan")
-    app.add_typer(explaining, name="explain")
-    app.add_typer(applying, name="apply")
-    app.add_typer(registering, name="registry")
+    return registering
+
+
+def _group(help_text: str, action: Callable[..., None]) -> typer.Typer:
+    group = typer.Typer(no_args_is_help=True, help=help_text)
+    for name, verb in VERBS.items():
+        group.command(name, help=verb.__doc__)(_command(verb, action))
+    return group
 
 
 def list_applies(
@@ -208,6 +221,8 @@ def _exit_code(plan: Plan) -> int:
 
 
 def _opened(who: str | None) -> AbstractContextManager[Verbs]:
+    from holdfast.orchestration.verbs import open_verbs  # loads Kafka, RocksDB and the registry's libraries
+
     return open_verbs(command_settings(), who=who)
 
 

@@ -21,9 +21,3 @@ def webserver(context: typer.Context) -> None:
     settings = command_settings("INFO")
     os.environ.setdefault("DAGSTER_HOME", str(local.prepare(settings)))
     webserver_command(settings).main(context.args, prog_name="holdfast webserver", standalone_mode=False)
-
-
-def add_webserver(app: typer.Typer) -> None:
-    """Add the command; options that typer does not know go to Dagster's parser, ``--help`` too."""
-    passed = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command(context_settings=passed, add_help_option=False)(webserver)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from holdfast.infra.database.registry import Registry
-from holdfast.infra.deploy.deployer import Deployer
-from holdfast.infra.paths import Paths
-from holdfast.processors.engine.serving.status import ProcessorStatus
+if TYPE_CHECKING:  # these bring SQLAlchemy and alembic, which most modules that use the ports do not need
+    from holdfast.infra.database.registry import Registry
+    from holdfast.infra.deploy.deployer import Deployer
+    from holdfast.infra.paths import Paths
+    from holdfast.processors.engine.serving.status import ProcessorStatus
 
 
 class ProcessorStatusSource(Protocol):

@@ -74,7 +74,7 @@ def settings(
     workspace = yaml.safe_load((PROJECT / "workspace.yaml").read_text())
     workspace["load_from"].append(location_of(jobs))
     (tmp_path / "workspace.yaml").write_text(yaml.safe_dump(workspace))
-    monkeypatch.setattr(local, "PROJECT", tmp_path)
+    monkeypatch.setattr(local, "WORKSPACE", tmp_path / "workspace.yaml")
     yield settings
     (tmp_path / "release").touch()
     local.stop(settings, local.DAEMON)

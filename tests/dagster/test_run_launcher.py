@@ -79,7 +79,7 @@ def settings(tmp_path: Path, jobs: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     (settings.paths.dagster / "dagster.yaml").write_text(yaml.safe_dump(ours))
     jobs.write_text(JOBS.format(release=str(tmp_path / "release")))
     (tmp_path / "workspace.yaml").write_text(yaml.safe_dump({"load_from": [location_of(jobs)]}))
-    monkeypatch.setattr(local, "PROJECT", tmp_path)
+    monkeypatch.setattr(local, "WORKSPACE", tmp_path / "workspace.yaml")
     yield settings
     (tmp_path / "release").touch()
     local.stop(settings, local.DAEMON)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.wheels import build_wheel
 
 PROJECT = Path(__file__).resolve().parents[2]
 FOLDERS = ("infra", "processors", "assets", "orchestration")
@@ -147,21 +148,10 @@ def test_the_wheel_works_beside_a_project_with_packages_of_the_same_names(stream
 
 
 def install_wheel(tmp_path: Path) -> Path:
-    """The wheel of this checkout, built from its tracked files and installed in a folder of its own."""
-    tracked = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=PROJECT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.splitlines()
-    source = tmp_path / "source"
-    for name in tracked:
-        if (PROJECT / name).exists() or (PROJECT / name).is_symlink():
-            (source / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(PROJECT / name, source / name, follow_symlinks=False)
+    """The wheel of this checkout, installed in a folder of its own."""
+    wheel = build_wheel(tmp_path)
     installed = tmp_path / "installed"
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-build-isolation", "--no-deps", "--no-index"]
-    subprocess.run([*pip, "--target", str(installed), str(source)], check=True, capture_output=True, timeout=300)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--target", str(installed), str(wheel)], check=True, capture_output=True, timeout=300)
     assert {path.name for path in installed.iterdir() if path.suffix != ".dist-info"} <= {"holdfast", "bin"}
     return installed

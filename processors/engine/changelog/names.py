@@ -6,7 +6,7 @@ import hashlib
 import re
 
 from holdfast.infra.errors import BadConfiguration
-from holdfast.infra.kafka.inspection import LOADS_SUFFIX, WORKERS_PREFIX
+from holdfast.infra.kafka.records import LOADS_SUFFIX, WORKERS_PREFIX
 
 #: Kafka's limit of a topic name, in characters.
 TOPIC_NAME_MAX = 249

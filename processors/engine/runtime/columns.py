@@ -9,8 +9,13 @@ through the stream's steps message by message.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import TYPE_CHECKING
 
+import structlog
+
+from holdfast.infra.files import package_folder
+from holdfast.infra.installation import install_line
 from holdfast.infra.kafka.records import Batch
 from holdfast.processors.engine.dataframe.dataframe import Node, StreamingDataFrame
 from holdfast.processors.engine.dataframe.outbox import Outbox, Outboxes
@@ -21,6 +26,8 @@ from holdfast.processors.engine.state.store import StoreState
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation
+
+_log = structlog.get_logger("columns")
 
 #: Fewer messages than this are faster one by one.
 RUN_MIN = 48
@@ -102,7 +109,7 @@ def columnar_stream(
     record_bytes_max: Mapping[str, int],
     times: RecordTimes,
 ) -> ColumnarStream | None:
-    """The stream by columns; None when it does not have the form that the module draws."""
+    """The stream by columns; None when it lacks the form that the module draws, or numpy."""
     if len(frame.source.children) != 1:
         return None
     step = frame.source.children[0]
@@ -113,6 +120,8 @@ def columnar_stream(
         return None
     topics = [node.topic.name for node in sinks if node.topic is not None]
     if len(set(topics)) < len(topics):
+        return None
+    if not _numpy_is_there():
         return None
     # Imported here: numpy costs a tenth of a second at the start, and most of the modules of a worker.
     from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation
@@ -133,6 +142,14 @@ def columnar_stream(
         return None
     state.attach(columns)
     return ColumnarStream(columns, [outboxes[topic] for topic in topics], headers_room, times)
+
+
+@cache
+def _numpy_is_there() -> bool:
+    if package_folder("numpy") is not None:
+        return True
+    _log.info("aggregations run message by message: numpy is not installed", install=install_line("columns"))
+    return False
 
 
 def _is_plain(node: Node) -> bool:

@@ -8,29 +8,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice, repeat
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 from xxhash import xxh64_intdigest
 
 from holdfast.processors.engine.state.fingerprint import BATCH_PAIRS, SEED, Fingerprint
 
-BUCKETS = 256
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
-_Words = npt.NDArray[np.uint64]
-_LOW = np.uint64(BUCKETS - 1)
+    _Words: TypeAlias = npt.NDArray[np.uint64]
+
+BUCKETS = 256
 
 
 class BucketPrints:
     """The fingerprints of the buckets of one set, at first the empty set.
 
-    Counts, xors and sums are arrays of unsigned 64-bit integers that wrap around.
+    Counts, xors and sums are arrays of unsigned 64-bit integers that wrap around. numpy is imported at the first use:
+    verbs need this module's numbers, and an installation of the engine alone has no numpy.
     """
 
     __slots__ = ("_counts", "_totals", "_xors")
 
     def __init__(self) -> None:
+        import numpy as np
+
         self._counts: _Words = np.zeros(BUCKETS, np.uint64)
         self._xors: _Words = np.zeros(BUCKETS, np.uint64)
         self._totals: _Words = np.zeros(BUCKETS, np.uint64)
@@ -42,7 +46,9 @@ class BucketPrints:
 
     def add_hashes(self, of_keys: Sequence[int], of_pairs: Sequence[int]) -> None:
         """Adds pairs, given as parallel lists of key hashes and pair hashes."""
-        buckets = (np.array(of_keys, np.uint64) & _LOW).astype(np.intp)
+        import numpy as np
+
+        buckets = (np.array(of_keys, np.uint64) & np.uint64(BUCKETS - 1)).astype(np.intp)
         hashes = np.array(of_pairs, np.uint64)
         self._counts += np.bincount(buckets, minlength=BUCKETS).astype(np.uint64)
         np.bitwise_xor.at(self._xors, buckets, hashes)
@@ -50,6 +56,8 @@ class BucketPrints:
 
     def put(self, bucket: int, of: Fingerprint) -> None:
         """Adds the fingerprint of a whole bucket, computed by Spark."""
+        import numpy as np
+
         self._counts[bucket] += np.uint64(of.count)
         self._xors[bucket] ^= np.uint64(of.xor)
         self._totals[bucket] += np.uint64(of.total)
@@ -61,6 +69,8 @@ class BucketPrints:
     @property
     def whole(self) -> Fingerprint:
         """The fingerprint of the set."""
+        import numpy as np
+
         total = int(np.add.reduce(self._totals))  # modulo 2^64, as a fingerprint's sum is
         return Fingerprint(int(self._counts.sum()), int(np.bitwise_xor.reduce(self._xors)), total)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import structlog
 
 from holdfast.infra.database.records import Deployment
-from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.marks import Mark, read_mark, write_mark
 from holdfast.infra.paths import Paths
 from holdfast.processors.lifecycle.plans.behind import Behind, Recorded, judge
+
+if TYPE_CHECKING:
+    from holdfast.infra.database.registry import Registry
 from holdfast.processors.lifecycle.ports import World
 
 log = structlog.get_logger(__name__)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from holdfast.infra.database.records import Action
-from holdfast.infra.errors import HoldfastError
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.infra.rooted import inside
@@ -52,6 +52,12 @@ _STEP_S = 0.2
 
 class RehearsalImpossible(HoldfastError):
     """No rehearsal is possible: no task, no copy to compare with, or no space. Fields: processor, seen, expected."""
+
+
+class NothingToRehearse(RehearsalImpossible):
+    """No running worker to compare a restore with."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)

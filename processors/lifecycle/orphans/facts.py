@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.infra.kafka.topics import Topics
@@ -32,6 +32,9 @@ from holdfast.processors.lifecycle.plans.shape import from_document
 from holdfast.processors.lifecycle.world.changelog_meta import writers_of
 from holdfast.processors.lifecycle.world.reading_beside import ReadOnly
 from holdfast.processors.snapshots.names import CATALOG
+
+if TYPE_CHECKING:
+    from holdfast.infra.database.registry import Registry
 
 
 def orphans_of(

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
 
 from holdfast.orchestration.cli import app
+from holdfast.orchestration.lazy_commands import loaded
 
 PROJECT = Path(__file__).resolve().parents[3]
 FOLDERS = ("infra", "processors", "assets", "orchestration")
-COMMAND_LINE = typer.main.get_command(app)
+COMMAND_LINE = loaded(app)
 #: A value that is put in when the text is made.
 VALUE = "VALUE"
 

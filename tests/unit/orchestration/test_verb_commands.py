@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from holdfast.orchestration.cli import app as command_line
 from holdfast.orchestration.commands import verbs
 from holdfast.orchestration.commands.requests import VERBS
+from holdfast.orchestration.lazy_commands import loaded
 from holdfast.processors.lifecycle.plans.requests import Deploy, Request
 
 ACTIONS = {"plan": verbs._plan, "explain": verbs._explain, "apply": verbs._apply}
@@ -27,7 +28,7 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
             yield from commands(command, (*path, name))
 
 
-ALL = dict(commands(typer.main.get_command(command_line)))
+ALL = dict(commands(loaded(command_line)))
 
 
 def test_options_go_to_the_verb_and_to_the_action() -> None:

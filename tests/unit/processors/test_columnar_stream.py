@@ -4,12 +4,13 @@ import json
 from random import Random
 
 import pytest
+import structlog
 
 from holdfast import Application, Collect, Count, Last, Mean, Min, Sum
 from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation
 from holdfast.processors.engine.dataframe.outbox import Outboxes
 from holdfast.processors.engine.record_times import RecordTimes
-from holdfast.processors.engine.runtime import task
+from holdfast.processors.engine.runtime import columns, task
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
 from holdfast.processors.testing import InMemoryCluster
 
@@ -154,6 +155,20 @@ def test_what_is_an_aggregation_and_nothing_else_goes_by_columns():
         shaped(lambda app, frame: frame.apply(lambda value, state: 1, stateful=True).to_topic(app.topic("a"))),
     ]
     assert [is_by_columns(frame) for frame in others] == [False] * len(others)
+
+
+def test_without_numpy_an_aggregation_runs_message_by_message_and_the_log_says_so(monkeypatch):
+    plain = shaped(lambda app, frame: frame.aggregate({"n": Count()}).to_topic(app.topic("a")))
+    assert is_by_columns(plain)
+    columns._numpy_is_there.cache_clear()
+    monkeypatch.setattr(columns, "package_folder", lambda name: None)
+    try:
+        with structlog.testing.capture_logs() as events:
+            assert not is_by_columns(plain)
+            assert not is_by_columns(plain)
+    finally:
+        columns._numpy_is_there.cache_clear()
+    assert [each["install"] for each in events] == ["make setup"]
 
 
 def test_after_slices_that_do_not_fit_most_are_not_even_tried(monkeypatch, taken, tmp_path):

@@ -1,0 +1,3 @@
+-- Run by Postgres' image when its volume is new: Dagster's own database is POSTGRES_DB.
+CREATE DATABASE registry;
+CREATE DATABASE catalog;

@@ -1,0 +1,79 @@
+"""Runs the control room in the foreground, as a container does: ``python -m holdfast.orchestration.foreground``.
+
+It starts what ``holdfast up`` starts, waits for SIGTERM or SIGINT, then stops what ``holdfast down`` stops. Meanwhile
+it keeps ``run/scrape-targets.json`` below the home: the addresses of all workers, for Prometheus' file discovery.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from importlib.resources import files
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from holdfast.infra.files import replace_text
+from holdfast.infra.paths import Paths
+from holdfast.infra.settings import load_settings
+from holdfast.orchestration.cli import main as holdfast
+
+#: Interval between two looks at the workers' endpoint files, seconds.
+LOOK_EVERY_S = 10.0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run until a signal; returns the exit code of ``up`` when it fails, else that of ``down``."""
+    parser = argparse.ArgumentParser(prog="python -m holdfast.orchestration.foreground", description=__doc__)
+    parser.add_argument("--port", type=int, default=3000, help="port of Dagster's UI")
+    parser.add_argument(
+        "--production", action="store_true", help="Dagster's runs and events on Postgres (DAGSTER_POSTGRES_*)"
+    )
+    given = parser.parse_args(arguments)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    paths = load_settings().paths
+    if given.production:
+        _configure(paths)
+    code = holdfast(["up", "--port", str(given.port)])
+    if code == 0:
+        follow(paths, lambda: ended.wait(LOOK_EVERY_S))
+    return holdfast(["down"]) or code
+
+
+def follow(paths: Paths, pause: Callable[[], bool]) -> None:
+    """Write the workers' addresses until ``pause`` returns True."""
+    while True:
+        paths.run.mkdir(parents=True, exist_ok=True)
+        replace_text(paths.run / "scrape-targets.json", json.dumps(scrape_targets(paths.run), indent=1))
+        if pause():
+            return
+
+
+def scrape_targets(run: Path) -> list[dict[str, list[str]]]:
+    """The addresses in a folder of endpoint files, in the form of Prometheus' ``file_sd_configs``."""
+    addresses = set()
+    for file in run.glob("*.json"):
+        try:
+            found = json.loads(file.read_text())
+        except (OSError, ValueError):
+            continue  # it ended, or is being written
+        if isinstance(found, dict) and found.get("url"):
+            addresses.add(urlsplit(found["url"]).netloc)
+    return [{"targets": sorted(addresses)}] if addresses else []
+
+
+def _configure(paths: Paths) -> None:
+    """Give a new home Dagster's configuration for Postgres; an existing file stays."""
+    config = paths.dagster / "dagster.yaml"
+    if not config.exists():
+        paths.dagster.mkdir(parents=True, exist_ok=True)
+        replace_text(config, (files("holdfast.infra") / "dagster" / "production.yaml").read_text())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

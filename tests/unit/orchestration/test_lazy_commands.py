@@ -1,0 +1,75 @@
+"""Commands are imported when they run: the command line lists them with the words of the real ones."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import typer
+
+import holdfast
+from holdfast.orchestration.cli import app, main
+from holdfast.orchestration.lazy_commands import LazyCommand, loaded
+
+LISTED: dict[str, Any] = typer.main.get_group(app).commands
+REAL: dict[str, Any] = loaded(app).commands
+LAZY = [name for name, command in LISTED.items() if isinstance(command, LazyCommand)]
+
+
+def first_line(command: Any) -> str:
+    return " ".join((command.help or "").split("\n\n")[0].split())
+
+
+def test_most_commands_are_lazy_and_all_are_there() -> None:
+    assert list(LISTED) == list(REAL)
+    assert len(LAZY) > 10
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_the_listed_line_of_help_is_that_of_the_command(name: str) -> None:
+    assert LISTED[name].help == first_line(REAL[name])
+    assert REAL[name].name == name
+    assert not isinstance(REAL[name], LazyCommand)
+
+
+def test_the_help_of_the_command_line_lists_every_command(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    words = capfd.readouterr().out.split()
+    assert [name for name in REAL if name not in words] == []
+
+
+def test_the_help_of_a_lazy_command_shows_its_real_options(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["apply", "deploy", "--help"]) == 0
+    shown = capfd.readouterr().out
+    assert "apply deploy [OPTIONS]" in shown
+    assert {"--timeout", "--drop", "--plan", "--yes", "--json"} <= set(re.findall(r"--[a-z]+", shown))
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["statsu"]) == 64
+    assert "status" in capfd.readouterr().err
+
+
+def test_the_version_is_that_of_the_package(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capfd.readouterr().out == f"holdfast {holdfast.__version__}\n"
+
+
+def test_the_shell_completes_names_and_options_of_lazy_commands() -> None:
+    program = "import sys; sys.argv[0] = 'holdfast'; from holdfast.orchestration.cli import main; main([])"
+
+    def completed(words: str) -> str:
+        environment = {
+            "_HOLDFAST_COMPLETE": "complete_bash",
+            "COMP_WORDS": f"holdfast {words}",
+            "COMP_CWORD": str(len(words.split())),
+            "PATH": "/usr/bin:/bin",
+        }
+        ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+        return ran.stdout
+
+    assert completed("incid").split() == ["incidents"]
+    assert "deploy" in completed("apply dep").split()

@@ -1,0 +1,73 @@
+"""The wheel of this checkout, and clean environments that have it installed: what a user gets from `pip install`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from holdfast.infra import bootstrap
+
+PROJECT = Path(__file__).resolve().parent.parent
+#: How long an installation may take, seconds: on a new machine it downloads.
+INSTALL_S = 1800.0
+
+
+def build_wheel(folder: Path) -> Path:
+    """The wheel, built from the tracked files in a folder of its own: nothing of an earlier build gets into it."""
+    tracked = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    source = folder / "source"
+    for name in tracked:
+        if (PROJECT / name).exists() or (PROJECT / name).is_symlink():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(PROJECT / name, source / name, follow_symlinks=False)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--wheel-dir", str(folder), str(source)], check=True, capture_output=True, timeout=300)
+    (wheel,) = folder.glob("holdfast-*.whl")
+    return wheel
+
+
+def install(wheel: Path, environment: Path, extra: str = "", python: str = sys.executable) -> Path:
+    """A new virtual environment with the wheel and one extra; returns the folder of its programs.
+
+    The versions are those of requirements.lock, so a machine that was set up downloads nothing.
+    """
+    variables, flags = bootstrap._for_uv()
+    uv = str(bootstrap.UV)
+    subprocess.run([uv, "venv", "--quiet", "--python", python, str(environment)], env=variables, check=True)
+    wanted = f"holdfast[{extra}] @ {wheel.as_uri()}" if extra else str(wheel)
+    # Hard links to uv's cache: half a gigabyte of Spark is not copied.
+    done = subprocess.run(
+        [
+            *(uv, "pip", "install", "--quiet", "--python", str(environment / "bin" / "python"), *flags),
+            *(
+                "--constraints",
+                str(bootstrap.LOCK),
+                "--build-constraints",
+                str(bootstrap.LOCK),
+                *bootstrap.STORED,
+                wanted,
+            ),
+        ],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=INSTALL_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return environment / "bin"
+
+
+def outside(home: Path, **variables: str) -> dict[str, str]:
+    """The environment of a user who has no checkout: nothing of this one is on the import path."""
+    kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    return {**kept, "HOLDFAST_HOME": str(home), **variables}
