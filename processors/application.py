@@ -18,7 +18,6 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.log import configure_logging
 from holdfast.infra.privacy import private_files
-from holdfast.infra.settings import Settings, load_settings
 from holdfast.processors.arguments import (
     ApplicationInvalid,
     Guarantee,
@@ -388,6 +387,7 @@ class Application:
         slate.finish()
 
     def _settings(self) -> Settings:
+        from holdfast.infra.settings import load_settings
 
         settings = load_settings()
         if self._log_level is not None:

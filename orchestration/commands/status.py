@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import closing
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -29,10 +29,6 @@ from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import observe
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, TOLD_S
-
-if TYPE_CHECKING:
-    from holdfast.infra.database.registry import Registry
-    from holdfast.infra.settings import Settings
 
 
 def status(
