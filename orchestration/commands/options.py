@@ -24,8 +24,9 @@ Who = Annotated[str | None, typer.Option(help="Name to record for this change. D
 def command_settings(log_level: str = "WARNING") -> Settings:
     """The settings of this process, whose files are private; log events below ``log_level`` are not printed."""
     settings = load_settings()
-    configure_logging(log_level, settings.log_format)
+    configure_logging("WARNING", settings.log_format)  # a home that was open is told by every command
     keep_private(settings)
+    configure_logging(log_level, settings.log_format)
     return settings
 
 
