@@ -28,8 +28,9 @@ def command_settings(log_level: str = "WARNING") -> Settings:
     from holdfast.infra.settings import load_settings
 
     settings = load_settings()
-    configure_logging(log_level, settings.log_format)
+    configure_logging("WARNING", settings.log_format)  # a home that was open is told by every command
     keep_private(settings)
+    configure_logging(log_level, settings.log_format)
     return settings
 
 
