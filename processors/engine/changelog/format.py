@@ -111,7 +111,8 @@ def encode_bytes(value: bytes, timestamp_ms: int) -> bytes:
 
 def decode_value(stored: bytes) -> Any:
     """The JSON value or the bytes of a stored value; raises FormatUnknown for any other bytes."""
-    _check_head(stored)
+    if stored[:2] not in _VALUE_HEADS or len(stored) < HEAD_SIZE:
+        _check_head(stored)
     if stored[1] == CODEC_BYTES:
         return stored[HEAD_SIZE:]
     try:
@@ -121,7 +122,7 @@ def decode_value(stored: bytes) -> Any:
 
 
 def is_too_deep(stored: bytes) -> bool:
-    """Whether a stored value may be nested too deeply to be read, whoever reads it."""
+    """Whether a stored value may be nested too deeply for every reader."""
     return stored.count(b"[") + stored.count(b"{") > _NESTING_READ
 
 

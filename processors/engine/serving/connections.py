@@ -24,13 +24,13 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from enum import Enum
 from functools import partial
-from queue import SimpleQueue
 from typing import Any
 
 import structlog
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.infra.settings import ServingSettings
+from holdfast.processors.engine.serving.crew import Allowance, Crew
 from holdfast.processors.engine.serving.guard import OPEN_PAGES, Guard
 from holdfast.processors.engine.serving.requests import (
     Answer,
@@ -108,8 +108,8 @@ class RequestServer:
         self._host = serving.host
         self._listener = _listening(serving)
         self.port = int(self._listener.getsockname()[1])
-        self._readers = _Crew("serving", READERS_MAX)
-        self._controllers = _Crew("control", CONTROLLERS_MAX)
+        self._readers = Crew("serving", READERS_MAX)
+        self._controllers = Crew("control", CONTROLLERS_MAX)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Open connections, oldest first; one that takes some of its answer counts as new.
@@ -291,23 +291,6 @@ class RequestServer:
             _log.warning("request refused", client=client, page=shown, why=refused.why, total=self._refusals)
 
 
-class Allowance:
-    """How often something may be done: ``per_s`` times in a second on average, ``most`` times at once."""
-
-    def __init__(self, per_s: float, most: float) -> None:
-        self._per_s, self._most = per_s, most
-        self._left, self._at = most, 0.0
-
-    def takes_one(self, now: float) -> bool:
-        """Use the allowance once; False when it is used up. ``now`` is in seconds and never falls."""
-        self._left = min(self._most, self._left + (now - self._at) * self._per_s)
-        self._at = now
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
-
-
 class _Phase(Enum):
     READING = "reading"
     SERVED = "served"
@@ -446,40 +429,6 @@ class _Connection:
         self._deadline = self._loop.call_later(DRAIN_S, self.close)
         self._loop.remove_writer(self._descriptor)
         self._read_on()
-
-
-class _Crew:
-    """Daemon threads that take work from one queue; a thread starts when no other is free, up to ``most``."""
-
-    def __init__(self, name: str, most: int) -> None:
-        self._name, self._most = name, most
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._threads = self._waiting = 0
-
-    def take(self, work: Callable[[], None]) -> None:
-        """Run the work on a thread, when one is free."""
-        with self._lock:
-            self._waiting += 1
-            starts = self._threads < self._most and self._waiting > 0
-            self._threads += starts
-        self._work.put(work)
-        if starts:
-            threading.Thread(target=self._run, name=self._name, daemon=True).start()
-
-    def end(self) -> None:
-        """Let the threads end after the work that they have."""
-        for _ in range(self._threads):
-            self._work.put(None)
-
-    def _run(self) -> None:
-        while (work := self._next()) is not None:
-            work()
-
-    def _next(self) -> Callable[[], None] | None:
-        with self._lock:
-            self._waiting -= 1
-        return self._work.get()
 
 
 def _listening(serving: ServingSettings) -> socket.socket:

@@ -6,8 +6,8 @@
     POST (control, stop, owner commands)       with the token of control    with the token of control
 
 The token of control is one worker's, from its start to its end. It is derived from the secret in the settings, and
-the secret itself opens no control. So whoever sees what one worker receives can control no other worker, and no later
-process of the same slot.
+the secret itself opens no control. So a program that sees what one worker receives can control no other worker, and no
+later process of the same slot.
 
 On loopback, a request whose ``Host`` header has a foreign name is refused: a web page could otherwise resolve its own
 name to 127.0.0.1 and read through a browser on this machine.

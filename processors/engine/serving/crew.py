@@ -1,0 +1,58 @@
+"""What bounds the work for requests: a fixed number of threads, and how often something may be done."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+
+
+class Crew:
+    """Daemon threads that take work from one queue; a thread starts when no other is free, up to ``most``."""
+
+    def __init__(self, name: str, most: int) -> None:
+        self._name, self._most = name, most
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = self._waiting = 0
+
+    def take(self, work: Callable[[], None]) -> None:
+        """Run the work on a thread, when one is free."""
+        with self._lock:
+            self._waiting += 1
+            starts = self._threads < self._most and self._waiting > 0
+            self._threads += starts
+        self._work.put(work)
+        if starts:
+            threading.Thread(target=self._run, name=self._name, daemon=True).start()
+
+    def end(self) -> None:
+        """Let the threads end after the work that they have."""
+        for _ in range(self._threads):
+            self._work.put(None)
+
+    def _run(self) -> None:
+        while (work := self._next()) is not None:
+            work()
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._lock:
+            self._waiting -= 1
+        return self._work.get()
+
+
+class Allowance:
+    """How often something may be done: ``per_s`` times in a second on average, ``most`` times at once."""
+
+    def __init__(self, per_s: float, most: float) -> None:
+        self._per_s, self._most = per_s, most
+        self._left, self._at = most, 0.0
+
+    def takes_one(self, now: float) -> bool:
+        """Use the allowance once; False when it is used up. ``now`` is in seconds and never falls."""
+        self._left = min(self._most, self._left + (now - self._at) * self._per_s)
+        self._at = now
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
