@@ -45,6 +45,6 @@ USER 10001
 RUN ["python", "-m", "holdfast.infra.machine", "--all-jars"]
 EXPOSE 3000
 HEALTHCHECK --interval=10s --timeout=5s --start-period=180s --retries=3 \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:3000/server_info', timeout=4)"]
+    CMD ["python", "-m", "holdfast.orchestration.foreground", "--check", "--port", "3000"]
 STOPSIGNAL SIGTERM
 CMD ["python", "-m", "holdfast.orchestration.foreground", "--port", "3000"]

@@ -7,6 +7,7 @@ it keeps ``run/scrape-targets.json`` below the home: the addresses of all worker
 from __future__ import annotations
 
 import argparse
+import http.client
 import json
 import signal
 import sys
@@ -18,11 +19,11 @@ from urllib.parse import urlsplit
 
 from holdfast.infra.files import replace_text
 from holdfast.infra.paths import Paths
-from holdfast.infra.settings import load_settings
-from holdfast.orchestration.cli import main as holdfast
 
 #: Interval between two looks at the workers' endpoint files, seconds.
 LOOK_EVERY_S = 10.0
+#: How long the UI may take to answer a health check, seconds.
+CHECK_WITHIN_S = 4.0
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,7 +33,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--production", action="store_true", help="Dagster's runs and events on Postgres (DAGSTER_POSTGRES_*)"
     )
+    parser.add_argument(
+        "--check", action="store_true", help="only ask whether the UI answers; exit code 1: it does not"
+    )
     given = parser.parse_args(arguments)
+    if given.check:
+        return int(not answers(given.port))
+    # not for a health check, which runs every few seconds
+    from holdfast.infra.settings import load_settings
+    from holdfast.orchestration.cli import main as holdfast
+
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
@@ -43,6 +53,18 @@ def main(arguments: list[str] | None = None) -> int:
     if code == 0:
         follow(paths, lambda: ended.wait(LOOK_EVERY_S))
     return holdfast(["down"]) or code
+
+
+def answers(port: int) -> bool:
+    """Whether Dagster's UI answers, with a page or with a question for its token."""
+    asked = http.client.HTTPConnection("127.0.0.1", port, timeout=CHECK_WITHIN_S)
+    try:
+        asked.request("GET", "/server_info")
+        return asked.getresponse().status in (200, 401)
+    except OSError:
+        return False
+    finally:
+        asked.close()
 
 
 def follow(paths: Paths, pause: Callable[[], bool]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +115,25 @@ def test_prometheus_reads_the_targets_that_the_platform_writes(tmp_path: Path) -
     (paths.run / "fleet-0.json").unlink()
     follow(paths, lambda: True)
     assert json.loads(written.read_text()) == []
+
+
+@pytest.mark.parametrize(("status", "code"), [(200, 0), (401, 0), (503, 1), (None, 1)])
+def test_the_check_of_the_platform_asks_its_page(status: int | None, code: int) -> None:
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status or 500)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Page) as server:
+        port = server.server_port
+        if status is not None:
+            threading.Thread(target=server.handle_request).start()
+            assert main(["--check", "--port", str(port)]) == code
+    if status is None:
+        assert main(["--check", "--port", str(port)]) == code
 
 
 def test_the_command_of_the_platform_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
