@@ -13,6 +13,7 @@ Invariants:
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from dagster import DagsterEventType, DagsterRun, EventLogEntry
@@ -40,9 +41,11 @@ class LocalRunLauncher(DefaultRunLauncher):
         """Launch a run, and record its process as soon as the run names it."""
         super().launch_run(context)
         run_id = context.dagster_run.run_id
-        pid = wait_until(lambda: self._process_of(run_id), NAMED_WITHIN_S)
-        if pid is not None:
-            self._record(run_id, pid)
+        # The run runs: an error here would make Dagster fail it beside its process. The health check records later.
+        with suppress(Exception):
+            pid = wait_until(lambda: self._process_of(run_id), NAMED_WITHIN_S)
+            if pid is not None:
+                self._record(run_id, pid)
 
     def check_run_worker_health(self, run: DagsterRun) -> CheckRunHealthResult:
         """FAILED when the process that the run named has ended; RUNNING otherwise."""

@@ -7,7 +7,7 @@
 Invariants:
     - Names are unique to an upload: no upload replaces an object of another one.
     - A manifest names only objects that were complete before it was written.
-    - Ids, names and sizes of a manifest are checked when it is decoded: whoever may write to the store can't make a
+    - Ids, names and sizes of a manifest are checked when it is decoded: another writer of the store can't make a
       reader write elsewhere.
 """
 
