@@ -20,6 +20,7 @@ import json
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,9 +73,11 @@ class LocalRunLauncher(DefaultRunLauncher):
         tags = new_tags(run.job_name, run.tags, assets, load_settings().runs, only_checks=only_checks)
         self._instance.add_run_tags(run.run_id, tags)
         super().launch_run(context)
-        pid = wait_until(lambda: self._process_of(run.run_id), NAMED_WITHIN_S)
-        if pid is not None:
-            self._record(run.run_id, pid)
+        # The run runs: an error here would make Dagster fail it beside its process. The health check records later.
+        with suppress(Exception):
+            pid = wait_until(lambda: self._process_of(run.run_id), NAMED_WITHIN_S)
+            if pid is not None:
+                self._record(run.run_id, pid)
 
     def terminate(self, run_id: str) -> bool:
         """Interrupt a run and wait until its process has ended, which is killed after the grace period.

@@ -7,8 +7,8 @@
 Invariants:
     - Names are unique to an upload: no upload replaces an object of another one.
     - A manifest names only objects that were complete before it was written.
-    - Ids, names and sizes of a manifest are checked when it is decoded: a program that may write to the store can't
-      make a reader write elsewhere.
+    - Ids, names and sizes of a manifest are checked when it is decoded: another writer of the store can't make a
+      reader write elsewhere.
 """
 
 from __future__ import annotations
