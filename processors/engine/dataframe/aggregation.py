@@ -326,7 +326,7 @@ def stored_columns(stored: Any) -> Mapping[str, Any]:
         if kind != FORMAT and not isinstance(columns, Mapping):
             raise FormatUnknown(
                 f"The stored aggregates of {kind!r} are {type(columns).__name__}, expected an object.",
-                action="Find the program that wrote them. Then name another `store` for the aggregation: it begins empty.",
+                action="Find the program that wrote them. Then name another `store`: the aggregation begins empty.",
             )
     return dict(stored)
 
