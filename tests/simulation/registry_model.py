@@ -247,6 +247,7 @@ class Model:
     def __init__(self, registry: Registry, seed: int, actors: int, set_clock: Callable[[float], None]) -> None:
         self.registry, self.random, self.set_clock = registry, Random(seed), set_clock
         self.database_s = 1_000.0
+        self.next_beat_s = self.database_s + BEAT_S
         self.set_clock(self.database_s)
         with registry._database.writing() as connection:
             for table in reversed(tables.metadata.sorted_tables):
@@ -316,11 +317,13 @@ class Model:
 
     def _advance(self, seconds: float) -> None:
         """The database's clock advances; who lives beats."""
-        left = seconds
-        while left > 0:
-            step = min(left, BEAT_S)
-            self.database_s, left = self.database_s + step, left - step
+        until = self.database_s + seconds
+        while self.database_s < until:
+            self.database_s = min(until, self.next_beat_s)
             self.set_clock(self.database_s)
+            if self.database_s < self.next_beat_s:
+                return
+            self.next_beat_s += BEAT_S
             for actor in self.actors:
                 if not (actor.ended or actor.frozen) and actor.hold is not None and actor.hold.is_beating:
                     with suppress(HoldLost):
