@@ -20,7 +20,9 @@ def main(python: str, *, lowest: bool) -> int:
     variables, flags = bootstrap._for_uv()
     uv = str(bootstrap.UV)
     if not (environment / "bin" / "python").exists():
-        subprocess.run([uv, "venv", "--quiet", "--python", python, str(environment)], env=variables, check=True)
+        subprocess.run(
+            [uv, "venv", "--quiet", "--seed", "--python", python, str(environment)], env=variables, check=True
+        )
     install = [uv, "pip", "install", "--quiet", "--python", str(environment / "bin" / "python"), "--no-deps", *flags]
     steps = [("--require-hashes", *bootstrap.STORED, "-r", str(bootstrap.LOCK))]
     if lowest:
