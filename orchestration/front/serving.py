@@ -26,10 +26,11 @@ from dagster_webserver.version import __version__ as dagsters_version
 from starlette.types import ASGIApp
 
 from holdfast.infra.errors import BadConfiguration
-from holdfast.infra.settings import PROJECT, Settings, WebserverSettings
+from holdfast.infra.settings import Settings, WebserverSettings
 from holdfast.orchestration.front.acting import ActingProcessContext, ActingWebserver
 from holdfast.orchestration.front.layer import Front
 from holdfast.orchestration.front.rules import rules_of, unguarded
+from holdfast.orchestration.local import WORKSPACE
 
 log = structlog.get_logger("webserver")
 
@@ -80,7 +81,7 @@ def _serving(settings: Settings) -> Callable[..., None]:
             os.environ["PYTHONWARNINGS"] = "ignore"
         workspace = WorkspaceOpts.extract_from_cli_options(options)
         if not workspace.empty_workspace and not workspace.specifies_target():
-            workspace = WorkspaceOpts(workspace=(str(PROJECT / "workspace.yaml"),))
+            workspace = WorkspaceOpts(workspace=(str(WORKSPACE),))
         configure_loggers(formatter=options["log_format"], log_level=options["dagster_log_level"].upper())
         setup_interrupt_handlers()
         with ExitStack() as stack:
