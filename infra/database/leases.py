@@ -28,12 +28,8 @@ from sqlalchemy.sql.functions import GenericFunction
 
 from holdfast.infra.database import tables
 from holdfast.infra.database.errors import HeldByRecovery, HoldLost
+from holdfast.infra.database.lease_times import SILENT_S
 from holdfast.infra.database.writes import insert_into
-
-#: Interval at which a holder records that it is alive, seconds.
-BEAT_S = 5.0
-#: A holder without such a record for so long counts as dead, seconds.
-SILENT_S = 60.0
 
 #: The silence of a holder whose beats the database does not have: an older version recorded it.
 NEVER_S = 1e9

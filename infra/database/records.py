@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
-from holdfast.infra.database.leases import SILENT_S
+from holdfast.infra.database.lease_times import SILENT_S
 
 #: Outcomes of an incident.
 Outcome = Literal["resolved", "failed"]

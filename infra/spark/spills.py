@@ -59,5 +59,5 @@ def _spills(folder: Path) -> bool:
         return True
     except OSError:  # a former version made no lock
         pid, _, mark = folder.name.partition("-")
-        return pid.isdigit() and is_running(int(pid), mark)
+        return pid.isdecimal() and is_running(int(pid), mark)
     return False

@@ -8,27 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import closing
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.infra.database.registry import Registry
-from holdfast.infra.deploy.deployer import open_deployer
-from holdfast.infra.kafka.broker import running_broker
-from holdfast.infra.settings import Settings
-from holdfast.orchestration import local
 from holdfast.orchestration.commands.options import Json, command_settings, print_json, print_rows
-from holdfast.orchestration.verbs import this_process
-from holdfast.orchestration.world import build_world, open_registry
-from holdfast.processors.lifecycle.health.growth import judge_room, measure, owners
-from holdfast.processors.lifecycle.plans.apply import is_free
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import observe
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, TOLD_S
+
+if TYPE_CHECKING:
+    from holdfast.infra.database.registry import Registry
+    from holdfast.infra.settings import Settings
 
 
 def status(
@@ -51,6 +46,10 @@ def status(
 
 def describe(settings: Settings) -> dict[str, Any]:
     """The JSON document of ``holdfast status``: services, processors, incidents, adopted processors, applies."""
+    from holdfast.infra.deploy.deployer import open_deployer
+    from holdfast.infra.kafka.broker import running_broker
+    from holdfast.orchestration import local
+    from holdfast.orchestration.world import open_registry
     from holdfast.processors.registration import BrokenDefinition, load_processors
 
     paths = settings.paths
@@ -86,6 +85,8 @@ def describe(settings: Settings) -> dict[str, Any]:
 
 def describe_sizes(settings: Settings) -> dict[str, Any]:
     """The JSON document of ``holdfast status --sizes``: owners of disk space, largest first, and the verdict."""
+    from holdfast.processors.lifecycle.health.growth import judge_room, measure, owners
+
     used = measure(owners(settings))
     verdict = judge_room(used, settings.upkeep.room_min_percent)
     return {
@@ -119,6 +120,9 @@ def _print_sizes(document: dict[str, Any], *, as_json: bool) -> None:
 
 
 def _describe_registry(document: dict[str, Any], settings: Settings, registry: Registry) -> None:
+    from holdfast.orchestration.verbs import this_process
+    from holdfast.orchestration.world import build_world
+    from holdfast.processors.lifecycle.plans.apply import is_free
 
     world = build_world(settings.paths, registry)
     limits = Limits(stuck_after_s=settings.stuck_after_s)

@@ -143,9 +143,9 @@ def checkpoint_manifests(folder: Path) -> list[dict[str, Any]]:
     """
     found: list[dict[str, Any]] = []
     for path in sorted(folder.iterdir(), reverse=True) if folder.is_dir() else ():
-        manifest = read_json(path / "manifest.json", _Kept)
-        if manifest is not None and _stays_inside(path, manifest):
-            found.append(msgspec.to_builtins(manifest))
+        document = read_json(path / "manifest.json", dict[str, Any])
+        if document is not None and _is_usable(path, document):
+            found.append(document)
     return found
 
 
@@ -159,20 +159,23 @@ class _KeptTask(msgspec.Struct):
     partition: int
     path: str
     stores: dict[str, _KeptStore]
+    inputs: dict[str, int] = {}
+    sources: dict[str, str] = {}
 
 
 class _Kept(msgspec.Struct):
-    """The part of a local checkpoint's manifest that an audit reads."""
+    """The part of a local checkpoint's manifest that audits and snapshots read."""
 
+    taken_at: float
     tasks: list[_KeptTask]
 
 
-def _stays_inside(folder: Path, manifest: _Kept) -> bool:
-    """Whether each path that the manifest of this checkpoint names is below its folder."""
+def _is_usable(folder: Path, document: Mapping[str, Any]) -> bool:
+    """Whether a manifest has the fields that are read, and names only paths below the folder of its checkpoint."""
     try:
-        for task in manifest.tasks:
+        for task in msgspec.convert(document, _Kept).tasks:
             inside(folder, task.path)
-    except PathOutside:
+    except (msgspec.ValidationError, PathOutside):
         return False
     return True
 

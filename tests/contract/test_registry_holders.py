@@ -19,7 +19,8 @@ from sqlalchemy.exc import IntegrityError
 
 from holdfast.infra.database import locks, releases
 from holdfast.infra.database.errors import HeldByRecovery, HoldLost, RegistryUnavailable
-from holdfast.infra.database.leases import SILENT_S, Fence
+from holdfast.infra.database.lease_times import SILENT_S
+from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.records import ApplyRecord, StageNote
 from holdfast.infra.database.registry import Registry
 from tests.postgres import PASSWORD, USER, PostgresServer

@@ -18,7 +18,8 @@ from random import Random
 from typing import Any
 
 from holdfast.infra.database.errors import HoldLost
-from holdfast.infra.database.leases import BEAT_S, Fence
+from holdfast.infra.database.lease_times import BEAT_S
+from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.marks import read_mark
 from holdfast.infra.errors import HoldfastError

@@ -20,7 +20,8 @@ from sqlalchemy import delete, func, select
 
 from holdfast.infra.database import tables
 from holdfast.infra.database.errors import HeldByRecovery, HoldLost
-from holdfast.infra.database.leases import BEAT_S, SILENT_S, Fence
+from holdfast.infra.database.lease_times import BEAT_S, SILENT_S
+from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.paths import Paths

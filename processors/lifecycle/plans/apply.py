@@ -22,7 +22,8 @@ import structlog
 
 from holdfast.infra.database.applies import ApplyJournal
 from holdfast.infra.database.errors import HeldByRecovery, HoldLost
-from holdfast.infra.database.leases import SILENT_S, Fence
+from holdfast.infra.database.lease_times import SILENT_S
+from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.records import ApplyOutcome, ApplyRecord, StageNote
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.plans import plan as plans

@@ -31,7 +31,8 @@ import structlog
 
 from holdfast.infra.database import leases
 from holdfast.infra.database.errors import HoldLost
-from holdfast.infra.database.leases import BEAT_S, Fence
+from holdfast.infra.database.lease_times import BEAT_S
+from holdfast.infra.database.leases import Fence
 from holdfast.infra.errors import HoldfastError
 
 log = structlog.get_logger(__name__)

@@ -29,9 +29,9 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Regist
 def applied(registry: Registry, processor: str, at: datetime, *, ended: bool = True) -> int:
     named = {"processor": processor, "verb": "deploy", "plan_hash": "h", "plan": "{}", "who": "me", "holder": "p"}
     begun, _ = registry.journal.begin_apply(**named, now=at)
-    registry.journal.note_stage(begun.id, "p", StageNote(0, "run", "it ran", 1.0, 1.0), at)
+    registry.journal.note_stage(begun.id, begun.token, StageNote(0, "run", "it ran", 1.0, 1.0), at)
     if ended:
-        registry.journal.end_apply(begun.id, "done", at)
+        registry.journal.end_apply(begun.id, begun.token, "done", at)
     return begun.id
 
 

@@ -23,7 +23,7 @@ def test_the_demo_has_a_home_of_its_own_beside_an_installation(tmp_path: Path) -
     assert sorted(path.name for path in home.iterdir()) == ["demo", "state"]
 
 
-@pytest.mark.parametrize(("named", "used"), [("local[*]", WARM), ("spark://one:7077", "spark://one:7077")])
+@pytest.mark.parametrize(("named", "used"), [("local[*]", WARM), ("sc://one:15002", "sc://one:15002")])
 def test_one_spark_serves_all_steps(named: str, used: str) -> None:
     assert demo_settings(load_settings(spark=SparkSettings(master=named))).spark.master == used
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.infra.database.applies import ApplyJournal
 from holdfast.infra.database.errors import HoldLost
-from holdfast.infra.database.leases import SILENT_S
+from holdfast.infra.database.lease_times import SILENT_S
 from holdfast.infra.database.records import StageNote
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError

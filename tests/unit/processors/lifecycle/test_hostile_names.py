@@ -27,6 +27,7 @@ from holdfast.processors.lifecycle.orphans.archive import Archive
 from holdfast.processors.lifecycle.orphans.kinds import FolderThing, ObjectThing, thing_of
 from holdfast.processors.lifecycle.orphans.put_back import _check_files
 from holdfast.processors.lifecycle.plans.orphan_facts import Archived, Manifest, Orphan
+from holdfast.processors.snapshots.facts import points_of
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -40,7 +41,8 @@ def victim(tmp_path: Path) -> Path:
 
 def named(folder: Path, number: str, path: Any) -> None:
     (folder / number).mkdir(parents=True)
-    manifest = {"checkpoint_id": number, "tasks": [{"task": "orders-0", "path": path}]}
+    task = {"task": "orders-0", "partition": 0, "path": path, "stores": {}}
+    manifest = {"checkpoint_id": number, "taken_at": 1.5, "tasks": [task]}
     (folder / number / "manifest.json").write_text(json.dumps(manifest))
 
 
@@ -50,6 +52,18 @@ def test_a_local_checkpoint_that_names_another_folder_is_not_read(tmp_path: Path
     named(folder, "1", str(folder / "1" / "orders-0"))
     named(folder, "2", path.format(victim=victim, folder=folder) if isinstance(path, str) else path)
     assert [each["checkpoint_id"] for each in checkpoint_manifests(folder)] == ["1"]
+
+
+def test_a_checkpoint_on_this_machine_gives_its_points_with_all_that_its_manifest_says(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints" / "orders"
+    (folder / "1").mkdir(parents=True)
+    at = {"changelog": "orders-counts-changelog", "topic_id": "id", "offset": 7}
+    path = str(folder / "1" / "orders-0")
+    task = {"task": "orders-0", "partition": 0, "path": path, "inputs": {"orders": 5}, "sources": {"orders": "source"}}
+    manifest = {"checkpoint_id": "1", "taken_at": 1.5, "tasks": [{**task, "stores": {"counts": at}}]}
+    (folder / "1" / "manifest.json").write_text(json.dumps(manifest))
+    (point,) = points_of(checkpoint_manifests(folder), "counts")
+    assert (point.end, point.taken_at, point.inputs, point.sources) == (7, 1.5, {"orders": 5}, {"orders": "source"})
 
 
 def test_a_listing_of_the_store_writes_only_into_the_copy(tmp_path: Path, victim: Path) -> None:

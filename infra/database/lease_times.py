@@ -1,0 +1,8 @@
+"""The times of leases (``leases``), for readers that load no database library."""
+
+from __future__ import annotations
+
+#: Interval at which a holder records that it is alive, seconds.
+BEAT_S = 5.0
+#: A holder without such a record for so long counts as dead, seconds.
+SILENT_S = 60.0
