@@ -95,6 +95,7 @@ def endure(run: Run, seed: int, seconds: float, versions: int) -> int:
     print(f"loaded for {loaded:.0f} s with {feed.sent:,} messages; {conditions()}")
     print(f"disturbances: {dict(sorted(disturb.counts.items()))}; broken off and resumed: {disturb.resumed}")
     print(f"the driver: {dict(sorted(verdicts.publisher.counts.items()))}")
+    print(f"why docs/verify.py is unsure: {verdicts.doubts()}")
     print(f"RESULT seed {seed}: {verdicts.line()}; hash {verdicts.hash()}")
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+from collections import Counter
 
 from holdfast.infra.waiting import wait_until
 from holdfast.infra.warehouse.catalog import TableUnknown, load_table
@@ -15,6 +16,9 @@ from tests.spark.endurance.oracle import Oracle
 from tests.spark.endurance.publisher import Publisher
 from tests.spark.endurance.surroundings import PATIENCE_S, Run
 from tests.spark.verifying import verify
+
+#: Why the stranger may be unsure of a version.
+DOUBTS = ("which is gone", "has expired", "may be compacted")
 
 
 class Verdicts:
@@ -31,6 +35,8 @@ class Verdicts:
         self.folded: set[str] = set()
         self.agreed: set[str] = set()
         self.unsure: set[str] = set()
+        #: What the stranger last said of each version that it was unsure of.
+        self._doubts: dict[str, str] = {}
 
     def line(self) -> str:
         """The numbers in a line."""
@@ -40,6 +46,11 @@ class Verdicts:
             f"{self.oracle.records:,} records, docs/verify.py agrees with {len(self.agreed)} and is unsure of "
             f"{len(self.unsure - self.agreed)}, {len(self.lives.lives)} changelogs"
         )
+
+    def doubts(self) -> dict[str, int]:
+        """Why the stranger is unsure of versions, with their number; the first reason of each counts."""
+        left = [self._doubts[name] for name in self.unsure - self.agreed]
+        return dict(Counter(next((why for why in DOUBTS if why in said), said) for said in left))
 
     def hash(self) -> str:
         """Of all versions: their ids, offsets and fingerprints."""
@@ -121,4 +132,8 @@ class Verdicts:
             said = verify(self.run.settings, self.run.topics.bootstrap, self.run.changelog, self.run.table)
         assert said.code == 0, said.output
         for name, checks in said.versions.items():
-            (self.agreed if set(checks.values()) == {"agree"} else self.unsure).add(name)
+            if set(checks.values()) == {"agree"}:
+                self.agreed.add(name)
+            else:
+                self.unsure.add(name)
+                self._doubts[name] = "; ".join(checks.values())

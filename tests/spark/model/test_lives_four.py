@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.spark.model.life import World
-from tests.spark.model.machine import CASES_OF_A_FILE, SEQUENCES, run
+from tests.spark.model.machine import CASES_OF_A_FILE, PATIENCE_S, SEQUENCES, run
 from tests.tiers import variants
+
+pytestmark = pytest.mark.timeout(PATIENCE_S)
 
 
 @pytest.mark.parametrize("number", variants(range(3 * CASES_OF_A_FILE, 4 * CASES_OF_A_FILE), tested=0))

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from tests.spark.model.life import World
-from tests.spark.model.machine import run
+from tests.spark.model.machine import PATIENCE_S, run
 from tests.spark.model.warehouse_bugs import BUGS, PlantedInWarehouse
 from tests.tiers import named
+
+pytestmark = pytest.mark.timeout(PATIENCE_S)
 
 SEED, SEQUENCES_MAX = 1, 40
 #: Lives of each course without a bug.
