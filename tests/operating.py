@@ -16,6 +16,7 @@ from confluent_kafka import Producer
 from holdfast.infra.database.records import ApplyRecord
 from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.holders import is_gone, new_holder
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
@@ -23,7 +24,7 @@ from holdfast.infra.settings import PROJECT, Settings, load_settings
 from holdfast.orchestration.verbs import Verbs, open_verbs
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.serving.client import ProcessorClient
-from holdfast.processors.lifecycle.plans.apply import Applied
+from holdfast.processors.lifecycle.plans.apply import Applied, Holder
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import Deploy, Provision, Request
 from tests.folding import fold_changelog
@@ -50,7 +51,23 @@ frame.to_topic(application.topic("{group}-out"))
 
 
 class Killed(BaseException):
-    """What carries a plan out ends here, as if it were killed."""
+    """What carries a plan out ends here, as if it were killed: holders that this process made so far count as gone."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)
+        _gone.update(_made)
+
+
+#: Names of the holders of applies that this process made, and of those that "were killed".
+_made: set[str] = set()
+_gone: set[str] = set()
+
+
+def mortal_holder() -> Holder:
+    """As ``this_process`` of the verbs, for a process that only seems to be killed."""
+    name = new_holder()
+    _made.add(name)
+    return Holder(name, lambda other: other in _gone or is_gone(other))
 
 
 def killing_at_stages(struck: set[str]) -> Callable[[str], None]:

@@ -119,7 +119,7 @@ def test_two_runs_of_one_processor_take_turns_and_those_of_others_pass(
 def test_a_variable_that_is_missing_is_named(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("DAGSTER_POSTGRES_HOST")
     with pytest.raises(DagsterConfigInvalid, match="DAGSTER_POSTGRES_HOST"):
-        check_dagster_config(settings.paths.dagster, local.PROJECT / "workspace.yaml")
+        check_dagster_config(settings.paths.dagster, local.WORKSPACE)
 
 
 @pytest.mark.thorough
@@ -128,7 +128,7 @@ def test_a_database_that_is_away_is_told_without_its_password(
 ) -> None:
     monkeypatch.setenv("DAGSTER_POSTGRES_PORT", "1")
     with pytest.raises(DagsterDatabaseAway, match="Connection refused") as seen:
-        check_dagster_config(settings.paths.dagster, local.PROJECT / "workspace.yaml")
+        check_dagster_config(settings.paths.dagster, local.WORKSPACE)
     assert PASSWORD not in str(seen.value)
 
 

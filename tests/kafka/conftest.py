@@ -21,15 +21,23 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Record, TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
+from holdfast.orchestration import verbs
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.state.folder import StateFolder
 from tests.kafka.object_store import S3Server
+from tests.operating import mortal_holder
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 #: How long a test waits for something that takes seconds on a quiet machine.
 PATIENCE_S = 120.0
+
+
+@pytest.fixture(autouse=True)
+def killed_holders_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test kills an apply within its own process; the next apply must see that its holder ended."""
+    monkeypatch.setattr(verbs, "this_process", mortal_holder)
 
 
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
