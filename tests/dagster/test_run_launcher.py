@@ -73,16 +73,20 @@ def settings(tmp_path: Path, jobs: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
     settings = load_settings()
     settings.paths.dagster.mkdir(parents=True)
-    ours = yaml.safe_load((files("holdfast.infra") / "dagster" / "local.yaml").read_text())
-    ours["run_monitoring"]["poll_interval_seconds"] = 1
-    ours["run_launcher"]["config"]["grace_seconds"] = 1
-    (settings.paths.dagster / "dagster.yaml").write_text(yaml.safe_dump(ours))
+    look_at_runs_each(1, settings)
     jobs.write_text(JOBS.format(release=str(tmp_path / "release")))
     (tmp_path / "workspace.yaml").write_text(yaml.safe_dump({"load_from": [location_of(jobs)]}))
     monkeypatch.setattr(local, "WORKSPACE", tmp_path / "workspace.yaml")
     yield settings
     (tmp_path / "release").touch()
     local.stop(settings, local.DAEMON)
+
+
+def look_at_runs_each(seconds: int, settings: Settings) -> None:
+    ours = yaml.safe_load((files("holdfast.infra") / "dagster" / "local.yaml").read_text())
+    ours["run_monitoring"]["poll_interval_seconds"] = seconds
+    ours["run_launcher"]["config"]["grace_seconds"] = 1
+    (settings.paths.dagster / "dagster.yaml").write_text(yaml.safe_dump(ours))
 
 
 def daemons_of(settings: Settings) -> list[int]:
@@ -98,6 +102,7 @@ def daemons_of(settings: Settings) -> list[int]:
 
 
 def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_starts(settings, tmp_path, jobs):
+    look_at_runs_each(3600, settings)
     # two commands at once start one daemon, and both name it
     with ThreadPoolExecutor() as pool:
         said = set(pool.map(lambda _: local.start_daemon(settings).removesuffix(" (was already running)"), range(2)))
@@ -114,7 +119,8 @@ def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_s
 
         eventually(lambda: status(first) is dg.DagsterRunStatus.STARTED and process(), "the first run did not start")
         pid = process()
-        # the daemon recorded the process when it launched the run, not at a look later on
+        # the daemon records the process right after the run has named it: no look at its runs comes within the hour
+        eventually(lambda: identity_in(instance.get_run_by_id(first)), "the first run's process was not recorded")
         assert identity_in(instance.get_run_by_id(first)) == identity_of(pid)
         daemon = local.running(settings, local.DAEMON).pid
         # the group has the code server, the run, and the `tail` of its output: killed alone, a run that has just
@@ -123,6 +129,7 @@ def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_s
         os.killpg(daemon, signal.SIGKILL)
         eventually(lambda: local.running(settings, local.DAEMON) is None, "the daemon outlived its end")
         assert status(first) is dg.DagsterRunStatus.STARTED
+        look_at_runs_each(1, settings)
         local.start_daemon(settings)
         second = launch(settings, jobs, "holding", "fleet")
         eventually(lambda: status(first) is dg.DagsterRunStatus.FAILURE, "the dead run was not ended")
