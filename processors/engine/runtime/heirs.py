@@ -55,7 +55,8 @@ def shares_after(group: GroupShares, known: Collection[str], expected: Collectio
     """
 
     def client_of(member: str) -> str | None:
-        return next((client for client in known if member.startswith(f"{client}-")), None)
+        found = [client for client in known if member.startswith(f"{client}-")]
+        return max(found, key=len, default=None)
 
     clients = {member: client_of(member) for member in group.members}
     left = [member for member, client in clients.items() if client is None or client in expected]

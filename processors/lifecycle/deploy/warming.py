@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import msgspec
@@ -35,10 +34,8 @@ def remove_others(processor: str, slots: Sequence[str], world: World) -> None:
 
     The programs tell which they are: after a kill, the record has the new slots only.
     """
-    gone = [world.paths.program(processor, slot) for slot in slots_present(processor, world) if slot not in slots]
-    if gone:
-        with ThreadPoolExecutor(max_workers=len(gone)) as pool:
-            list(pool.map(world.deployer.remove, gone))
+    present = slots_present(processor, world)
+    world.deployer.remove_all([world.paths.program(processor, slot) for slot in present if slot not in slots])
 
 
 @contextmanager
