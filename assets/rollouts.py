@@ -13,17 +13,20 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.deploy.deployment import Rollout
 from holdfast.processors.lifecycle.deploy.running import rollout_of_release
+from holdfast.processors.lifecycle.plans.slots import FIRST_SLOTS
 from holdfast.processors.registration import ProcessorDefinition
-
-#: The slots of a processor on one machine.
-SLOTS = ("0",)
 
 
 def clients_of(processor: str, lifecycle: Lifecycle) -> list[ProcessorClient]:
     """A client for each worker of a processor; slot 0 for a processor that is not deployed."""
-    deployed = lifecycle.world.registry.deployment(processor)
-    slots = SLOTS if deployed is None else deployed.slots
+    slots = slots_now(processor, lifecycle)
     return [ProcessorClient(processor, slot, lifecycle.paths) for slot in slots]
+
+
+def slots_now(processor: str, machine: Machine) -> tuple[str, ...]:
+    """The slots of the recorded deployment; the first slot for a processor that is not deployed."""
+    deployed = machine.world.registry.deployment(processor)
+    return FIRST_SLOTS if deployed is None else deployed.slots
 
 
 def rollout_of(definition: ProcessorDefinition, topics: Topics, machine: Machine) -> Rollout:
@@ -33,7 +36,7 @@ def rollout_of(definition: ProcessorDefinition, topics: Topics, machine: Machine
     return Rollout(
         processor=definition.name,
         code_version=definition.topology.code_version,
-        slots=SLOTS,
+        slots=slots_now(definition.name, machine),
         inputs={name: facts[name].partitions for name in names if name in facts},
         environment=machine.environment(),
         project=machine.project,

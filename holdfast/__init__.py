@@ -61,6 +61,7 @@ if TYPE_CHECKING:
         PutBack,
         Reposition,
         Restore,
+        Scale,
         Stop,
     )
     from holdfast.processors.testing.clock import VirtualClock
@@ -98,6 +99,7 @@ __all__ = [
     "RecordTooLarge",
     "Reposition",
     "Restore",
+    "Scale",
     "Settings",
     "State",
     "StateFailed",
@@ -137,7 +139,7 @@ _NAMES = {
     "processors.engine.state.interface": "State",
     "processors.engine.topology": "Topology",
     "processors.lifecycle.plans.requests": "Backfill Clean Clear Compact Deploy Everything Keys Prefix Provision "
-    "PutBack Reposition Restore Stop",
+    "PutBack Reposition Restore Scale Stop",
     "processors.testing.clock": "VirtualClock",
     "processors.testing.cluster": "InMemoryCluster",
     "processors.testing.network": "Fate Network",

@@ -88,6 +88,10 @@ class Paths:
         """Endpoint files of live processes."""
         return self.home / "run"
 
+    def workers_change(self, processor: str) -> Path:
+        """The change of a processor's workers that is under way (``infra.deploy.changes``)."""
+        return self.run / f"{processor}.workers.json"
+
     def endpoint(self, processor: str, slot: str) -> Path:
         """JSON file with process id, URL and token of one processor instance (mode 0600)."""
         return self.run / f"{self.program(processor, slot)}.json"

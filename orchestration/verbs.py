@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.assets.rollouts import SLOTS, deployed_rollout
+from holdfast.assets.rollouts import deployed_rollout, slots_now
 from holdfast.infra.database.records import ApplyRecord
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
@@ -117,7 +117,7 @@ class Verbs:
         self._transactions = HangingTransactions(topics.bootstrap, topics.client_config)
         self._tables = WarehouseTables(partial(_stored_tables, settings))
         ports = (self._folders, self._owners, self._code, self._transactions, self._tables)
-        self._facts = WorldFacts(topics, self._world, registry.journal, *ports)
+        self._facts = WorldFacts(topics, self._world, registry.journal, *ports, workers=settings.workers.get)
         self._holder = this_process()
         self._runner: DeployedProcessors | None = None
 
@@ -352,7 +352,8 @@ class Verbs:
                 processor=processor,
                 release=release_id,
             )
-        return rollout_of_release(release, self._topics, SLOTS, machine.environment(), machine.project)
+        slots = slots_now(processor, machine)
+        return rollout_of_release(release, self._topics, slots, machine.environment(), machine.project)
 
     def _code(self, processor: str) -> Code:
         return code_of(self.definition(processor).target)

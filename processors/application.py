@@ -301,6 +301,7 @@ class Application:
         from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
         from holdfast.processors.engine.checkpoints.keeper import open_keeper
         from holdfast.processors.engine.runtime.assignment import Assignment
+        from holdfast.processors.engine.runtime.told_changes import change_for
         from holdfast.processors.engine.state.folder import StateFolder
 
         topology = self.topology()
@@ -328,13 +329,13 @@ class Application:
             state_cache_bytes=memory.state_cache,
             exports=settings.paths.exports(self.consumer_group),
             start=start,
+            change=change_for(settings.paths, state_dir, self.consumer_group, told=serve and not start.shadow),
         )
         folder = StateFolder(state_dir, self.consumer_group, self._slot)
         try:
             databases = databases or BACKENDS[self._state_backend].open(memory)
-            keeper = None
-            if not start.shadow:
-                keeper = open_keeper(databases, settings, storage, folder, cluster.clock, topology)
+            keep = (databases, settings, storage, folder, cluster.clock, topology)
+            keeper = None if start.shadow else open_keeper(*keep)
             assignment = Assignment(topology, cluster, folder, databases, options, keeper)
             worker = self._make_worker(topology, cluster, assignment, folder, options)
             try:

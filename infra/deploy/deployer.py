@@ -6,6 +6,7 @@ To add a deployer, write a class with the methods of ``LocalDeployer`` beside ``
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from holdfast.infra.deploy.programs import STOP_WAIT_S, ProgramSpec, ProgramStatus
@@ -35,6 +36,9 @@ class Deployer(Protocol):
 
     def remove(self, name: str) -> None:
         """Stop a program and remove it; its log stays. Does nothing for an unknown program."""
+
+    def remove_all(self, names: Collection[str]) -> None:
+        """Remove programs; all are asked to stop before one is waited for."""
 
     def programs(self) -> dict[str, ProgramStatus]:
         """Every registered program, by name."""

@@ -22,7 +22,7 @@ import stat
 import sys
 import tempfile
 import xmlrpc.client  # nosec B411: it reads answers of our own supervisord, over a private socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from http.client import HTTPException
@@ -225,6 +225,13 @@ class Supervisord:
             self._program_path(name).unlink(missing_ok=True)
             self._launch_path(name).unlink(missing_ok=True)
             self._reread(name)
+
+    def remove_all(self, names: Collection[str]) -> None:
+        for name in names:
+            with contextlib.suppress(ProgramUnknown):
+                self._ask(name, "stopProcess", name, False, unless=Faults.NOT_RUNNING)
+        for name in names:
+            self.remove(name)
 
     def programs(self) -> dict[str, ProgramStatus]:
         infos: list[dict[str, Any]] = self._call("getAllProcessInfo")

@@ -117,6 +117,10 @@ class Settings(OrphanSettings, Concealing, BaseSettings):
         ),
         description="The processors to run: a JSON list of module:attribute, each an Application.",
     )
+    workers: dict[str, int] = Field(
+        default_factory=dict,
+        description='Number of workers of processors: a JSON object, as {"fleet": 4}. Others keep theirs, at first 1.',
+    )
     standby_replicas: int = Field(
         default=0,
         ge=0,

@@ -23,6 +23,7 @@ from holdfast.processors.lifecycle.plans.requests import (
     Reposition,
     Request,
     Restore,
+    Scale,
     Stop,
     selection_of,
 )
@@ -49,6 +50,23 @@ def deploy(
 ) -> Request:
     """Start the defined version and wait until it processes every partition; roll back if it does not."""
     return Deploy(processor, timeout_s, tuple(dict.fromkeys(drop or ())))
+
+
+def scale(
+    processor: Processor,
+    workers: Annotated[int, typer.Argument(help="Number of workers, each with its share of the partitions.", min=1)],
+    warm_s: Annotated[
+        float,
+        typer.Option(
+            "--warm", min=0, help="Seconds in which workers may fetch the state of their tasks to come; 0: none."
+        ),
+    ] = 600.0,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=1, help="Seconds within which every partition must be processed.")
+    ] = 300.0,
+) -> Request:
+    """Run the deployed version in another number of workers; their state is fetched before partitions move."""
+    return Scale(processor, workers, warm_s, timeout_s)
 
 
 def stop(processor: Processor) -> Request:
@@ -170,5 +188,5 @@ def put_back(topic: Annotated[str, typer.Argument(help="Name of the deleted topi
 #: Verb name -> the function that makes its request.
 VERBS: dict[str, Callable[..., Request]] = {
     each.__name__.replace("_", "-"): each
-    for each in (provision, deploy, stop, compact, reposition, clear, backfill, restore, adopt, clean, put_back)
+    for each in (provision, deploy, scale, stop, compact, reposition, clear, backfill, restore, adopt, clean, put_back)
 }

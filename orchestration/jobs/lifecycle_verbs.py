@@ -36,6 +36,7 @@ from holdfast.processors.lifecycle.plans.requests import (
     Reposition,
     Request,
     Restore,
+    Scale,
     Stop,
     selection_of,
 )
@@ -144,6 +145,20 @@ class RestoreConfig(VerbConfig):
         partitions, stores = tuple(sorted(set(self.partitions))), tuple(self.stores)
         rest = (self.timeout_s, stores, self.at or None)
         return Restore(self.processor, partitions, self.source, *rest, self.input)
+
+
+class ScaleConfig(VerbConfig):
+    """Config of ``scale_processor``."""
+
+    workers: int = Field(ge=1, description="Number of workers, each with its share of the partitions.")
+    warm_s: float = Field(
+        default=600.0, ge=0, description="Seconds in which workers may fetch the state of their tasks to come; 0: none."
+    )
+    timeout_s: float = Field(default=300.0, gt=0, description="Seconds within which every partition must be processed.")
+
+    def request(self) -> Scale:
+        """The change that this config asks for."""
+        return Scale(self.processor, self.workers, self.warm_s, self.timeout_s)
 
 
 def run_verb(context: dg.OpExecutionContext, config: PlanConfig, request: Request) -> None:
@@ -267,6 +282,12 @@ VERB_JOBS = (
         "reposition_input",
         "Set the group's offsets to the position of the state, where the two do not belong together.",
         lambda config: Reposition(config.processor),
+    ),
+    _verb_job(
+        "scale_processor",
+        "Run the deployed version of a processor in another number of workers.",
+        ScaleConfig.request,
+        ScaleConfig,
     ),
     _verb_job("stop_processor", "Stop a processor until it is deployed again.", lambda config: Stop(config.processor)),
     _verb_job(

@@ -352,8 +352,7 @@ def test_a_deployment_that_was_killed_ends_right_when_asked_for_again(project: P
 def test_tasks_that_are_joined_and_parted_with_two_workers_that_are_killed_stay_exact(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in ("holdfast.orchestration.verbs", "holdfast.assets.rollouts"):
-        monkeypatch.setattr(f"{module}.SLOTS", ("0", "1"))
+    monkeypatch.setenv("HOLDFAST_WORKERS", json.dumps({project.stream.group: 2}))
     clients = [ProcessorClient(project.stream.group, slot, project.settings.paths) for slot in ("0", "1")]
 
     def die(text: str) -> None:

@@ -6,7 +6,7 @@ Each use is a point, before and after what it does.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -158,6 +158,13 @@ class SimulatedDeployer:
     def remove(self, name: str) -> None:
         self.stop_program(name)
         del self._world.programs[name]
+
+    def remove_all(self, names: Collection[str]) -> None:
+        for name in names:
+            if (app := self._program(name).app) is not None:
+                app.stop()
+        for name in names:
+            self.remove(name)
 
     def programs(self) -> dict[str, ProgramStatus]:
         self._process.point("deployer.programs")

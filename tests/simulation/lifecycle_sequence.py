@@ -37,6 +37,7 @@ from holdfast.processors.lifecycle.plans.requests import (
     Provision,
     Request,
     Restore,
+    Scale,
     Selection,
     Stop,
 )
@@ -95,6 +96,8 @@ class Sequence:
             others += [self.lose_output]
         others += [self.spoil, self.spoil]
         random.choice(others)()
+        if self.world.schedule.seed % 4 == 3 and self.model.up and random.random() < 0.4:
+            self.do(Scale(GROUP, random.randint(1, 3), warm_s=0.0))
 
     def feed(self) -> None:
         """Input arrives; who runs takes it in."""
@@ -179,7 +182,8 @@ class Sequence:
 
         Two workers may get the tasks otherwise than their disks have them: then nothing is filled from there.
         """
-        slots, partitions = len(self.world.slots), self.world.schedule.partitions
+        found = self.world.registry.deployment(GROUP)
+        slots, partitions = len(found.slots if found else ()), self.world.schedule.partitions
         whole = len({number for _, number, _ in self.current()}) == partitions
         if self.model.up and not (whole and slots == 1):
             return

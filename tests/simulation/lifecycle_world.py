@@ -316,6 +316,7 @@ class Operator:
             lambda name: CODE,
             NothingHangs(),
             world.tables,
+            workers=lambda name: None if self._slots(name) else len(world.slots),
         )
         self.facts.ghosts_s = 0.0
         self.holder = Holder(process.name, self._is_gone)
@@ -415,9 +416,10 @@ class Operator:
         world, book = self._world, self.acting.registry.releases
         version = world.topology.code_version
         release = book.of_version(processor, version) if release_id is None else book.find(processor, release_id)
+        slots = self._slots(processor) or world.slots
         if release is not None:
-            return rollout_of_release(release, self.topics, world.slots, {}, world.state_dir)
-        return Rollout(processor, version, world.slots, {INPUT: world.schedule.partitions}, {}, world.state_dir)
+            return rollout_of_release(release, self.topics, slots, {}, world.state_dir)
+        return Rollout(processor, version, slots, {INPUT: world.schedule.partitions}, {}, world.state_dir)
 
     def _shape(self) -> Shape:
         return shape_of(self._world.topology, {INPUT: self._world.schedule.partitions})

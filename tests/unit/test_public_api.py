@@ -44,7 +44,7 @@ def test_each_public_name_is_there_and_documented(name):
 def test_the_package_tells_what_a_name_is_for(name):
     assert re.search(rf"\b{name}\b", holdfast.__doc__) or name in {
         *("ApplicationInvalid", "KafkaFailed", "ProcessingFailed", "RecordTooLarge", "StateFailed", "ValueNotStorable"),
-        *("Backfill", "Clean", "Compact", "Provision", "PutBack", "Reposition", "Restore", "Stop"),
+        *("Backfill", "Clean", "Compact", "Provision", "PutBack", "Reposition", "Restore", "Scale", "Stop"),
     }
 
 

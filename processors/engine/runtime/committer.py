@@ -89,7 +89,7 @@ class Committer:
         self._assignment = assignment
         #: False for at-least-once without changelogs: it commits only offsets.
         self._transactional = options.exactly_once or bool(topology.changelogs)
-        self._transactional_id = transactional_id
+        self.transactional_id = transactional_id
         owners = assignment.standbys.owners
         owners.own, owners.on_wait = transactional_id, lambda: self.on_wait(None)
         written = topology.written() if options.exactly_once else [spec.topic.name for spec in topology.changelogs]
@@ -128,7 +128,7 @@ class Committer:
 
     def join(self) -> GroupMember:
         """A new membership of the group. Its client id is the transactional id, so others see which worker it is."""
-        self._member = self._cluster.group_consumer(self._options.group, self._transactional_id)
+        self._member = self._cluster.group_consumer(self._options.group, self.transactional_id)
         return self._member
 
     def start(self) -> None:
@@ -141,7 +141,7 @@ class Committer:
         waiting_since = self._clock.monotonic()
         self._open = False
         batch = self._options.batch_bytes_max
-        self._producer = self._cluster.producer(self._transactional_id if self._transactional else None, batch)
+        self._producer = self._cluster.producer(self.transactional_id if self._transactional else None, batch)
         self._producer.on_wait = lambda: self.on_wait(waiting_since)
         self._outputs = self._producer
         try:
@@ -275,7 +275,7 @@ class Committer:
             return
         producer = self._begun()
         ids, generation = self._assignment.topic_ids, self._options.start.generation
-        commits.produce_changelogs(pending, self._topology, producer, ids, self._transactional_id, generation)
+        commits.produce_changelogs(pending, self._topology, producer, ids, self.transactional_id, generation)
         commits.commit_transaction(pending, producer, member)
 
     def _begun(self) -> TransactionProducer:
@@ -301,7 +301,7 @@ class Committer:
     def _settle(self, producer: TransactionProducer) -> None:
         """End what Kafka left open of this worker's last transaction, which has ended."""
         doubts = producer.doubts
-        self._unfinished.settle(self._transactional_id, producer.on_wait)
+        self._unfinished.settle(self.transactional_id, producer.on_wait)
         self._settled = doubts
 
     def _abort(self, why: KafkaFailed) -> None:
@@ -342,7 +342,7 @@ class Committer:
             now = self._clock.monotonic()
             self._rivals_seen = 1 + (self._rivals_seen if now - self._rival_seen_at < RIVAL_COUNTS_S else 0)
             self._rival_seen_at = now
-            why = _has_rivals(rivals, self._transactional_id, why)
+            why = _has_rivals(rivals, self.transactional_id, why)
         if self._fenced_in_a_row > FENCED_MAX or self._rivals_seen > RIVALS_MAX:
             raise _held_open(open_s, why) if open_s > TRANSACTION_S else why
         _log.warning("fenced by a newer producer; joining the group again", error=why.message, action=why.action)
@@ -357,7 +357,7 @@ class Committer:
             _log.warning("the worker that took over is not known", error=failure.message)
             return []
         others = [each for each in members if each.member_id not in self._own_ids]
-        return [each for each in others if each.client_id == self._transactional_id]
+        return [each for each in others if each.client_id == self.transactional_id]
 
     def _resolve(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
         """Ask Kafka whether a commit without an answer happened; return only when it did not, else raise OwnershipLost.

@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from collections.abc import Set as AbstractSet
 
 from holdfast.infra.kafka.records import GroupShares, Partition
@@ -40,6 +40,34 @@ def heirs(group: GroupShares, replicas: int) -> dict[Partition, tuple[str, ...]]
 def inherited_by(member: str, group: GroupShares, replicas: int) -> set[Partition]:
     """The partitions that have this member among their heirs."""
     return {partition for partition, after in heirs(group, replicas).items() if member in after}
+
+
+def shares_after(group: GroupShares, known: Collection[str], expected: Collection[str]) -> Shares | None:
+    """The partitions of every member after a change, by member id; None where it cannot be forecast.
+
+    A member that has not joined yet has its client id and a dash as its id. Members whose client id is none of
+    ``known`` stay. With a sticky assignor the shares of newcomers depend on what members tell each other: no forecast.
+
+    Args:
+        group: The group now.
+        known: The client ids of all members that may come or go.
+        expected: Those of them that are there after the change.
+    """
+
+    def client_of(member: str) -> str | None:
+        found = [client for client in known if member.startswith(f"{client}-")]
+        return max(found, key=len, default=None)
+
+    clients = {member: client_of(member) for member in group.members}
+    left = [member for member, client in clients.items() if client is None or client in expected]
+    new = [f"{client}-" for client in expected if client not in clients.values()]
+    if not left and not new:
+        return None
+    if "cooperative" in group.assignor or "sticky" in group.assignor:
+        return None if new else _sticky(group.members, group.members.keys() - set(left))
+    partitions = sorted(partition for owned in group.members.values() for partition in owned)
+    members = sorted([*left, *new])
+    return _in_turns(members, partitions) if group.assignor == "roundrobin" else _range(members, partitions)
 
 
 def _shares_without(group: GroupShares, gone: AbstractSet[str]) -> Shares:

@@ -1,6 +1,6 @@
 """The worker's loop: one thread that polls, processes, commits, restores and answers requests, in turns.
 
-    STARTING ──► JOINING ──► RESTORING ⇄ RUNNING ──► STOPPING
+    STARTING ──► (WARMING, while the workers change) ──► JOINING ──► RESTORING ⇄ RUNNING ──► STOPPING
                     any of them ──► WAITING (no broker) ──► back
                     any of them ──► FAILED
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from enum import Enum
 
 import structlog
 
@@ -28,8 +27,10 @@ from holdfast.processors.engine.runtime.commit_pace import Overlays, Pace, is_du
 from holdfast.processors.engine.runtime.committer import Committer, Outcome, OwnershipLost
 from holdfast.processors.engine.runtime.failures import FailurePolicy, ProcessingFailed
 from holdfast.processors.engine.runtime.maintenance import Maintenance
+from holdfast.processors.engine.runtime.membership import warm_up
 from holdfast.processors.engine.runtime.options import RECORDS_PER_POLL, RECORDS_PER_SLICE, RuntimeOptions
 from holdfast.processors.engine.runtime.owner import CommandTable
+from holdfast.processors.engine.runtime.phases import Phase
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.reach import Reach
 from holdfast.processors.engine.runtime.same_changelogs import SameChangelogs
@@ -45,18 +46,6 @@ DAMAGES_MAX = 3
 SLICE_S = 0.1
 #: Seconds a poll waits for records while standbys have more to replay.
 STANDBY_PATIENCE_S = 0.002
-
-
-class Phase(Enum):
-    """The worker's phases, as the module draws them."""
-
-    STARTING = "starting"
-    JOINING = "joining"
-    RESTORING = "restoring"
-    RUNNING = "running"
-    WAITING = "waiting"
-    STOPPING = "stopping"
-    FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +120,9 @@ class Worker:
         Raises:
             HoldfastError: The error that stopped the worker; a failed message has everything before it committed.
         """
-        self._message_at = self.clock.monotonic()
         try:
+            warm_up(self.options.change, self.committer.transactional_id, self.assignment.standbys, self._warming)
+            self._message_at = self.clock.monotonic()
             while not self._finished(count, timeout_s):
                 try:
                     self._session(count, timeout_s)
@@ -151,6 +141,11 @@ class Worker:
         except BaseException:
             self.phase = Phase.FAILED
             raise
+
+    def _warming(self) -> bool:
+        self.phase = Phase.WARMING
+        self._show_life()
+        return not self._stop
 
     def _finished(self, count: int, timeout_s: float) -> bool:
         if self._stop or (count and self.processed >= count):

@@ -9,6 +9,7 @@ from pathlib import Path
 from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.commit_pace import Bounds
+from holdfast.processors.engine.runtime.membership import ChangeSource, no_change
 
 #: Uncommitted writes above this commit early, in bytes.
 OVERLAY_BYTES_MAX = 64 << 20
@@ -66,5 +67,7 @@ class RuntimeOptions:
     overlay_bytes_max: int = OVERLAY_BYTES_MAX
     state_cache_bytes: int = STATE_CACHE_BYTES
     start: Start = Start()
+    #: A change of workers that is under way.
+    change: ChangeSource = no_change
     #: Folder of exported state; None when exports are impossible.
     exports: Path | None = None

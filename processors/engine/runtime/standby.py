@@ -22,9 +22,10 @@ from typing import Any
 import structlog
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.records import Partition, TopicFacts
+from holdfast.infra.kafka.records import GroupShares, Partition, TopicFacts
 from holdfast.processors.engine.runtime.fencing import FormerOwners
-from holdfast.processors.engine.runtime.heirs import inherited_by
+from holdfast.processors.engine.runtime.heirs import inherited_by, shares_after
+from holdfast.processors.engine.runtime.membership import Change, Newcomer
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember, TopicView
 from holdfast.processors.engine.runtime.restore import Restorer, TaskRestore
@@ -47,6 +48,8 @@ _log = structlog.get_logger("runtime.standby")
 
 #: Seconds between two reads of the group's members, and after a read that failed.
 LOOK_EVERY_S, LOOK_AGAIN_S = 3.0, 15.0
+#: Seconds between two looks whether the workers are to change.
+CHANGE_EVERY_S = 0.5
 #: Seconds between the starts of two laps, and how much longer a lap waits for standbys still in the last one.
 LAP_EVERY_S, LAP_PATIENCE_S = 1.0, 10.0
 #: Seconds between two reads of ids, first offsets and retention of the changelogs.
@@ -109,17 +112,26 @@ class Standbys:
         self._changelogs_until = self._look_at = self._lap_at = self._rest_until = 0.0
         #: Whether the last step replayed records, so that more may be available at once.
         self.busy = False
+        self._change: Change | None = None
+        self._change_at = 0.0
+        #: The tasks with state that the change under way gives this worker; None while they are not known.
+        self._forecast: frozenset[str] | None = None
 
-    def step(self, member: GroupMember, taken: Container[str], *, idle: bool) -> None:
+    def step(self, member: GroupMember | Newcomer, taken: Container[str], *, idle: bool) -> None:
         """Replay for a short time; called between polls.
 
         ``taken`` names the tasks that this process runs itself. ``idle`` says that the last poll brought no input.
         """
         self.busy = False
-        if not self._options.standby_replicas or member.brokers_down_s > 0:
+        began = self._clock.monotonic()
+        if began >= self._change_at:
+            self._change_at = began + CHANGE_EVERY_S
+            change = self._options.change()
+            if change != self._change:
+                self._change, self._look_at, self._forecast = change, 0.0, None
+        if not (self._options.standby_replicas or self._change or self._standbys) or member.brokers_down_s > 0:
             self._restorer.excuse()
             return
-        began = self._clock.monotonic()
         if began >= self._look_at:
             self._look(member, taken, began)
         if not idle and began < self._rest_until:
@@ -156,7 +168,7 @@ class Standbys:
 
     # -- which tasks -----------------------------------------------------------------------------------------------
 
-    def _look(self, member: GroupMember, taken: Container[str], now: float) -> None:
+    def _look(self, member: GroupMember | Newcomer, taken: Container[str], now: float) -> None:
         """Choose the standbys from the group's members; without an answer the choice stays as it is."""
         self._look_at = now + LOOK_EVERY_S
         own = member.member_id
@@ -166,9 +178,10 @@ class Standbys:
             self._look_at = self._clock.monotonic() + LOOK_AGAIN_S
             _log.warning("standbys stay as they are: the members of the group can't be read", error=_said(failure))
             return
-        if group is None or own is None or own not in group.members:
+        if group is None or own is None or (own not in group.members and not isinstance(member, Newcomer)):
             return
-        wanted = self._tasks_of(inherited_by(own, group, self._options.standby_replicas))
+        heir = inherited_by(own, group, self._options.standby_replicas)
+        wanted = self._tasks_of(heir | self._due(own, group))
         for name in [name for name in self._standbys if name not in wanted or name in taken]:
             self.release(name)
             if name not in taken:
@@ -177,6 +190,23 @@ class Standbys:
             if name not in self._standbys and name not in taken:
                 _log.info("standby", task=name)
                 self._standbys[name] = standby
+
+    def _due(self, own: str, group: GroupShares) -> set[Partition]:
+        """The partitions that the change under way gives this worker; its tasks are remembered for ``prepared``."""
+        change = self._change
+        shares = None if change is None else shares_after(group, change.known, change.expected)
+        due = set() if shares is None else set(shares.get(own, ()))
+        self._forecast = None if change is None else frozenset(self._tasks_of(due))
+        return due
+
+    def prepared(self, taken: Container[str]) -> bool | None:
+        """Whether this worker has the state of all tasks that the change under way gives it; None without a change."""
+        if self._change is None:
+            return None
+        return self._forecast is not None and all(
+            name in taken or (name in self._standbys and self._standbys[name].phase is StandbyPhase.FOLLOWING)
+            for name in self._forecast
+        )
 
     def _tasks_of(self, partitions: set[Partition]) -> dict[str, _Standby]:
         found: dict[str, _Standby] = {}

@@ -39,7 +39,8 @@ from holdfast.processors.engine.runtime.commands import (
     decode,
     verb_of,
 )
-from holdfast.processors.engine.runtime.loop import Phase, Request, Worker
+from holdfast.processors.engine.runtime.loop import Request, Worker
+from holdfast.processors.engine.runtime.phases import Phase
 from holdfast.processors.engine.serving.connections import RequestServer
 from holdfast.processors.engine.serving.endpoint import Endpoint, read_endpoint, write_endpoint
 from holdfast.processors.engine.serving.guard import Guard, control_token
@@ -64,6 +65,7 @@ HEARTBEAT_EVERY_S = 1.0
 
 _NOT_READY = {
     Phase.STARTING: "it starts, and waits until Kafka initialises its producer",
+    Phase.WARMING: "it fetches the state of its tasks to come, before it joins its group",
     Phase.JOINING: "it waits for partitions from its group",
     Phase.RESTORING: "it restores its state",
     Phase.WAITING: "no broker answers",

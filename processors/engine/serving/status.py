@@ -79,7 +79,8 @@ class ProcessorStatus:
 
     ``silent_s`` is the time since the last heartbeat by the worker's own monotonic clock, which no step of the system's
     clock changes; None from a former version. ``maintenance`` is the running owner command: its id, its verb, and
-    ``done`` of ``total`` (None if unknown).
+    ``done`` of ``total`` (None if unknown). ``prepared`` tells whether it has the state of all tasks that the change of
+    workers under way gives it; None without a change.
     """
 
     processor: str
@@ -99,6 +100,7 @@ class ProcessorStatus:
     checkpoints: Mapping[str, Any] | None = None
     standbys: tuple[StandbyStatus, ...] = ()
     maintenance: Mapping[str, Any] | None = None
+    prepared: bool | None = None
 
     @property
     def lag(self) -> int | None:
@@ -150,6 +152,7 @@ def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[st
         "tasks": tasks,
         "standbys": worker.assignment.standbys.told(),
         "maintenance": worker.maintenance.told(),
+        "prepared": worker.assignment.standbys.prepared({task.name for task in worker.assignment.tasks}),
     }
 
 

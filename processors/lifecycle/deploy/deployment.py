@@ -15,7 +15,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -26,6 +26,8 @@ from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus, ProgramUn
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.marking import keep_mark
+from holdfast.processors.lifecycle.deploy.warming import change_of_workers, let_join, remove_others, unprepared
+from holdfast.processors.lifecycle.deploy.wording import how_it_ended, last_lines, listed
 from holdfast.processors.lifecycle.ports import ProcessorStatusSource, World
 
 log = structlog.get_logger(__name__)
@@ -65,6 +67,10 @@ class Rollout:
     release: Path | None = None
     #: Whether no two versions may run beside each other: two groupings of tasks would both write a store's changelog.
     together: bool = False
+    #: Whether only the slots change: an instance that runs the version keeps the program it was started with.
+    rescale: bool = False
+    #: How long workers may fetch the state of the tasks that a rescale gives them, seconds; 0 for no wait.
+    warm_s: float = 0.0
 
     def program(self, slot: str, world: World) -> ProgramSpec:
         """The program of one instance."""
@@ -99,7 +105,7 @@ class Progress:
     def sentence(self) -> str:
         """The progress in words, without a full stop."""
         phases = ", ".join(f"{slot}: {phase}" for slot, phase in self.phases.items())
-        waits = "" if not self.missing else "; not processed: " + _listed(self.missing)
+        waits = "" if not self.missing else "; not processed: " + listed(self.missing)
         return f"{self.processor} ({phases}){waits} after {self.seconds:.1f} s"
 
 
@@ -179,16 +185,19 @@ def deploy(
     )
     began, started_at = time.monotonic(), world.clock()
     world.deployer.start()
-    before = world.registry.deployment(rollout.processor)
     _record(rollout, world, "deploying")
     outcome = "interrupted"
     try:
-        for slot in () if before is None else set(before.slots) - set(rollout.slots):
-            world.deployer.remove(world.paths.program(rollout.processor, slot))
         if rollout.together:
             _stop_other_versions(rollout, world)
-        started = tuple(slot for slot in rollout.slots if _bring_up(slot, rollout, world))
-        statuses = settle(rollout, world, ready(), settle_s=settle_s, progress=progress)
+        with change_of_workers(rollout.processor, rollout.slots, world, rollout.warm_s) as change:
+            started = _bring_up_all(rollout, world, timeout_s=timeout_s, progress=progress)
+            if change is not None:
+                _wait_prepared(rollout, world, progress)
+                let_join(rollout.processor, change, world)
+            remove_others(rollout.processor, rollout.slots, world)
+            statuses = ready()
+        statuses = settle(rollout, world, statuses, settle_s=settle_s, progress=progress)
         if any(status.phase != "running" for status in statuses.values()):  # a rebalance, which may end well or not
             statuses = ready()
         outcome = "done"
@@ -359,11 +368,53 @@ def _step_of(slot: str, rollout: Rollout, world: World) -> Step:
     return step_for(program, status, rollout.code_version, paused="--paused" in rollout.options)
 
 
-def _bring_up(slot: str, rollout: Rollout, world: World) -> bool:
+def _wait_prepared(rollout: Rollout, world: World, progress: OnProgress | None) -> None:
+    """Wait until every worker has the state of its tasks to come, or the time for it is over."""
+    began = time.monotonic()
+    while True:
+        statuses: dict[str, ProcessorStatus | None] = {}
+        for slot in rollout.slots:
+            program, statuses[slot] = look(slot, rollout.processor, world)
+            _refuse_ended(slot, program, statuses[slot], rollout, world)
+        seconds = time.monotonic() - began
+        waiting = unprepared(statuses, seconds)
+        if progress is not None:
+            phases = {slot: "fetches state" if slot in waiting else "prepared" for slot in rollout.slots}
+            progress(Progress(rollout.processor, phases, (), seconds))
+        if not waiting or seconds > rollout.warm_s:
+            log.info("processor.warm", processor=rollout.processor, cold=list(waiting), seconds=round(seconds, 3))
+            return
+        time.sleep(POLL_S)
+
+
+def _bring_up_all(rollout: Rollout, world: World, *, timeout_s: float, progress: OnProgress | None) -> tuple[str, ...]:
+    """Run every instance of the rollout; returns the slots that were started.
+
+    A live instance is replaced only when those replaced before it run: most partitions have an owner at any time.
+    """
+    started: list[str] = []
+    for slot in rollout.slots:
+        step = _step_of(slot, rollout, world)
+        if step == "replace" and started and not rollout.together:
+            wait_ready(
+                replace(rollout, slots=tuple(started), inputs={}),
+                world,
+                timeout_s=timeout_s,
+                code_version=rollout.code_version,
+                progress=progress,
+            )
+        if _bring_up(slot, rollout, world, step):
+            started.append(slot)
+    return tuple(started)
+
+
+def _bring_up(slot: str, rollout: Rollout, world: World, step: Step) -> bool:
     """Run one instance of the rollout; returns whether it had to be started."""
     spec = rollout.program(slot, world)
-    world.deployer.apply(spec)
-    step = _step_of(slot, rollout, world)
+    if rollout.rescale and step == "keep":
+        return False
+    if world.deployer.apply(spec):  # a changed program was stopped
+        step = _step_of(slot, rollout, world)
     log.info("processor.step", processor=rollout.processor, slot=slot, step=step)
     if step == "keep":
         return False
@@ -402,7 +453,7 @@ def _refuse_ended(
         f"Read {world.paths.program_log(rollout.processor, slot)}, then `holdfast apply deploy {rollout.processor}`."
     )
     raise DeploymentFailed(
-        f"Processor {rollout.processor} slot {slot} {happened}.{reported}{_shown(lines)}",
+        f"Processor {rollout.processor} slot {slot} {happened}.{reported}{last_lines(lines)}",
         action=str(action),
         processor=rollout.processor,
         slot=slot,
@@ -431,7 +482,7 @@ def _too_late(seen: Progress, rollout: Rollout, world: World) -> DeploymentFaile
     slow = next((slot for slot, phase in seen.phases.items() if phase != "running"), rollout.slots[0])
     lines = _log_tail(world.paths.program(rollout.processor, slow), world)
     return DeploymentFailed(
-        f"Not ready in time: {seen.sentence}.{_shown(lines)}",
+        f"Not ready in time: {seen.sentence}.{last_lines(lines)}",
         action="If it restores large state, follow it with `holdfast status`; else read "
         f"{world.paths.program_log(rollout.processor, slow)}.",
         processor=rollout.processor,
@@ -442,26 +493,8 @@ def _too_late(seen: Progress, rollout: Rollout, world: World) -> DeploymentFaile
     )
 
 
-def how_it_ended(program: ProgramStatus) -> str:
-    """How a program's last process ended, in words."""
-    if program.signal is not None:
-        return f"killed by {program.signal}"
-    if program.exit_status is not None:
-        return f"exit status {program.exit_status}"
-    return "exit status unknown" if program.since is not None else "never started"
-
-
-def _shown(lines: tuple[str, ...]) -> str:
-    return "" if not lines else "\nIts last lines:\n  " + "\n  ".join(lines) + "\n"
-
-
 def _log_tail(name: str, world: World) -> tuple[str, ...]:
     try:
         return world.deployer.log_tail(name, LOG_LINES)
     except ProgramUnknown:
         return ()
-
-
-def _listed(pairs: tuple[tuple[str, int], ...], shown: int = 6) -> str:
-    listed = ", ".join(f"{topic}[{partition}]" for topic, partition in pairs[:shown])
-    return listed if len(pairs) <= shown else f"{listed} and {len(pairs) - shown} more"

@@ -54,6 +54,7 @@ class _Listed:
         self.stop_program = deployer.stop_program
         self.kill_program = deployer.kill_program
         self.remove = deployer.remove
+        self.remove_all = deployer.remove_all
         self.log_tail = deployer.log_tail
 
     def running(self) -> bool:

@@ -107,7 +107,15 @@ class DeployedProcessors:
         found = self._topics.describe(list(changelogs.values()))
         ids = {store: found[name].topic_id for store, name in changelogs.items() if name in found}
         options = options_of(stage, ids)
-        rollout = replace(self._rollout(processor, stage.release_id), options=options, together=stage.together)
+        rollout = self._rollout(processor, stage.release_id)
+        rollout = replace(
+            rollout,
+            options=options,
+            together=stage.together,
+            slots=stage.slots or rollout.slots,
+            rescale=stage.rescale,
+            warm_s=stage.warm_s,
+        )
         if rollout.code_version != stage.code_version:
             raise ReleaseFailed(
                 f"The plan starts version {stage.code_version} of {processor}, but the present version is "

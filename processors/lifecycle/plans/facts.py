@@ -139,6 +139,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         tables: Store -> its table in the warehouse; only for restores from there.
         other: The table that a store is filled from; only for backfills from a table, like ``spread``.
         held: Store -> partition -> input topic -> next offset that its changelog holds; only for ``reposition``.
+        workers: The number of workers that the settings name; None when they name none. Only for ``deploy``, ``scale``.
         spread: Input topic -> partitioner of its writers (``infra.kafka.partitioners``).
     """
 
@@ -164,6 +165,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     other: OtherTable | None = None
     spread: dict[str, str] = {}
     held: dict[str, dict[int, dict[str, int]]] = {}
+    workers: int | None = None
 
     @property
     def running(self) -> bool:
@@ -272,6 +274,9 @@ class FactSource(Protocol):
 
     def spread(self, topic: str) -> str:
         """The partitioner of a topic's writers."""
+
+    def workers(self, processor: str) -> int | None:
+        """The number of workers that the settings name; None when they name none."""
 
 
 def read_facts(

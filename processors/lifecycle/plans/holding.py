@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 Port = TypeVar("Port")
 
 #: The methods that change something, by port.
-DEPLOYER = frozenset({"start", "apply", "start_program", "stop_program", "kill_program", "remove"})
+DEPLOYER = frozenset({"start", "apply", "start_program", "stop_program", "kill_program", "remove", "remove_all"})
 TOPICS = frozenset({"create", "alter", "delete", "delete_group"})
 WORKER = frozenset({"pause", "resume", "stop", "compact", "export", "clear", "position", "until", "adopt"})
 FOLDERS = frozenset({"set_aside", "delete_aside"})

@@ -16,6 +16,8 @@ from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 
 #: Maximal number of keys in one request; a longer list needs several requests.
 KEYS_MAX = 10_000
+#: Maximal number of workers of a processor on one machine.
+WORKERS_MAX = 64
 #: The subject of requests that concern no single processor, in place of its name. No processor has a name with a space.
 INSTALLATION = "this installation"
 
@@ -101,6 +103,34 @@ class Deploy(msgspec.Struct, frozen=True, tag="deploy"):
     processor: str
     timeout_s: float = 120.0
     dropped: tuple[str, ...] = ()
+
+
+class Scale(msgspec.Struct, frozen=True, tag="scale"):
+    """Run the deployed version of a processor in this number of workers, each with its share of the partitions.
+
+    Args:
+        processor: Its name.
+        workers: The number of workers, 1 to ``WORKERS_MAX``.
+        warm_s: How long the workers that get tasks may fetch their state before the group changes, seconds; 0 changes
+            it at once.
+        timeout_s: Timeout until every partition is processed after the change, seconds.
+    """
+
+    processor: str
+    workers: int
+    warm_s: float = 600.0
+    timeout_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        """Refuse impossible numbers."""
+        if not 1 <= self.workers <= WORKERS_MAX:
+            raise RequestInvalid(
+                f"The request asks for {self.workers} workers, expected 1 to {WORKERS_MAX}.",
+                action="Give a number in this range; to stop the processor, use `holdfast apply stop "
+                f"{self.processor}`.",
+                seen=self.workers,
+                expected=WORKERS_MAX,
+            )
 
 
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
@@ -269,7 +299,7 @@ class PutBack(msgspec.Struct, frozen=True, tag="put-back"):
 
 #: Requests of the installation: they need no definition of a processor.
 OfInstallation = Clean | PutBack
-OfProcessor = Provision | Deploy | Stop | Compact | Reposition | Clear | Backfill | Restore | Adopt
+OfProcessor = Provision | Deploy | Scale | Stop | Compact | Reposition | Clear | Backfill | Restore | Adopt
 #: Requests that never start a worker.
 NEVER_START = (Provision, Stop, Compact, Adopt)
 Request = OfProcessor | OfInstallation

@@ -66,6 +66,10 @@ class RunProcessor(_Stage, frozen=True, tag="run_processor"):
         back_to: The release to start again when this one fails to start working; None for no rollback.
         settle_s: How long it is watched once it runs, unless it commits input of every partition sooner, seconds.
         together: Whether all workers of another version stop before one of this version starts. Else slot by slot.
+        slots: The slots that have to run, each other one is removed; empty for those of the recorded deployment.
+        rescale: Whether only the slots change: what runs the version stays as it is.
+        warm_s: How long workers that a rescale gives tasks may fetch their state before the group changes, seconds; 0
+            changes it at once.
     """
 
     code_version: str
@@ -78,6 +82,9 @@ class RunProcessor(_Stage, frozen=True, tag="run_processor"):
     back_to: str | None = None
     settle_s: float = 0.0
     together: bool = False
+    slots: tuple[str, ...] = ()
+    rescale: bool = False
+    warm_s: float = 0.0
 
 
 class StopProcessor(_Stage, frozen=True, tag="stop_processor"):

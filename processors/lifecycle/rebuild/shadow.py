@@ -17,7 +17,8 @@ from holdfast.infra.waiting import retry, wait_until
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.lifecycle.deploy.deployment import POLL_S, Rollout, how_it_ended, look, what_is_missing
+from holdfast.processors.lifecycle.deploy.deployment import POLL_S, Rollout, look, what_is_missing
+from holdfast.processors.lifecycle.deploy.wording import how_it_ended
 from holdfast.processors.lifecycle.plans.apply import Done, Tell
 from holdfast.processors.lifecycle.plans.execution import Runner
 from holdfast.processors.lifecycle.ports import World

@@ -9,10 +9,8 @@ from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready
 from holdfast.processors.lifecycle.plans.requests import Adopt
+from holdfast.processors.lifecycle.plans.slots import FIRST_SLOTS
 from holdfast.processors.lifecycle.plans.stages import AdoptDeployment
-
-#: The slots of a deployment of which only changelogs are left.
-SLOTS = ("0",)
 
 
 def plan(request: Adopt, facts: Facts, topology: Topology) -> Plan:
@@ -36,7 +34,7 @@ def plan(request: Adopt, facts: Facts, topology: Topology) -> Plan:
 
 def _stage(old: Behind, facts: Facts) -> AdoptDeployment:
     known, mark = facts.deployment, old.mark
-    slots = mark.slots if mark is not None else SLOTS if known is None else known.slots
+    slots = mark.slots if mark is not None else FIRST_SLOTS if known is None else known.slots
     # A deployment under way is meant to run. Without a mark nothing tells, and a stopped processor loses nothing.
     desired: Literal["deployed", "stopped"] = "deployed" if old.seen.desired in ("deployed", "deploying") else "stopped"
     return AdoptDeployment(

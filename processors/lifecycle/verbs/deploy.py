@@ -15,6 +15,7 @@ from holdfast.processors.lifecycle.plans.facts import Facts, selected
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Deploy
 from holdfast.processors.lifecycle.plans.shape import shape_of
+from holdfast.processors.lifecycle.plans.slots import FIRST_SLOTS, slots_of
 from holdfast.processors.lifecycle.plans.stages import DeleteTopic, MakeRelease, RunProcessor, Stage
 from holdfast.processors.lifecycle.verbs import provision
 from holdfast.processors.lifecycle.verbs.compatibility import Verdict, compare
@@ -44,14 +45,15 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
     if refused is not None:
         return Plan(request=request, verdict=refused, findings=findings, basis=basis)
     created = provision.stages_of(decided)
-    if not created and not given_up and _as_wanted(facts, topology):
+    wanted = slots_wanted(facts)
+    if not created and not given_up and _as_wanted(facts, topology, wanted):
         verdict = NothingToDo(f"Version {topology.code_version} already runs in all slots.")
         return Plan(request=request, verdict=verdict, findings=findings, basis=basis)
-    change = _change(facts, topology)
+    change = _change(facts, topology) + _of_workers(facts, wanted)
     return Plan(
         request=request,
         verdict=Ready(f"run {change}."),
-        stages=_stages(request, facts, topology, verdicts, created, given_up),
+        stages=_stages(request, facts, topology, verdicts, created, given_up, wanted),
         findings=findings,
         kept=("Input offsets, and state and changelog of every store that is not listed under Deleted.",),
         deleted=tuple(_deleted(name, facts) for name in given_up),
@@ -121,11 +123,25 @@ def _refusal(verdict: Verdict) -> Refused:
     return Refused(verdict.sentence, verdict.action, {"store": verdict.store})
 
 
-def _as_wanted(facts: Facts, topology: Topology) -> bool:
+def slots_wanted(facts: Facts) -> tuple[str, ...]:
+    """The slots of a deployment: as many as the settings name, else those that it has, at first one."""
+    if facts.workers is not None:
+        return slots_of(facts.workers)
+    return FIRST_SLOTS if facts.deployment is None else facts.deployment.slots
+
+
+def _of_workers(facts: Facts, wanted: Sequence[str]) -> str:
+    before = 0 if facts.deployment is None else len(facts.deployment.slots)
+    if len(wanted) == max(before, 1):
+        return ""
+    return f" in {count_of(len(wanted), 'worker')}" + (f" in place of {before}" if before else "")
+
+
+def _as_wanted(facts: Facts, topology: Topology, wanted: Sequence[str]) -> bool:
     """Whether this release already runs in all slots and is recorded as deployed."""
     version = topology.code_version
     right = facts.working and all(each.code_version == version and not each.paused for each in facts.instances)
-    meant = facts.desired == "deployed"
+    meant = facts.desired == "deployed" and {each.slot for each in facts.instances} == set(wanted)
     released = None if facts.released is None else facts.released.release_id
     return right and meant and (facts.code is None or facts.code.release_id == released)
 
@@ -137,6 +153,7 @@ def _stages(
     verdicts: Sequence[Verdict],
     created: Sequence[Stage],
     given_up: Sequence[str],
+    slots: tuple[str, ...],
 ) -> tuple[Stage, ...]:
     version, code = topology.code_version, facts.code
     anew = [each.changelog for each in verdicts if each.change == "new" and each.changelog in given_up]
@@ -150,7 +167,8 @@ def _stages(
         stages.append(MakeRelease(f"record release {release}; its code {how}", release, version))
     together = any(each.change == "regrouped" for each in verdicts)
     first = "stop every worker, because two versions with other tasks must not run beside each other; then " * together
-    says = f"{first}run {_change(facts, topology)}, and wait until it processes every input partition"
+    change = _change(facts, topology) + _of_workers(facts, slots)
+    says = f"{first}run {change}, and wait until it processes every input partition"
     if back is not None and facts.released is not None:
         says += f"; if it fails, roll back to {facts.released.code_version}"
     run = RunProcessor(
@@ -162,6 +180,7 @@ def _stages(
         back_to=back,
         settle_s=0.0 if release is None else SETTLE_S,
         together=together,
+        slots=slots,
     )
     filled = tuple(each.store for each in verdicts if each.change == "changelog on")
     if filled:

@@ -24,6 +24,7 @@ from holdfast.processors.lifecycle.verbs import (
     reposition,
     restore,
     restore_table,
+    scale,
     stop,
 )
 from holdfast.processors.lifecycle.verbs.refusals import held_elsewhere, registry_behind
@@ -64,6 +65,8 @@ def decide(request: requests.OfProcessor, facts: Facts, topology: Topology) -> P
             return provision.plan(request, facts, topology)
         case requests.Deploy():
             return deploy.plan(request, facts, topology)
+        case requests.Scale():
+            return scale.plan(request, facts, topology)
         case requests.Stop():
             return stop.plan(request, facts, topology)
         case requests.Compact():
@@ -90,7 +93,10 @@ def _facts(request: requests.OfProcessor, source: FactSource, topology: Topology
     match request:
         case requests.Deploy():
             given_up = [changelog_topic(request.processor, store) for store in request.dropped]
-            return read_facts(topology, source, releases=True, also=given_up)
+            facts = read_facts(topology, source, releases=True, also=given_up)
+            return replace(facts, workers=source.workers(request.processor))
+        case requests.Scale():
+            return replace(read_facts(topology, source, releases=True), workers=source.workers(request.processor))
         case requests.Compact():
             return read_facts(topology, source, hanging=True)
         case requests.Reposition():

@@ -52,6 +52,7 @@ class WorldFacts:
         code: Processor -> the files of its definition.
         transactions: Finds hanging transactions.
         tables: The warehouse.
+        workers: Processor -> the number of its workers that the settings name; None where they name none.
     """
 
     def __init__(  # tidy: allow-wide because facts come from so many places
@@ -64,6 +65,7 @@ class WorldFacts:
         code: Callable[[str], Code],
         transactions: HangingTransactions,
         tables: Tables,
+        workers: Callable[[str], int | None] = lambda processor: None,
     ) -> None:
         #: Longest wait for members of the group whose process died, seconds; 0 in simulations.
         self.ghosts_s = GHOSTS_S
@@ -73,6 +75,7 @@ class WorldFacts:
         self._folders = folders
         self._owners = owners
         self._code = code
+        self.workers = workers
         # Facts that one source has as they are needed.
         self.ping, self.describe, self.committed_offsets = topics.ping, topics.describe, topics.committed_offsets
         self.start_offsets, self.end_offsets = topics.start_offsets, topics.end_offsets

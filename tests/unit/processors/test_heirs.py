@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.group_protocol import decode_assignment
 from holdfast.infra.kafka.records import GroupShares, Partition
-from holdfast.processors.engine.runtime.heirs import heirs, inherited_by
+from holdfast.processors.engine.runtime.heirs import heirs, inherited_by, shares_after
 
 
 @st.composite
@@ -100,3 +100,35 @@ def test_bytes_of_something_else_are_refused_or_read_never_anything_worse(raw: b
 def test_an_assignment_that_is_cut_off_is_refused() -> None:
     with pytest.raises(KafkaFailed, match="do not follow the consumer protocol"):
         decode_assignment(assignment((b"orders", [0, 3]), extra=b"")[:-2])
+
+
+def known(group: GroupShares) -> GroupShares:
+    """The group with the member ids that a broker makes from client ids."""
+    return GroupShares(group.assignor, {f"{name}-4f1c": owned for name, owned in group.members.items()})
+
+
+@given(groups(), st.sets(st.text("uvwxyz", min_size=1, max_size=3), max_size=3))
+def test_after_a_change_every_partition_has_one_owner_who_is_there(group: GroupShares, new: set[str]) -> None:
+    now = known(group)
+    stays = set(sorted(group.members)[: len(group.members) // 2])
+    expected = stays | {f"{name}!" for name in new}
+    after = shares_after(now, {*group.members, *expected}, expected)
+    if after is None:
+        assert not expected or ("sticky" in group.assignor and new)
+        return
+    owned = sorted(partition for share in after.values() for partition in share)
+    assert owned == sorted(partition for share in group.members.values() for partition in share)
+    assert set(after) <= {f"{name}-4f1c" for name in stays} | {f"{name}!-" for name in new}
+
+
+def test_a_newcomer_gets_what_the_assignor_will_give_it() -> None:
+    ours = frozenset(Partition("t", number) for number in range(4))
+    group = GroupShares("range", {"b-4f1c": ours})
+    after = shares_after(group, {"a", "b"}, {"a", "b"})
+    assert after == {"a-": {Partition("t", 0), Partition("t", 1)}, "b-4f1c": {Partition("t", 2), Partition("t", 3)}}
+
+
+def test_members_of_another_machine_stay() -> None:
+    shares = {"ours-1": frozenset({Partition("t", 0)}), "theirs-1": frozenset({Partition("t", 1)})}
+    after = shares_after(GroupShares("range", shares), {"ours"}, set())
+    assert after == {"theirs-1": {Partition("t", 0), Partition("t", 1)}}

@@ -1,0 +1,54 @@
+"""The change of a processor's workers that is under way, as the operator tells it to workers of this machine.
+
+    <home>/run/<processor>.workers.json
+
+It is a file, because a worker has to read it before it serves requests, and because it must end by itself when the
+operator was killed: it names the moment until which it is valid.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+
+from holdfast.infra.files import replace_text
+from holdfast.infra.json_file import read_json
+from holdfast.infra.paths import Paths
+
+
+class WorkersChange(msgspec.Struct, frozen=True):
+    """A change of workers.
+
+    Args:
+        before: The slots before the change.
+        slots: The slots after it.
+        until: When it becomes void, seconds since 1970.
+        join: Whether new workers may join their group now.
+    """
+
+    before: tuple[str, ...]
+    slots: tuple[str, ...]
+    until: float
+    join: bool = False
+
+
+def read_change(paths: Paths, processor: str) -> WorkersChange | None:
+    """The change that is under way; None without one, for one that is void, and for a damaged file."""
+    found = read_json(paths.workers_change(processor), WorkersChange)
+    return found if found is not None and time.time() < found.until else None
+
+
+def tell_change(paths: Paths, processor: str, change: WorkersChange) -> None:
+    """Tell the workers of a change.
+
+    Raises:
+        OSError: The file can't be written.
+    """
+    paths.run.mkdir(parents=True, exist_ok=True)
+    replace_text(paths.workers_change(processor), msgspec.json.encode(change).decode())
+
+
+def end_change(paths: Paths, processor: str) -> None:
+    """The change has ended: workers follow only what they follow always."""
+    paths.workers_change(processor).unlink(missing_ok=True)

@@ -1,0 +1,25 @@
+"""The words of deployments: how programs ended, and which partitions are missing."""
+
+from __future__ import annotations
+
+from holdfast.infra.deploy.programs import ProgramStatus
+
+
+def how_it_ended(program: ProgramStatus) -> str:
+    """How a program's last process ended, in words."""
+    if program.signal is not None:
+        return f"killed by {program.signal}"
+    if program.exit_status is not None:
+        return f"exit status {program.exit_status}"
+    return "exit status unknown" if program.since is not None else "never started"
+
+
+def last_lines(lines: tuple[str, ...]) -> str:
+    """The last lines of a log, below a sentence; empty without any."""
+    return "" if not lines else "\nIts last lines:\n  " + "\n  ".join(lines) + "\n"
+
+
+def listed(pairs: tuple[tuple[str, int], ...], shown: int = 6) -> str:
+    """Partitions (topic, number) as a list of which the first ones are named."""
+    names = ", ".join(f"{topic}[{partition}]" for topic, partition in pairs[:shown])
+    return names if len(pairs) <= shown else f"{names} and {len(pairs) - shown} more"

@@ -1,0 +1,109 @@
+"""Plan ``scale``: run the deployed version in another number of workers.
+
+Workers that get tasks fetch the tasks' state before the group changes, so that partitions are silent for the change of
+owners only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.explanation import count_of
+from holdfast.processors.lifecycle.plans.facts import Facts
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
+from holdfast.processors.lifecycle.plans.requests import Scale
+from holdfast.processors.lifecycle.plans.slots import slots_of
+from holdfast.processors.lifecycle.plans.stages import RunProcessor
+
+
+def plan(request: Scale, facts: Facts, topology: Topology) -> Plan:
+    """The plan that runs so many workers; refused for a processor that does not run."""
+    name, wanted = topology.processor, slots_of(request.workers)
+    version = facts.deployed
+    basis = {"deployment": facts.deployment, "alive": facts.alive, "wanted": wanted}
+    if facts.deployment is None or version is None or facts.desired == "stopped":
+        state = "was never deployed" if facts.deployment is None else "is stopped"
+        refused = Refused(
+            f"{name} {state}, so it has no workers to change.",
+            f"Deploy it first: `holdfast apply deploy {name}`. Then `holdfast apply scale {name} {request.workers}`.",
+        )
+        return Plan(request=request, verdict=refused, basis=basis)
+    before = facts.deployment.slots
+    findings = (*_of_partitions(request.workers, facts, topology), *_of_settings(request, facts))
+    if set(before) == set(wanted) and facts.working and facts.desired == "deployed":
+        verdict = NothingToDo(f"{name} already runs in {count_of(request.workers, 'worker')}.")
+        return Plan(request=request, verdict=verdict, findings=findings, basis=basis)
+    released = facts.released
+    release = released.release_id if released is not None and released.code_version == version else None
+    change = f"{count_of(request.workers, 'worker')} in place of {len(before)}"
+    warm = request.warm_s if _has_changelogs(topology) else 0.0
+    return Plan(
+        request=request,
+        verdict=Ready(f"run {name} in {change}."),
+        stages=(
+            RunProcessor(
+                _says(before, wanted, warm),
+                version,
+                request.timeout_s,
+                release_id=release,
+                slots=wanted,
+                rescale=True,
+                warm_s=warm,
+            ),
+        ),
+        findings=findings,
+        kept=("State, changelogs and input offsets. State folders of workers that are removed stay on disk.",),
+        undo=f"`holdfast apply scale {name} {len(before)}`",
+        basis=basis,
+    )
+
+
+def _has_changelogs(topology: Topology) -> bool:
+    return bool(topology.changelogs)
+
+
+def _says(before: tuple[str, ...], wanted: tuple[str, ...], warm_s: float) -> str:
+    new = [slot for slot in wanted if slot not in before]
+    gone = [slot for slot in before if slot not in wanted]
+    parts = []
+    if new:
+        parts.append(f"start {_slots(new)}")
+    if warm_s:
+        whose = "they" if new and not gone else "the workers that get tasks"
+        parts.append(f"wait up to {warm_s:g} s until {whose} have fetched the state of the tasks to come")
+    if new:
+        parts.append("let them join the group")
+    if gone:
+        parts.append(f"stop {_slots(gone)} after a last commit, and remove it")
+    parts.append("wait until every input partition is processed")
+    return "; ".join(parts)
+
+
+def _slots(slots: list[str]) -> str:
+    return f"slot {', '.join(slots)}"
+
+
+def _of_partitions(workers: int, facts: Facts, topology: Topology) -> tuple[str, ...]:
+    """A finding when there are more workers than tasks."""
+    tasks = len(topology.tasks(_inputs(facts, topology)))
+    if workers <= tasks:
+        return ()
+    more = count_of(workers - tasks, "worker")
+    return (
+        f"it has {count_of(tasks, 'task')}: {more} will have none, and take over when another one ends (a standby, "
+        "without state of its own unless `HOLDFAST_STANDBY_REPLICAS` is set)",
+    )
+
+
+def _of_settings(request: Scale, facts: Facts) -> tuple[str, ...]:
+    if facts.workers is None or facts.workers == request.workers:
+        return ()
+    return (
+        f"the setting `workers` names {facts.workers} for it: the next deployment goes back to {facts.workers} unless "
+        "the setting is changed, too",
+    )
+
+
+def _inputs(facts: Facts, topology: Topology) -> Mapping[str, int]:
+    return {spec.name: facts.topics[spec.name].partitions for spec in topology.inputs if spec.name in facts.topics}
