@@ -30,6 +30,26 @@ _LAZIES = (
         f"{_COMMANDS}.audit:audit",
         "Compare state with its changelog, key by key at the same offset. Exit code 1: they differ.",
     ),
+    Lazy(
+        "deploy",
+        f"{_COMMANDS}.daily:make_deploy",
+        "Start the defined version and wait until it processes every partition; roll back if it does not.",
+    ),
+    Lazy(
+        "rollback",
+        f"{_COMMANDS}.daily:make_rollback",
+        "Run an earlier release with the present state; return to the present release if it fails.",
+    ),
+    Lazy(
+        "restart",
+        f"{_COMMANDS}.daily:make_restart",
+        "Stop every slot after a commit, and start the deployed release again.",
+    ),
+    Lazy(
+        "stop",
+        f"{_COMMANDS}.daily:make_stop",
+        "Stop every slot after a commit; recovery does not restart the processor until the next deploy.",
+    ),
     Lazy("logs", f"{_COMMANDS}.logs:logs", "Print the last lines of a processor's log."),
     Lazy("status", f"{_COMMANDS}.status:status", "Show services, processors, open incidents and open applies."),
     Lazy(
