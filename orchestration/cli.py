@@ -58,6 +58,11 @@ _LAZIES = (
         "Watch state, phase, lag, rate and restore progress of processors; processors in trouble come first.",
     ),
     Lazy(
+        "query",
+        f"{_COMMANDS}.query:query",
+        "Look keys up in the running workers, as of their last commit. Exit code 1: nothing was found.",
+    ),
+    Lazy(
         "rehearse",
         f"{_COMMANDS}.rehearse:rehearse",
         "Restore one partition into a scratch folder, time it, and compare it with the worker. Exit code 1: it failed.",
