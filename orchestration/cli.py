@@ -58,6 +58,11 @@ _LAZIES = (
         "Watch state, phase, lag, rate and restore progress of processors; processors in trouble come first.",
     ),
     Lazy(
+        "produce",
+        f"{_COMMANDS}.produce:produce",
+        "Send lines of JSON to a topic; a bad line sends nothing.",
+    ),
+    Lazy(
         "query",
         f"{_COMMANDS}.query:query",
         "Look keys up in the running workers, as of their last commit. Exit code 1: nothing was found.",

@@ -1,4 +1,4 @@
-"""The command ``read``: some of the selected entries as the last commit left them, for people who look a key up.
+"""The command ``read``: some of the selected entries as the last commit left them.
 
 Invariants:
     - Nothing is changed and nothing is committed: entries and offsets are those of the last commit, and fit together.
