@@ -58,6 +58,11 @@ _LAZIES = (
         "Watch state, phase, lag, rate and restore progress of processors; processors in trouble come first.",
     ),
     Lazy(
+        "doctor",
+        f"{_COMMANDS}.doctor:doctor",
+        "Check this machine, the cluster, its rights and the settings. Exit code 1: something must be corrected.",
+    ),
+    Lazy(
         "produce",
         f"{_COMMANDS}.produce:produce",
         "Send lines of JSON to a topic; a bad line sends nothing.",

@@ -62,7 +62,8 @@ def judge(lines: Iterable[bytes], shape: Shape) -> int:
     Raises:
         BadLines: Some lines can't be sent.
     """
-    count, bad, told = 0, 0, []
+    told: list[str] = []
+    count = bad = 0
     first = 0
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
@@ -74,14 +74,13 @@ def _opened(file: str) -> Iterator[IO[bytes]]:
             copied.seek(0)
             yield copied
         return
-    stack = ExitStack()
     try:
-        opened = stack.enter_context(Path(file).open("rb"))
+        opened = os.fdopen(os.open(file, os.O_RDONLY), "rb")
     except OSError as failure:
         raise FileUnreadable(
             f"{file} can't be read: {failure.strerror}.", action="Name a file after `-f`, or `-` for stdin.", path=file
         ) from failure
-    with stack:
+    with opened:
         yield opened
 
 
