@@ -73,6 +73,11 @@ _LAZIES = (
         "Look keys up in the running workers, as of their last commit. Exit code 1: nothing was found.",
     ),
     Lazy(
+        "snapshot",
+        f"{_COMMANDS}.snapshot:snapshot",
+        "Print rows of a store's table, with its version, its offsets and its age.",
+    ),
+    Lazy(
         "rehearse",
         f"{_COMMANDS}.rehearse:rehearse",
         "Restore one partition into a scratch folder, time it, and compare it with the worker. Exit code 1: it failed.",
