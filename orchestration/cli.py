@@ -30,12 +30,52 @@ _LAZIES = (
         f"{_COMMANDS}.audit:audit",
         "Compare state with its changelog, key by key at the same offset. Exit code 1: they differ.",
     ),
+    Lazy(
+        "deploy",
+        f"{_COMMANDS}.daily:make_deploy",
+        "Start the defined version and wait until it processes every partition; roll back if it does not.",
+    ),
+    Lazy(
+        "rollback",
+        f"{_COMMANDS}.daily:make_rollback",
+        "Run an earlier release with the present state; return to the present release if it fails.",
+    ),
+    Lazy(
+        "restart",
+        f"{_COMMANDS}.daily:make_restart",
+        "Stop every slot after a commit, and start the deployed release again.",
+    ),
+    Lazy(
+        "stop",
+        f"{_COMMANDS}.daily:make_stop",
+        "Stop every slot after a commit; recovery does not restart the processor until the next deploy.",
+    ),
     Lazy("logs", f"{_COMMANDS}.logs:logs", "Print the last lines of a processor's log."),
     Lazy("status", f"{_COMMANDS}.status:status", "Show services, processors, open incidents and open applies."),
     Lazy(
         "top",
         f"{_COMMANDS}.top:top",
         "Watch state, phase, lag, rate and restore progress of processors; processors in trouble come first.",
+    ),
+    Lazy(
+        "doctor",
+        f"{_COMMANDS}.doctor:doctor",
+        "Check this machine, the cluster, its rights and the settings. Exit code 1: something must be corrected.",
+    ),
+    Lazy(
+        "produce",
+        f"{_COMMANDS}.produce:produce",
+        "Send lines of JSON to a topic; a bad line sends nothing.",
+    ),
+    Lazy(
+        "query",
+        f"{_COMMANDS}.query:query",
+        "Look keys up in the running workers, as of their last commit. Exit code 1: nothing was found.",
+    ),
+    Lazy(
+        "snapshot",
+        f"{_COMMANDS}.snapshot:snapshot",
+        "Print rows of a store's table, with its version, its offsets and its age.",
     ),
     Lazy(
         "rehearse",

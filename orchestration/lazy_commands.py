@@ -1,7 +1,7 @@
 """Commands whose modules are imported when they run, so ``holdfast --help`` imports none of them.
 
 A command line lists each lazy command with its name, its one line of help and its place, ``module:attribute``. The
-attribute is a function, a ``typer.Typer``, or a function named ``make_…`` that returns a ``typer.Typer``.
+attribute is a function, a ``typer.Typer``, or a function named ``make_…`` that returns one of both.
 
 Invariants:
     - Running a command, its ``--help`` and the completion of its options use the imported command only.

@@ -61,7 +61,7 @@ from holdfast.processors.lifecycle.plans.holding import (
 )
 from holdfast.processors.lifecycle.plans.orphan_facts import OrphanFacts
 from holdfast.processors.lifecycle.plans.plan import Plan
-from holdfast.processors.lifecycle.plans.requests import OfInstallation, Request
+from holdfast.processors.lifecycle.plans.requests import OfInstallation, Request, Selection
 from holdfast.processors.lifecycle.plans.shape import Shape, shape_of
 from holdfast.processors.lifecycle.ports import World, now_utc
 from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
@@ -73,7 +73,7 @@ from holdfast.processors.lifecycle.verbs.table import plan_for, plan_of_installa
 from holdfast.processors.lifecycle.world.facts import WorldFacts
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
-from holdfast.processors.lifecycle.world.owners import WorkingOwners
+from holdfast.processors.lifecycle.world.owners import Found, WorkingOwners, is_complete
 from holdfast.processors.lifecycle.world.warehouse import WarehouseTables
 from holdfast.processors.registration import ProcessorDefinition, find_processor, load_processors
 
@@ -255,6 +255,34 @@ class Verbs:
             tables={each.store: tabled(self._settings, processor, each.store) for each in compared},
             kept=lambda: checkpoint_manifests(self._settings.paths.checkpoints(processor)),
         )
+
+    def query(self, processor: str, store: str, selection: Selection, limit: int) -> Found:
+        """At most ``limit`` entries of a store: from its running owners, or from the local state of a stopped one.
+
+        Raises:
+            PlanRefused: The store is unknown, or neither can answer.
+            HoldfastError: A worker or Kafka does not answer.
+        """
+        topology = self.definition(processor).topology
+        unknown = unknown_stores(topology, (store,))
+        if unknown is not None:
+            raise applying.PlanRefused(unknown.sentence, action=unknown.action, processor=processor)
+        slots = self._slots(processor)
+        if any(each.alive for each in self._facts.instances(processor, slots)):
+            return self._owners.read(processor, store, selection, limit)
+        wanted = self._tasks_with(processor, (store,))
+        tasks = [sub.task(number) for sub in topology.subtopologies for name, number in wanted if name == sub.name]
+        found = self._folders(processor).read(store, tasks, selection, limit)
+        committed = self._topics.committed_offsets(processor)
+        if found is None or not is_complete(found.places, committed):
+            raise applying.PlanRefused(
+                f"{processor} does not run, and this machine has no complete local state of {store}.",
+                action=f"Start it with `holdfast deploy {processor}`, then query again. The last published version of "
+                f"the store's table: `holdfast snapshot {processor} --store {store}`.",
+                processor=processor,
+                store=store,
+            )
+        return found
 
     def _orphans(self, registry: Registry | None = None, topics: Topics | None = None) -> OrphanCleaning:
         from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning  # loads the catalog's library

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -84,6 +84,13 @@ class Registry:
             version = schema.migrate(self._database.engine)
         log.debug("registry.ready", url=schema.shown(self._database.engine.url), version=version)
         return version
+
+    def clock_ahead_s(self) -> float:
+        """How far the database's time of day is ahead of this machine's, seconds; negative when it is behind."""
+        began = datetime.now(UTC)
+        (row,) = self._database.rows(select(leases.database_time().label("now")))
+        middle = began + (datetime.now(UTC) - began) / 2
+        return float((row.now - middle).total_seconds())
 
     def close(self) -> None:
         """Close all connections."""

@@ -36,6 +36,8 @@ class Feeder:
     ) -> None:
         self._bootstrap, self._then = bootstrap, then
         self._failed: KafkaError | None = None
+        #: Records that all in-sync replicas have acknowledged.
+        self.acknowledged = 0
         settings: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "acks": "all",
@@ -104,7 +106,9 @@ class Feeder:
             self._producer.flush(0.2)
 
     def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
-        if error is not None and error.code() not in _PURGED:
+        if error is None:
+            self.acknowledged += 1
+        elif error.code() not in _PURGED:
             self._failed = error
 
     def _refused(self, error: KafkaError) -> KafkaFailed:

@@ -22,12 +22,17 @@ from holdfast.processors.lifecycle.plans.requests import (
     PutBack,
     Reposition,
     Request,
+    Restart,
     Restore,
+    Rollback,
     Scale,
     Stop,
     selection_of,
 )
 
+Timeout = Annotated[
+    float, typer.Option("--timeout", min=1, help="Seconds within which every partition must be processed.")
+]
 Partitions = Annotated[
     list[int] | None,
     typer.Option("--partition", min=0, help="Only this partition; repeatable. Default: all partitions."),
@@ -41,9 +46,7 @@ def provision(processor: Processor) -> Request:
 
 def deploy(
     processor: Processor,
-    timeout_s: Annotated[
-        float, typer.Option("--timeout", min=1, help="Seconds within which every partition must be processed.")
-    ] = 120.0,
+    timeout_s: Timeout = 120.0,
     drop: Annotated[
         list[str] | None, typer.Option(help="Delete the state and the changelog of this store; repeatable.")
     ] = None,
@@ -72,6 +75,22 @@ def scale(
 def stop(processor: Processor) -> Request:
     """Stop every slot after a commit; recovery does not restart the processor until the next deploy."""
     return Stop(processor)
+
+
+def restart(processor: Processor, timeout_s: Timeout = 120.0) -> Request:
+    """Stop every slot after a commit, and start the deployed release again."""
+    return Restart(processor, timeout_s)
+
+
+def rollback(
+    processor: Processor,
+    to: Annotated[
+        str, typer.Option(help="The release or its version. Default: the one that worked before the present one.")
+    ] = "",
+    timeout_s: Timeout = 120.0,
+) -> Request:
+    """Run an earlier release with the present state; return to the present release if it fails."""
+    return Rollback(processor, to, timeout_s)
 
 
 def compact(processor: Processor) -> Request:
@@ -188,5 +207,8 @@ def put_back(topic: Annotated[str, typer.Argument(help="Name of the deleted topi
 #: Verb name -> the function that makes its request.
 VERBS: dict[str, Callable[..., Request]] = {
     each.__name__.replace("_", "-"): each
-    for each in (provision, deploy, scale, stop, compact, reposition, clear, backfill, restore, adopt, clean, put_back)
+    for each in (
+        *(provision, deploy, scale, stop, restart, rollback, compact, reposition),
+        *(clear, backfill, restore, adopt, clean, put_back),
+    )
 }

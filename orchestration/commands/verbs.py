@@ -4,7 +4,7 @@
     explain  the full text of the plan; the same exit codes
     apply    carries the plan out; a plan that deletes needs ``--plan HASH`` or ``--yes``
 
-Ten verbs times three groups are 30 commands. ``_command`` makes each of them from two functions, because 30
+Every verb is in three groups. ``joined_command`` makes each of them from two functions, because so many
 functions with their options would be 500 lines. Typer reads a command's options from its signature, so the command
 gets one that joins both::
 
@@ -68,14 +68,14 @@ def make_registry() -> typer.Typer:
     """The group ``holdfast registry``."""
     registering = typer.Typer(no_args_is_help=True, help="Correct the registry.")
     registering.callback()(lambda: None)  # keeps `adopt` a command of its own, although it is the only one
-    registering.command("adopt", help=adopt.__doc__)(_command(adopt, _apply))
+    registering.command("adopt", help=adopt.__doc__)(joined_command(adopt, _apply))
     return registering
 
 
 def _group(help_text: str, action: Callable[..., None]) -> typer.Typer:
     group = typer.Typer(no_args_is_help=True, help=help_text)
     for name, verb in VERBS.items():
-        group.command(name, help=verb.__doc__)(_command(verb, action))
+        group.command(name, help=verb.__doc__)(joined_command(verb, action))
     return group
 
 
@@ -84,7 +84,7 @@ def list_applies(
     as_json: Json = False,
 ) -> None:
     """List applies, newest first, with their outcome."""
-    with _opened(None) as verbs:
+    with opened_verbs(None) as verbs:
         applies = verbs.applies(processor)
         alive = {each.id for each in applies if each.holder is not None and not verbs.is_broken_off(each)}
     rows = [
@@ -110,15 +110,15 @@ def list_applies(
 
 def resume(apply_id: ApplyNumber, who: Who = None, as_json: Json = False) -> None:
     """Resume an apply that was broken off, from the first stage that is not done."""
-    with _opened(who) as verbs:
-        _carry_out(lambda tell: verbs.resume(apply_id, tell=tell), as_json=as_json)
+    with opened_verbs(who) as verbs:
+        carry_out(lambda tell: verbs.resume(apply_id, tell=tell), as_json=as_json)
 
 
 def abandon(
     apply_id: ApplyNumber, reason: Annotated[str, typer.Option(help="The reason to record.")], who: Who = None
 ) -> None:
     """Close an apply that was broken off; stages that are done stay done, and workers are put back as they were."""
-    with _opened(who) as verbs:
+    with opened_verbs(who) as verbs:
         record = verbs.abandon(apply_id, reason=reason, tell=typer.echo)
     typer.echo(f"Apply {record.id} ({record.verb} {record.processor}) is abandoned after {len(record.done)} stage(s).")
 
@@ -128,7 +128,9 @@ def _plan(request: Request, *, as_json: Json = False) -> None:
     if as_json:
         print_json(as_document(plan))
     else:
-        _print_short(plan)
+        print_short(plan)
+        if plan.changes:
+            Console().print(_how_to_apply(plan), highlight=False, soft_wrap=True)
     raise typer.Exit(_exit_code(plan))
 
 
@@ -147,7 +149,7 @@ def _apply(
     who: Who = None,
     as_json: Json = False,
 ) -> None:
-    with _opened(who) as verbs:
+    with opened_verbs(who) as verbs:
         begun = verbs.begun(request)
         if begun is not None:
             if not as_json:
@@ -155,15 +157,15 @@ def _apply(
                     f"Resuming apply {begun.id}: plan {begun.plan_hash} was broken off after {len(begun.done)} "
                     "stage(s)."
                 )
-            _carry_out(lambda tell: verbs.resume(begun.id, tell=tell), as_json=as_json)
+            carry_out(lambda tell: verbs.resume(begun.id, tell=tell), as_json=as_json)
             return
         decided = verbs.plan(request)
         if not as_json and not isinstance(decided.verdict, Refused):  # the error of a refusal has the same text
             typer.echo(explain(decided))
-        _carry_out(lambda tell: verbs.apply(decided, confirmed=plan, sure=yes, tell=tell), as_json=as_json)
+        carry_out(lambda tell: verbs.apply(decided, confirmed=plan, sure=yes, tell=tell), as_json=as_json)
 
 
-def _carry_out(work: Callable[[Callable[[str], None]], Applied], *, as_json: bool) -> None:
+def carry_out(work: Callable[[Callable[[str], None]], Applied], *, as_json: bool) -> None:
     """Run the stages under a spinner with their progress, then print the outcome."""
     console = Console(stderr=as_json)
     with console.status("…") as line:
@@ -175,7 +177,8 @@ def _carry_out(work: Callable[[Callable[[str], None]], Applied], *, as_json: boo
         console.print(f"[green]done[/] (apply {done.id}, {done.seconds:.1f} s)\n{escape(done.text)}", soft_wrap=True)
 
 
-def _print_short(plan: Plan) -> None:
+def print_short(plan: Plan) -> None:
+    """Print a plan: its verdict, then a table of its stages with size and time."""
     console = Console()
     colour = "red" if isinstance(plan.verdict, Refused) else "yellow" if plan.changes else "green"
     console.print(f"[{colour}]{plan.verb} {escape(plan.processor)}[/]: {escape(plan.verdict.sentence)}", soft_wrap=True)
@@ -190,7 +193,6 @@ def _print_short(plan: Plan) -> None:
     console.print(table)
     if measure := size_and_time(plan):
         console.print(measure, highlight=False, soft_wrap=True)
-    console.print(_how_to_apply(plan), highlight=False, soft_wrap=True)
 
 
 def _how_to_apply(plan: Plan) -> str:
@@ -202,7 +204,7 @@ def _how_to_apply(plan: Plan) -> str:
 
 def _decided(request: Request, *, as_json: bool) -> Plan:
     """The plan of a request; an open apply of the processor is printed on stderr."""
-    with _opened(None) as verbs:
+    with opened_verbs(None) as verbs:
         plan = verbs.plan(request)
         for each in verbs.applies(plan.processor, 1):
             if each.outcome is None and not as_json:
@@ -220,13 +222,14 @@ def _exit_code(plan: Plan) -> int:
     return CHANGES_PENDING if plan.changes else NOTHING_TO_DO
 
 
-def _opened(who: str | None) -> AbstractContextManager[Verbs]:
+def opened_verbs(who: str | None) -> AbstractContextManager[Verbs]:
+    """Verbs for the settings of this process; ``who`` is recorded with applies, None for the current user."""
     from holdfast.orchestration.verbs import open_verbs  # loads Kafka, RocksDB and the registry's libraries
 
     return open_verbs(command_settings(), who=who)
 
 
-def _command(verb: Callable[..., Request], action: Callable[..., None]) -> Callable[..., None]:
+def joined_command(verb: Callable[..., Request], action: Callable[..., None]) -> Callable[..., None]:
     """One command with the options of the verb and those of the action (drawn in the module's docstring)."""
     # evaluated here, because typer would look the names of the annotations up in this module
     of_verb = list(inspect.signature(verb, eval_str=True).parameters.values())
@@ -237,5 +240,6 @@ def _command(verb: Callable[..., Request], action: Callable[..., None]) -> Calla
         action(request, **given)
 
     joined = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*of_verb, *of_action)]
+    command.__doc__ = verb.__doc__
     command.__signature__ = inspect.Signature(joined)  # type: ignore[attr-defined]
     return command

@@ -35,7 +35,9 @@ from holdfast.processors.lifecycle.plans.requests import (
     OfInstallation,
     Reposition,
     Request,
+    Restart,
     Restore,
+    Rollback,
     Scale,
     Stop,
     selection_of,
@@ -159,6 +161,18 @@ class ScaleConfig(VerbConfig):
     def request(self) -> Scale:
         """The change that this config asks for."""
         return Scale(self.processor, self.workers, self.warm_s, self.timeout_s)
+
+
+class RollbackConfig(VerbConfig):
+    """Config of ``rollback_processor``: which release."""
+
+    to: str = Field(
+        default="", description="The release or its version; empty: the one that worked before the present one."
+    )
+
+    def request(self) -> Rollback:
+        """The rollback that this config asks for."""
+        return Rollback(self.processor, self.to)
 
 
 def run_verb(context: dg.OpExecutionContext, config: PlanConfig, request: Request) -> None:
@@ -290,6 +304,17 @@ VERB_JOBS = (
         ScaleConfig,
     ),
     _verb_job("stop_processor", "Stop a processor until it is deployed again.", lambda config: Stop(config.processor)),
+    _verb_job(
+        "restart_processor",
+        "Stop a processor, and start the deployed release again.",
+        lambda config: Restart(config.processor),
+    ),
+    _verb_job(
+        "rollback_processor",
+        "Run an earlier release of a processor with the present state.",
+        RollbackConfig.request,
+        RollbackConfig,
+    ),
     _verb_job(
         "adopt_processor",
         "Record the newest deployment in a registry that was replaced by an older copy.",

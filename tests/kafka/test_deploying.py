@@ -16,6 +16,7 @@ import pytest
 from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.settings import Settings, load_settings
+from holdfast.orchestration.cli import main
 from holdfast.orchestration.verbs import Verbs, open_verbs
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.engine.serving.client import ProcessorClient
@@ -425,3 +426,38 @@ def test_a_definition_that_can_not_be_imported_is_told_with_its_line(project: Pr
     with pytest.raises(ProcessorUnknown, match=rf"{project.module}.py.*line 18(.|\n)*no_such_library"):
         project.plan()
     assert project.running_version() == version
+
+
+def test_the_words_of_every_day_ask_first_and_then_deploy_roll_back_restart_and_stop(
+    project: Project, capfd: pytest.CaptureFixture[str]
+) -> None:
+    name = project.stream.group
+    project.stream.feed_numbers(20, keys=2)
+    assert main(["deploy", name, "--timeout", "90"]) == 3
+    told = " ".join(capfd.readouterr())
+    assert f"`holdfast deploy {name} --timeout 90.0 --yes`" in told
+    assert "Undo: `holdfast apply stop" in told
+    assert project.client.status() is None
+    assert main(["deploy", name, "--yes"]) == 0
+    first = project.running_version()
+    assert main(["deploy", name]) == 0, "nothing to do needs no answer"
+    project.write(HEAD, COUNTS.replace("frame.to_topic", "frame = frame.update(print)\nframe.to_topic"))
+    assert main(["deploy", name, "--yes"]) == 0
+    second = project.running_version()
+    assert second != first
+
+    assert main(["rollback", name, "--yes"]) == 0
+    assert project.running_version() == first
+    project.stream.feed_numbers(20, keys=2)
+    before = project.client.status()
+    assert main(["restart", name, "--yes"]) == 0
+    after = project.client.status()
+    assert before is not None
+    assert after is not None
+    assert after.pid != before.pid
+    assert project.running_version() == first, "a restart starts the deployed release, not the files"
+    project.counted({b"k0": 20, b"k1": 20})
+    capfd.readouterr()
+    assert main(["stop", name, "--yes", "--json"]) == 0
+    assert [stage["number"] for stage in json.loads(capfd.readouterr().out)["stages"]] == [1]
+    assert project.client.status() is None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ from holdfast.processors.lifecycle.plans.requests import (
     Prefix,
     Provision,
     Request,
+    Restart,
     Restore,
+    Rollback,
     Scale,
     Selection,
     Stop,
@@ -87,7 +90,7 @@ class Sequence:
         if random.random() < 0.8:
             self.feed()
         others = [self.clear, self.clear, self.restore, self.clean, lambda: self.do(Compact(GROUP))]
-        others += [self.put_back_registry, self.intrude]
+        others += [self.put_back_registry, self.intrude, self.roll_back, lambda: self.do(Restart(GROUP))]
         others += [self.snapshot, self.snapshot, self.restore_from_table, self.restore_from_table]
         if up:
             others += [lambda: self.do(Stop(GROUP)), lambda: self.do(Stop(GROUP)), lambda: self.do(Deploy(GROUP))]
@@ -234,6 +237,19 @@ class Sequence:
         self.check_untouched(Adopt(GROUP), before)
         self.do(Adopt(GROUP))
 
+    def roll_back(self) -> None:
+        """A release that worked before comes back; its code is the same, as its state must be."""
+        book = self.world.registry.releases
+        now = book.working(GROUP)
+        assert now is not None
+        earlier, when = f"{now.code_version}-{len(self.told)}", self.world.clock.time()
+        columns = {"code_version": now.code_version, "target": now.target, "shape": now.shape}
+        book.record(GROUP, earlier, folder=str(self.world.state_dir), **columns, now=datetime.fromtimestamp(when, UTC))
+        book.works(GROUP, earlier, datetime.fromtimestamp(when - 1e6, UTC))
+        self.do(Rollback(GROUP, earlier))
+        if (ran := book.working(GROUP)) is None or ran.release_id != earlier:
+            raise InvariantBroken("deployment", f"{earlier} was to run, {ran} does")
+
     def intrude(self) -> None:
         """A worker of another installation is in the group: nothing is started here while it is."""
         group = self.world.cluster._broker.group(GROUP)
@@ -289,8 +305,8 @@ class Sequence:
             self.model.catch_up()
         else:
             raise InvariantBroken("resume", f"{request} is not through after {ATTEMPTS} tries: {self.told[-3:]}")
-        if isinstance(request, Deploy | Stop) and not isinstance(outcome.plan.verdict, Refused):
-            self.model.up = isinstance(request, Deploy)
+        if isinstance(request, Deploy | Stop | Restart | Rollback) and not isinstance(outcome.plan.verdict, Refused):
+            self.model.up = not isinstance(request, Stop)
         self.check()
 
     def ask(self, request: Request, fault: Fault | None, *, calm: bool) -> Shown | HoldfastError | None:

@@ -27,7 +27,7 @@ from holdfast.processors.lifecycle.plans.stages import ClearKeys, RunProcessor, 
 from holdfast.processors.lifecycle.rebuild import from_tables
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages
 from holdfast.processors.lifecycle.recovery import incidents
-from holdfast.processors.lifecycle.verbs import backfill, clear, restore, restore_table
+from holdfast.processors.lifecycle.verbs import backfill, clear, restart, restore, restore_table, rollback
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import WorkingOwners
 from tests.simulation.lifecycle import lifecycle_runner
@@ -241,6 +241,22 @@ def _strangers_unseen(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(facts, "strangers_in", lambda *of: [])
 
 
+def _restart_without_start(patch: pytest.MonkeyPatch) -> None:
+    """A restart stops, and leaves the start to whoever comes next."""
+    original = restart.plan
+
+    def plan(*arguments: Any) -> Plan:
+        made = original(*arguments)
+        return msgspec.structs.replace(made, stages=made.stages[:1])
+
+    patch.setattr(restart, "plan", plan)
+
+
+def _rollback_to_any(patch: pytest.MonkeyPatch) -> None:
+    """A rollback runs the release that works, whatever it was asked for."""
+    patch.setattr(rollback, "_target", lambda request, now, releases: now)
+
+
 def _stores(topology: Any) -> tuple[str, ...]:
     return tuple(store.name for store in topology.stores)
 
@@ -266,6 +282,8 @@ BUGS: tuple[PlantedVerb, ...] = (
     PlantedVerb("a deploy makes no output topic", _outputs_not_made),
     PlantedVerb("an older copy of the registry is trusted", _registry_trusted),
     PlantedVerb("recovery starts what an older copy of the registry names", _recovery_trusts),
+    PlantedVerb("a restart stops and does not start", _restart_without_start),
+    PlantedVerb("a rollback ignores the release that was named", _rollback_to_any),
     PlantedVerb("members of another installation are not looked for", _strangers_unseen),
 )
 

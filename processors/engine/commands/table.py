@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.processors.engine.commands import adopt, checks, keys, until
+from holdfast.processors.engine.commands.read import read
 from holdfast.processors.engine.commands.reseed import reseed
 from holdfast.processors.engine.runtime.commands import Adopt, Clear, Command, Count, Export, Position, Selection, Until
 from holdfast.processors.engine.runtime.owner import CommandTable, Owner
@@ -27,4 +28,4 @@ def work_of(command: Command, worker: Owner, ticket: Ticket) -> Work:
     return keys.clear(worker, ticket, tasks, command, selection, moves)
 
 
-COMMANDS = CommandTable(work_of, reseed)
+COMMANDS = CommandTable(work_of, reseed, read)

@@ -80,6 +80,15 @@ class Clear(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
     positions: dict[str, dict[int, int]] | None = None
 
 
+class Read(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Read at most ``limit`` of the selected entries, as committed. It is answered at once and has no ticket.
+
+    A ticket would show values to every program that may read the status.
+    """
+
+    limit: int = 100
+
+
 class Position(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Read the inputs from other offsets."""
 
@@ -119,14 +128,19 @@ COMMANDS: Mapping[str, type[Command]] = {
 }
 
 
+#: The route of ``Read``, and the maximum entries and bytes of its answer.
+READ_PAGE, READ_ENTRIES_MAX, READ_BYTES_MAX = "/state/read", 1_000, 1 << 20
+_KINDS: Mapping[str, type[Command | Read]] = {**COMMANDS, READ_PAGE: Read}
+
+
 def verb_of(command: Command) -> str:
     """The command's name in logs and errors, for example ``clear``."""
     return type(command).__name__.lower()
 
 
-def decode(page: str, body: bytes) -> Command:
+def decode(page: str, body: bytes) -> Command | Read:
     """Decode the body of a POST to a command's route; raises CommandWrong."""
-    kind = COMMANDS[page]
+    kind = _KINDS[page]
     try:
         return msgspec.json.decode(body, type=kind)
     except JSON_FAILURES as failure:

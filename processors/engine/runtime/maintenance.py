@@ -26,6 +26,7 @@ from holdfast.processors.engine.runtime.commands import (
     CommandFailed,
     CommandRefused,
     CommandWrong,
+    Read,
     Until,
     plain,
     verb_of,
@@ -81,6 +82,10 @@ class Maintenance:
         _log.info("command", id=ticket.id, verb=ticket.verb, **{f"of_{key}": of for key, of in plain(command).items()})
         self._take(ticket, work)
         return ticket
+
+    def read(self, asked: Read) -> dict[str, Any]:
+        """The entries that a read selects; raises CommandWrong or CommandRefused."""
+        return self._commands.read(asked, self._worker)
 
     def _take(self, ticket: Ticket, work: Work) -> None:
         self._tickets = [*self._tickets[-REMEMBERED + 1 :], ticket]

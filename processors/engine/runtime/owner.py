@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from holdfast.infra.clock import Clock
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime.assignment import Assignment
-from holdfast.processors.engine.runtime.commands import Command
+from holdfast.processors.engine.runtime.commands import Command, Read
 from holdfast.processors.engine.runtime.commit import TaskCommit
 from holdfast.processors.engine.runtime.committer import Committer, Outcome
 from holdfast.processors.engine.runtime.options import RuntimeOptions
@@ -84,3 +84,5 @@ class CommandTable:
     work_of: Callable[[Command, Owner, Ticket], Work]
     #: The work that rewrites changelogs from local state, for assigned tasks that ``Start.reseed`` names.
     reseed: Callable[[Owner, Ticket], Work]
+    #: Answers a read at once; raises CommandWrong or CommandRefused.
+    read: Callable[[Read, Owner], dict[str, Any]]

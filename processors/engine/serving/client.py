@@ -23,6 +23,7 @@ from holdfast.infra.paths import Paths
 from holdfast.infra.rooted import inside
 from holdfast.processors.engine.runtime.commands import (
     COMMAND_BYTES_MAX,
+    READ_PAGE,
     CommandFailed,
     CommandRefused,
     CommandWrong,
@@ -147,6 +148,29 @@ class ProcessorClient:
             ProcessorSilent: The worker does not answer. The outcome of a command that had begun is unknown: repeat it.
         """
         return self._select("/state/count", store, timeout_s, **which)
+
+    def read(self, store: str, limit: int, timeout_s: float = 150.0, **which: Any) -> dict[str, Any]:
+        """Read at most ``limit`` selected entries as the last commit left them.
+
+        The arguments are those of ``count``.
+
+        Returns:
+            ``rows``, each as in an export file; ``more``, whether the selection has further entries; ``positions``:
+            by partition, the next offset of each input topic that the entries hold.
+
+        Raises:
+            CommandWrong, CommandRefused, ProcessorSilent: As ``count``.
+        """
+        asked = {name: value for name, value in which.items() if value is not None and value is not False}
+        answer = self._send(
+            "POST", READ_PAGE, timeout_s, msgspec.json.encode({**asked, "store": store, "limit": limit})
+        )
+        if answer.status_code in (400, 409):
+            raise _refusal(answer)
+        if not answer.is_success:
+            raise self._silent(READ_PAGE, f"it answered {answer.status_code}: {answer.text[:200]}")
+        document: dict[str, Any] = answer.json()
+        return document
 
     def export(self, store: str | Sequence[str], timeout_s: float = COMMAND_TIMEOUT_S, **which: Any) -> dict[str, Any]:
         """Write the selected keys to a file on the worker's machine, as of one moment.

@@ -2,6 +2,7 @@
 
     GET    /health  /ready  /status  /metrics  /maintenance (the tickets of owner commands)
     POST   /checkpoint  /compact  /pause  /resume  /stop
+    POST   /state/read (answered at once)
     POST   /state/count  /state/export  /state/clear  /state/adopt  /inputs/position  /inputs/until  (answer 202)
 
 The server's threads never touch the worker's state: they queue requests for the worker's loop and wait. When the loop
@@ -34,8 +35,10 @@ from holdfast.infra.settings import ServingSettings
 from holdfast.processors.engine.runtime.commands import (
     COMMAND_BYTES_MAX,
     COMMANDS,
+    READ_PAGE,
     CommandRefused,
     CommandWrong,
+    Read,
     decode,
     verb_of,
 )
@@ -170,8 +173,8 @@ class ControlServer:
             "/resume": lambda: self._control("resume", lambda: self._flow(worker.resume)),
             "/stop": self._stop,
         }
-        bodies = dict.fromkeys(COMMANDS, COMMAND_BYTES_MAX)
-        self._server = RequestServer(serving, self._guard, self._serve, [*self._pages, *self._verbs, *COMMANDS], bodies)
+        bodies = dict.fromkeys((*COMMANDS, READ_PAGE), COMMAND_BYTES_MAX)
+        self._server = RequestServer(serving, self._guard, self._serve, [*self._pages, *self._verbs, *bodies], bodies)
 
     def start(self) -> str:
         """Serve on background threads, write the endpoint file, and return the URL."""
@@ -237,6 +240,7 @@ class ControlServer:
 
     def _serve(self, method: str, page: str, body: bytes) -> Answer:
         commands: dict[str, Callable[[], Answer]] = {name: partial(self._command, name, body) for name in COMMANDS}
+        commands[READ_PAGE] = partial(self._read, body)
         posted = {**self._verbs, **commands}
         found = (posted if method == "POST" else self._pages).get(page)
         if found is not None:
@@ -292,8 +296,18 @@ class ControlServer:
             command = decode(page, body)
         except CommandWrong as wrong:
             return _refusal(400, wrong)
+        assert not isinstance(command, Read)
         begun = self._control(verb_of(command), lambda: {"id": self._worker.maintenance.begin(command).id})
         return replace(begun, code=202) if begun.code == 200 else begun
+
+    def _read(self, body: bytes) -> Answer:
+        """Answer a read of state; its values are in no ticket, which programs without a token may see."""
+        try:
+            asked = decode(READ_PAGE, body)
+        except CommandWrong as wrong:
+            return _refusal(400, wrong)
+        assert isinstance(asked, Read)
+        return self._control("read", lambda: self._worker.maintenance.read(asked))
 
     def _control(self, verb: str, work: Callable[[], dict[str, Any]]) -> Answer:
         """Run the work on the loop's thread, and log it."""

@@ -51,7 +51,7 @@ class ExportFile:
 
     def write(self, store: str, partition: int, entries: Sequence[tuple[bytes, bytes]]) -> None:
         """Appends entries, given as changelog keys and stored values; raises FormatUnknown."""
-        lines = b"".join(_encode(_line(store, partition, key, value)) + b"\n" for key, value in entries)
+        lines = b"".join(_encode(line_of(store, partition, key, value)) + b"\n" for key, value in entries)
         self._file.write(lines)
         self._hash.update(lines)
 
@@ -75,7 +75,8 @@ class ExportFile:
             self._part.unlink(missing_ok=True)
 
 
-def _line(store: str, partition: int, key: bytes, stored: bytes) -> dict[str, Any]:
+def line_of(store: str, partition: int, key: bytes, stored: bytes) -> dict[str, Any]:
+    """The line of an entry, as data that msgspec encodes; raises FormatUnknown."""
     message_key, state = split_key(key)
     line: dict[str, Any] = {"store": store, "partition": partition}
     try:

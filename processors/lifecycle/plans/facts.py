@@ -51,12 +51,16 @@ class DeploymentFacts(msgspec.Struct, frozen=True):
 
 
 class ReleaseFacts(msgspec.Struct, frozen=True):
-    """The release that worked last; ``copied`` whether its code was copied, so that it can be started again."""
+    """A release; ``copied`` whether its code was copied, so that it can be started again.
+
+    ``worked`` is whether it ever processed every partition.
+    """
 
     release_id: str
     code_version: str
     copied: bool
     shape: Shape
+    worked: bool = True
 
 
 class CodeFacts(msgspec.Struct, frozen=True):
@@ -136,6 +140,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         rates: Stage tag -> measured rate of such stages.
         released: The release that worked last; None when none is recorded. Only for deployments, like ``code``.
         code: The definition's files.
+        releases: Every recorded release, those that worked last first. Only for ``restart`` and ``rollback``.
         tables: Store -> its table in the warehouse; only for restores from there.
         other: The table that a store is filled from; only for backfills from a table, like ``spread``.
         held: Store -> partition -> input topic -> next offset that its changelog holds; only for ``reposition``.
@@ -161,6 +166,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     rates: dict[str, Rate] = {}
     released: ReleaseFacts | None = None
     code: CodeFacts | None = None
+    releases: tuple[ReleaseFacts, ...] = ()
     tables: dict[str, StoreTable] = {}
     other: OtherTable | None = None
     spread: dict[str, str] = {}
@@ -259,6 +265,9 @@ class FactSource(Protocol):
 
     def released(self, processor: str) -> ReleaseFacts | None:
         """The release that worked last."""
+
+    def releases(self, processor: str) -> tuple[ReleaseFacts, ...]:
+        """Every recorded release, those that worked last first."""
 
     def code(self, processor: str, code_version: str) -> CodeFacts:
         """The files of the definition, whose version is ``code_version``."""

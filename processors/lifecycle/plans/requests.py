@@ -139,6 +139,32 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
     processor: str
 
 
+class Restart(msgspec.Struct, frozen=True, tag="restart"):
+    """Stop every slot after a last commit, and start the deployed release again; the files' version does not matter.
+
+    Args:
+        processor: Its name.
+        timeout_s: Timeout until every partition is processed again, seconds.
+    """
+
+    processor: str
+    timeout_s: float = 120.0
+
+
+class Rollback(msgspec.Struct, frozen=True, tag="rollback"):
+    """Run an earlier release of a processor with the present state.
+
+    Args:
+        processor: Its name.
+        to: The release: its id or its version; empty for the release that worked before the present one.
+        timeout_s: Timeout until every partition is processed, seconds.
+    """
+
+    processor: str
+    to: str = ""
+    timeout_s: float = 120.0
+
+
 class Compact(msgspec.Struct, frozen=True, tag="compact"):
     """Abort hanging transactions on changelogs, and rewrite local stores without overwritten and deleted entries."""
 
@@ -299,7 +325,9 @@ class PutBack(msgspec.Struct, frozen=True, tag="put-back"):
 
 #: Requests of the installation: they need no definition of a processor.
 OfInstallation = Clean | PutBack
-OfProcessor = Provision | Deploy | Scale | Stop | Compact | Reposition | Clear | Backfill | Restore | Adopt
+OfProcessor = (
+    Provision | Deploy | Scale | Stop | Restart | Rollback | Compact | Reposition | Clear | Backfill | Restore | Adopt
+)
 #: Requests that never start a worker.
 NEVER_START = (Provision, Stop, Compact, Adopt)
 Request = OfProcessor | OfInstallation

@@ -69,7 +69,7 @@ def _verdicts(request: Deploy, facts: Facts, topology: Topology) -> tuple[Verdic
     after = shape_of(topology, {name: each.partitions for name, each in facts.topics.items()})
     # An interrupted deployment of this version: what the changelogs of new stores hold is its own, and lacks nothing.
     begun = facts.deployed == topology.code_version
-    left = {} if begun else {name: _records(name, facts) for name in facts.topics}
+    left = {} if begun else {name: records_of(name, facts) for name in facts.topics}
     return compare(topology.processor, facts.released.shape, after, dropped=request.dropped, left=left)
 
 
@@ -254,14 +254,14 @@ def _undo(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> str:
     return f"Check out the code of version {former.code_version} and deploy it.{lost}"
 
 
-def _records(topic: str, facts: Facts) -> int:
+def records_of(topic: str, facts: Facts) -> int:
     """Upper bound of the number of records in a topic; compaction leaves fewer."""
     starts, ends = facts.starts.get(topic, {}), facts.ends.get(topic, {})
     return sum(max(0, end - starts.get(number, 0)) for number, end in ends.items())
 
 
 def _deleted(topic: str, facts: Facts) -> str:
-    return f"changelog {topic} with up to {count_of(_records(topic, facts), 'record')}: the state of its store"
+    return f"changelog {topic} with up to {count_of(records_of(topic, facts), 'record')}: the state of its store"
 
 
 def _basis(facts: Facts, topology: Topology) -> dict[str, Any]:

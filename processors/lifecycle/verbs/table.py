@@ -22,8 +22,10 @@ from holdfast.processors.lifecycle.verbs import (
     put_back,
     rebuild,
     reposition,
+    restart,
     restore,
     restore_table,
+    rollback,
     scale,
     stop,
 )
@@ -69,6 +71,10 @@ def decide(request: requests.OfProcessor, facts: Facts, topology: Topology) -> P
             return scale.plan(request, facts, topology)
         case requests.Stop():
             return stop.plan(request, facts, topology)
+        case requests.Restart():
+            return restart.plan(request, facts, topology)
+        case requests.Rollback():
+            return rollback.plan(request, facts, topology)
         case requests.Compact():
             return compact.plan(request, facts, topology)
         case requests.Reposition():
@@ -89,7 +95,7 @@ def decide(request: requests.OfProcessor, facts: Facts, topology: Topology) -> P
 
 def _facts(request: requests.OfProcessor, source: FactSource, topology: Topology) -> Facts:
     """The facts that a request's verb needs."""
-    known = tuple(store.name for store in topology.stores)
+    names = tuple(store.name for store in topology.stores)
     match request:
         case requests.Deploy():
             given_up = [changelog_topic(request.processor, store) for store in request.dropped]
@@ -97,6 +103,10 @@ def _facts(request: requests.OfProcessor, source: FactSource, topology: Topology
             return replace(facts, workers=source.workers(request.processor))
         case requests.Scale():
             return replace(read_facts(topology, source, releases=True), workers=source.workers(request.processor))
+        case requests.Restart() | requests.Rollback():
+            known = source.releases(request.processor)
+            kept = {store.changelog for each in known for store in each.shape.stores if store.changelog is not None}
+            return replace(read_facts(topology, source, releases=True, also=sorted(kept)), releases=known)
         case requests.Compact():
             return read_facts(topology, source, hanging=True)
         case requests.Reposition():
@@ -113,7 +123,7 @@ def _facts(request: requests.OfProcessor, source: FactSource, topology: Topology
             spread = {topic: source.spread(topic) for topic in inputs if topic in facts.topics}
             return replace(facts, other=source.other_table(request.table), spread=spread)
         case requests.Clear():
-            stores = tuple(store for store in request.stores or known if store in known)
+            stores = tuple(store for store in request.stores or names if store in names)
             return read_facts(topology, source, count=(stores, request.selection, request.partitions))
         case _:
             return read_facts(topology, source)

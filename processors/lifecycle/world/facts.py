@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from holdfast.infra.database.applies import ApplyJournal
+from holdfast.infra.database.records import Release
 from holdfast.infra.kafka.partitioners import spread_in
 from holdfast.infra.kafka.records import Member
 from holdfast.infra.kafka.topics import Topics
@@ -135,9 +136,10 @@ class WorldFacts:
 
     def released(self, processor: str) -> ReleaseFacts | None:
         found = self._world.registry.releases.working(processor)
-        if found is None:
-            return None
-        return ReleaseFacts(found.release_id, found.code_version, found.folder is not None, from_document(found.shape))
+        return None if found is None else _release(found)
+
+    def releases(self, processor: str) -> tuple[ReleaseFacts, ...]:
+        return tuple(_release(each) for each in self._world.registry.releases.newest(processor))
 
     def code(self, processor: str, code_version: str) -> CodeFacts:
         found = self._code(processor)
@@ -169,3 +171,8 @@ class WorldFacts:
             tasks=tuple(task.task for task in status.tasks),
             store_bytes=sum(task.store_bytes or 0 for task in status.tasks),
         )
+
+
+def _release(found: Release) -> ReleaseFacts:
+    shape, worked = from_document(found.shape), found.worked_at is not None
+    return ReleaseFacts(found.release_id, found.code_version, found.folder is not None, shape, worked)

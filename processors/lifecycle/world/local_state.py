@@ -9,16 +9,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from holdfast.processors.engine.changelog.format import split_key
 from holdfast.processors.engine.changelog.names import transactional_id
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.errors import StateFailed
+from holdfast.processors.engine.state.exports import line_of
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.task_store import TaskMeta
 from holdfast.processors.lifecycle.plans.facts import LOCAL, Counted, LocalTask, partition_of
 from holdfast.processors.lifecycle.plans.requests import Keys, Prefix, Selection
+from holdfast.processors.lifecycle.world.owners import Found, Place
 from holdfast.processors.lifecycle.world.reading_beside import ReadOnly, opened
 
 
@@ -81,6 +87,28 @@ class LocalFolders:
         if not copies:
             return None
         return Counted(sum(keys for _, keys, _ in copies.values()), sum(size for *_, size in copies.values()), LOCAL)
+
+    def read(self, store: str, tasks: Sequence[str], selection: Selection, limit: int) -> Found | None:
+        """At most ``limit`` entries of a selection in the local state of these tasks, of each the most advanced copy.
+
+        None when a live process uses a slot, state cannot be read or is incomplete, or there is none.
+        """
+        best: dict[str, LocalTask] = {}
+        for found in (each for each in self.local_tasks() if each.task in tasks):
+            if found.stores is None or found.restoring:
+                return None  # in use, unreadable or incomplete
+            best[found.task] = max(found, best.get(found.task, found), key=lambda each: _advance(each, store))
+        if not best or len(best) < len(tasks):
+            return None
+        rows: list[dict[str, Any]] = []
+        for task, copy in sorted(best.items()):
+            with opened(self._peek, self._path(copy.slot, task)) as state:
+                number = partition_of(task)
+                for key, stored in islice(selected_items(state.items(store), selection), limit + 1):
+                    line = msgspec.json.decode(msgspec.json.encode(line_of(store, number, key, stored)))
+                    rows.append({**line, "slot": copy.slot})
+        places = tuple(Place(partition_of(each.task), each.slot, each.inputs or {}) for each in best.values())
+        return Found(tuple(rows[:limit]), len(rows) > limit, places, LOCAL)
 
     def _count_in(self, path: Path, store: str, selection: Selection) -> tuple[tuple[int, int], int, int]:
         """Offsets of a copy (in its changelog; sum of its inputs), its number of keys and their bytes."""
@@ -162,6 +190,11 @@ def selected_items(items: Iterator[tuple[bytes, bytes]], selection: Selection) -
             return ((key, value) for key, value in items if split_key(key)[0].startswith(begins))
         case _:
             return items
+
+
+def _advance(task: LocalTask, store: str) -> tuple[int, int]:
+    """How far a copy of a task is: its offset in the store's changelog, then the sum of its input offsets."""
+    return (task.stores or {}).get(store, ("", "", 0))[2], sum((task.inputs or {}).values())
 
 
 def _aside(path: Path, name: str) -> Path:

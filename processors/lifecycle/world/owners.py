@@ -8,10 +8,12 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime.commands import CommandRefused
 from holdfast.processors.engine.serving.client import ProcessorClient, ProcessorSilent
 from holdfast.processors.lifecycle.plans.apply import Tell
@@ -22,6 +24,40 @@ from holdfast.processors.lifecycle.plans.stages import ClearKeys, ExportKeys
 
 class NobodyOwns(HoldfastError):
     """No running worker owns a wanted partition. Fields: processor, partitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A partition that answered: its slot, and by input topic the next offset that its entries hold."""
+
+    partition: int
+    slot: str
+    inputs: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Entries of a store, as export files have them and with their ``slot``.
+
+    Args:
+        more: Whether the selection has further entries.
+        places: The partitions that were read.
+        where: Where the entries were read, in words.
+    """
+
+    rows: tuple[dict[str, Any], ...]
+    more: bool
+    places: tuple[Place, ...]
+    where: str
+
+
+def is_complete(places: Sequence[Place], committed: Mapping[Partition, int]) -> bool:
+    """Whether the entries of these places hold all input that the group has committed."""
+    return all(
+        committed.get(Partition(topic, place.partition), at) == at
+        for place in places
+        for topic, at in place.inputs.items()
+    )
 
 
 class WorkingOwners:
@@ -54,6 +90,22 @@ class WorkingOwners:
         except (NobodyOwns, ProcessorSilent, CommandRefused):
             return None
         return Counted(keys, size, "the running workers")
+
+    def read(self, processor: str, store: str, selection: Selection, limit: int) -> Found:
+        """At most ``limit`` entries of a selection, as the running owners have committed them.
+
+        Raises:
+            NobodyOwns, ProcessorSilent, CommandRefused: No worker answers for a partition now.
+        """
+        rows: list[dict[str, Any]] = []
+        places: list[Place] = []
+        more = False
+        for client, owned in self._owners(processor, (store,), ()):
+            answer = client.read(store, limit, partitions=owned, **_named(selection))
+            rows += [{**row, "slot": client.slot} for row in answer["rows"]]
+            more = more or bool(answer["more"])
+            places += [Place(int(number), client.slot, at) for number, at in answer["positions"].items()]
+        return Found(tuple(rows[:limit]), more or len(rows) > limit, tuple(places), "the running workers")
 
     def export(self, processor: str, stage: ExportKeys, tell: Tell) -> tuple[tuple[str, ...], int]:
         paths: list[str] = []

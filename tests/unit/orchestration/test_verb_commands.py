@@ -41,7 +41,7 @@ def test_options_go_to_the_verb_and_to_the_action() -> None:
         seen.append((request, yes, who))
 
     app = typer.Typer()
-    app.command()(verbs._command(verb, action))
+    app.command()(verbs.joined_command(verb, action))
     result = CliRunner().invoke(app, ["fleet", "--drop", "a", "--drop", "b", "--yes"])
     assert result.exit_code == 0, result.output
     assert seen == [(Deploy("fleet", 1.0, ("a", "b")), True, "me")]

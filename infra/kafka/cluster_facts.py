@@ -1,0 +1,102 @@
+"""Facts about a cluster that a client can ask without changing anything: its brokers, version, clock, and its rights.
+
+Invariants:
+    - A fact that this client may not read is None, never an empty answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
+
+from holdfast.infra.kafka.client import admin_client
+from holdfast.infra.kafka.records import ClientConfig
+from holdfast.infra.kafka.rights import Kind
+
+#: The topics that brokers write with their own clock.
+_STAMPED = ("__consumer_offsets", "__transaction_state")
+#: The entry of a broker's configuration that Kafka 4.0 removed; older brokers have their version in it.
+_OLD_VERSION = "inter.broker.protocol.version"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterFacts:
+    """One answer of a cluster.
+
+    Args:
+        brokers: Number of brokers.
+        version: The protocol version of brokers before 4.0, as ``3.7-IV4``; ``4`` for later ones; None when unknown.
+        stamp_ms: The newest time that a broker wrote by its own clock, ms since 1970; None when unknown.
+        allowed: Kind and name of a resource -> the operations that this client may do; None when unknown.
+    """
+
+    brokers: int
+    version: str | None = None
+    stamp_ms: int | None = None
+    allowed: Mapping[tuple[Kind, str], frozenset[str] | None] = field(default_factory=dict)
+
+
+def read_cluster(
+    bootstrap: str, config: ClientConfig, topics: Iterable[str], groups: Iterable[str], *, timeout_s: float = 10.0
+) -> ClusterFacts:
+    """The facts of a cluster that answered before; what it does not answer in time is unknown."""
+    admin = admin_client(bootstrap, config)
+    listed = admin.list_topics(timeout=timeout_s)
+    names = [name for name in dict.fromkeys(topics) if name in listed.topics]
+    allowed: dict[tuple[Kind, str], frozenset[str] | None] = {}
+    if names:
+        wanted = TopicCollection(names)
+        asked = admin.describe_topics(wanted, include_authorized_operations=True, request_timeout=timeout_s)
+        allowed |= {("topic", name): _operations(each, timeout_s) for name, each in asked.items()}
+    wanted_groups = list(dict.fromkeys(groups))
+    if wanted_groups:
+        asked = admin.describe_consumer_groups(
+            wanted_groups, include_authorized_operations=True, request_timeout=timeout_s
+        )
+        allowed |= {("group", name): _operations(each, timeout_s) for name, each in asked.items()}
+    whole = admin.describe_cluster(include_authorized_operations=True, request_timeout=timeout_s)
+    allowed["cluster", ""] = _operations(whole, timeout_s)
+    version = _version(admin, next(iter(listed.brokers)), timeout_s)
+    return ClusterFacts(len(listed.brokers), version, _stamp_ms(admin, listed, timeout_s), allowed)
+
+
+def _operations(asked: Future[Any], timeout_s: float) -> frozenset[str] | None:
+    found = _answer(asked, timeout_s)
+    operations = None if found is None else found.authorized_operations
+    return None if operations is None else frozenset(each.name for each in operations)
+
+
+def _version(admin: AdminClient, broker: int, timeout_s: float) -> str | None:
+    resource = ConfigResource(ResourceType.BROKER, str(broker))
+    asked = admin.describe_configs([resource], request_timeout=timeout_s)[resource]
+    entries = _answer(asked, timeout_s)
+    if not entries:
+        return None
+    return str(entries[_OLD_VERSION].value) if _OLD_VERSION in entries else "4"
+
+
+def _stamp_ms(admin: AdminClient, listed: Any, timeout_s: float) -> int | None:
+    places = {
+        TopicPartition(name, number): OffsetSpec.max_timestamp()
+        for name in _STAMPED
+        if name in listed.topics
+        for number in listed.topics[name].partitions
+    }
+    if not places:
+        return None
+    asked = admin.list_offsets(places, request_timeout=timeout_s)
+    found = [answer for each in asked.values() if (answer := _answer(each, timeout_s)) is not None]
+    return max((int(each.timestamp) for each in found if each.timestamp > 0), default=None)
+
+
+def _answer(asked: Future[Any], timeout_s: float) -> Any:
+    """The answer, or None when it is refused or late."""
+    try:
+        return asked.result(timeout_s)
+    except (KafkaException, TimeoutError):
+        return None

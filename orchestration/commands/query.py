@@ -1,0 +1,90 @@
+"""``holdfast query``: look keys of a store up in the running workers. Only reads."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from holdfast.orchestration.commands.options import Json, Processor, command_settings, print_json
+from holdfast.processors.engine.runtime.commands import READ_ENTRIES_MAX
+from holdfast.processors.lifecycle.plans.apply import PlanRefused
+from holdfast.processors.lifecycle.plans.requests import selection_of
+from holdfast.processors.lifecycle.world.owners import Found
+
+
+def query(  # tidy: allow-wide because each is an option of the command
+    processor: Processor,
+    key: Annotated[list[str] | None, typer.Argument(help="Message keys (text).", show_default=False)] = None,
+    store: Annotated[str | None, typer.Option(help="The store. Not needed when the processor has one.")] = None,
+    prefix: Annotated[str | None, typer.Option(help="All message keys that begin with this text.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All keys.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=READ_ENTRIES_MAX, help="Maximum number of entries.")] = 100,
+    as_json: Json = False,
+) -> None:
+    """Look keys up in the running workers, as of their last commit. Exit code 1: nothing was found."""
+    from holdfast.orchestration.verbs import open_verbs
+
+    ways = "Give keys, or one of `--prefix` and `--all`."
+    selection = selection_of(key or (), prefix, everything=everything, action=ways)
+    with open_verbs(command_settings()) as verbs:
+        chosen = store or only_store(processor, [each.name for each in verbs.definition(processor).topology.stores])
+        found = verbs.query(processor, chosen, selection, limit)
+    if as_json:
+        print_json(document(processor, chosen, found))
+    else:
+        _print(processor, chosen, found)
+    raise typer.Exit(int(not found.rows))
+
+
+def only_store(processor: str, stores: list[str]) -> str:
+    """The store of a processor that has one.
+
+    Raises:
+        PlanRefused: It has none, or several.
+    """
+    if len(stores) == 1:
+        return stores[0]
+    raise PlanRefused(
+        f"{processor} has {len(stores)} stores ({', '.join(stores) or 'none'}); expected one, or its name.",
+        action="Name one of them after `--store`." if stores else "Name a processor that keeps state.",
+        processor=processor,
+    )
+
+
+def document(processor: str, store: str, found: Found) -> dict[str, Any]:
+    """The JSON document of an answer."""
+    return {
+        "processor": processor,
+        "store": store,
+        "from": found.where,
+        "rows": list(found.rows),
+        "more": found.more,
+        "places": [
+            {"partition": each.partition, "slot": each.slot, "inputs": dict(each.inputs)} for each in found.places
+        ],
+    }
+
+
+def _print(processor: str, store: str, found: Found) -> None:
+    console = Console()
+    places = {each.partition: each for each in found.places}
+    if found.rows:
+        table = Table("key", "state", "value", "partition", "slot", "at offset")
+        for row in found.rows:
+            place = places[row["partition"]]
+            at = ", ".join(f"{topic} {offset:,}" for topic, offset in sorted(place.inputs.items()))
+            value = json.dumps(row["value"], ensure_ascii=False) if "value" in row else f"base64 {row['value_base64']}"
+            key = row["key"] if "key" in row else f"base64 {row['key_base64']}"
+            cells = (key, row["state"], value, str(row["partition"]), row["slot"], at)
+            table.add_row(*(escape(cell) for cell in cells))
+        console.print(table)
+    else:
+        console.print(f"Store {escape(store)} of {escape(processor)} has no such key in {len(places)} partition(s).")
+    if found.more:
+        console.print("There are more entries. Raise `--limit`, or narrow the keys.")
+    console.print(f"Read from {found.where}, as of the last commit.", highlight=False)

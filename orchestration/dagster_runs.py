@@ -1,0 +1,128 @@
+"""Launches runs of assets through the webserver of this home, so that they pass Dagster's queue and limits.
+
+Invariants:
+    - A run is launched as the UI launches it, so its page, its tags and its limits are those of every other run.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import httpx
+
+from holdfast.infra.errors import EXIT_BROKER_UNAVAILABLE, HoldfastError
+from holdfast.infra.masking import masked
+from holdfast.infra.settings import Settings
+from holdfast.orchestration import local
+
+_LAUNCH = """mutation($parameters: ExecutionParams!) {
+  launchRun(executionParams: $parameters) {
+    __typename
+    ... on LaunchRunSuccess { run { runId } }
+    ... on PythonError { message }
+    ... on RunConfigValidationInvalid { errors { message } }
+    ... on InvalidSubsetError { message }
+  }
+}"""
+_RUN = """query($id: ID!) {
+  runOrError(runId: $id) { ... on Run { status } }
+  logsForRun(runId: $id) {
+    ... on EventConnection {
+      events { __typename ... on MessageEvent { message } ... on ExecutionStepFailureEvent { error { message } } }
+    }
+  }
+}"""
+_ENDED = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
+#: Interval between two looks at a run, seconds.
+_LOOK_EVERY_S = 1.0
+
+
+class DagsterAway(HoldfastError):
+    """The webserver of this home does not run or does not answer."""
+
+    exit_code = EXIT_BROKER_UNAVAILABLE
+
+
+class RunFailed(HoldfastError):
+    """A run was refused, or ended without success. Fields: run, status."""
+
+
+class DagsterRuns:
+    """Launches and follows runs of assets.
+
+    Raises (as all methods do):
+        DagsterAway: The webserver does not answer.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        found = local.running(settings, local.WEBSERVER)
+        if found is None:
+            raise DagsterAway("Dagster's webserver does not run in this home.", action="Start it: `holdfast up`.")
+        self.url = found.url
+        token = next(iter(settings.webserver.tokens.values()), None)
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+
+    def launch(self, assets: Sequence[Sequence[str]]) -> str:
+        """Launch a run that materialises these assets; returns its id.
+
+        Raises:
+            RunFailed: Dagster refused the run.
+        """
+        selector = {
+            "repositoryLocationName": "holdfast",
+            "repositoryName": "__repository__",
+            "jobName": "__ASSET_JOB",
+            "assetSelection": [{"path": list(path)} for path in assets],
+        }
+        parameters = {"selector": selector, "runConfigData": "{}", "mode": "default"}
+        answer = self._ask(_LAUNCH, parameters=parameters)["launchRun"]
+        if answer["__typename"] != "LaunchRunSuccess":
+            raise RunFailed(
+                f"Dagster did not launch the run: {masked(json.dumps(answer))[:500]}.",
+                action=f"Open {self.url}, reload the definitions, and materialise the asset there.",
+            )
+        return str(answer["run"]["runId"])
+
+    def wait(self, run_id: str, tell: Callable[[str], None], timeout_s: float) -> None:
+        """Wait until a run has succeeded; ``tell`` gets its state and its last message.
+
+        Raises:
+            RunFailed: It failed, was cancelled, or did not end in time.
+        """
+        deadline, status = time.monotonic() + timeout_s, "unknown"
+        while time.monotonic() < deadline:
+            answer = self._ask(_RUN, id=run_id)
+            status = str(answer["runOrError"].get("status", "unknown"))
+            events = answer["logsForRun"].get("events", [])
+            if status == "SUCCESS":
+                return
+            if status in _ENDED:
+                break
+            said = next((each["message"] for each in reversed(events) if each.get("message")), "")
+            tell(f"run {run_id[:8]} is {status.lower()}: {said.splitlines()[0][:100] if said else 'no message yet'}")
+            time.sleep(_LOOK_EVERY_S)
+        why = "; ".join(each["error"]["message"].strip() for each in events if each.get("error"))
+        raise RunFailed(
+            f"Run {run_id} is {status.lower()} and did not succeed. {masked(why)[:1000]}".strip(),
+            action=f"Open {self.url}/runs/{run_id}, and mend what its first failed step names.",
+            run=run_id,
+            status=status,
+        )
+
+    def _ask(self, query: str, **variables: Any) -> Any:
+        body = {"query": query, "variables": variables}
+        try:
+            answer = httpx.post(f"{self.url}/graphql", json=body, headers=self._headers, timeout=60.0, trust_env=False)
+            document = answer.raise_for_status().json()
+            if document.get("errors"):
+                raise ValueError(json.dumps(document["errors"])[:500])
+            return document["data"]
+        except (httpx.HTTPError, ValueError, KeyError) as failure:
+            raise DagsterAway(
+                f"Dagster's webserver at {self.url} did not answer: {masked(str(failure))[:500]}.",
+                action="Check it with `holdfast status`. If it asks for a token, set `HOLDFAST_WEBSERVER__TOKENS`.",
+                url=self.url,
+            ) from failure

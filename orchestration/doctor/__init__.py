@@ -1,0 +1,1 @@
+"""``holdfast doctor``: ``judging`` decides from facts, ``gathering`` reads them."""

@@ -1,0 +1,248 @@
+"""What the doctor thinks of facts: pure functions from what was seen to findings.
+
+Invariants:
+    - A finding that is not ok has an action.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.installation import EXTRAS, install_line
+from holdfast.infra.kafka.cluster_facts import ClusterFacts
+from holdfast.infra.kafka.records import TopicFacts
+from holdfast.infra.kafka.rights import Right
+from holdfast.processors.engine.topology import Topology
+
+Verdict = Literal["ok", "warn", "fail"]
+
+#: Versions of Python that Holdfast is tried with.
+PYTHON_FROM, PYTHON_TO = (3, 11), (3, 14)
+#: Memory for new processes, bytes: what one worker needs, and what broker, Dagster and Spark need together.
+MEMORY_LEAST, MEMORY_ENOUGH = 1 << 30, 3 << 30
+#: Free disk below which nothing should be started, bytes.
+DISK_LEAST = 1 << 30
+#: The oldest brokers with the calls that Holdfast uses.
+BROKER_FROM = (3, 0)
+#: Difference of two clocks that is normal, seconds. Kafka refuses records from an hour ahead, leases allow a minute.
+SKEW_S, SKEW_MAX_S = 2.0, 30.0
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the doctor: what was seen, what was expected, and what to do unless it is ok."""
+
+    name: str
+    verdict: Verdict
+    seen: str
+    expected: str = ""
+    action: str = ""
+
+
+def judge_python(version: tuple[int, int, int]) -> Finding:
+    """The interpreter's version."""
+    seen, expected = ".".join(map(str, version)), f"{_dotted(PYTHON_FROM)} to {_dotted(PYTHON_TO)}"
+    if version[:2] < PYTHON_FROM:
+        return Finding("python", "fail", seen, expected, f"Install Python {_dotted(PYTHON_TO)}, and Holdfast in it.")
+    if version[:2] > PYTHON_TO:
+        return Finding("python", "warn", seen, expected, "Use one of these versions: this one is not tried.")
+    return Finding("python", "ok", seen, expected)
+
+
+def judge_java(version: int | None, source: str, *, needed: bool, oldest: int) -> Finding:
+    """The Java that was found (None: none); ``needed`` by the embedded broker or Spark."""
+    expected = f"{oldest} or newer"
+    if version is not None:
+        return Finding("java", "ok", f"{version}, from {source}", expected)
+    verdict: Verdict = "fail" if needed else "warn"
+    action = f"Install a Java {oldest}, set `JAVA_HOME`, or run `{install_line('spark')}`, which brings one."
+    return Finding("java", verdict, f"none ({source})", expected, action)
+
+
+def judge_memory(available: int | None) -> Finding:
+    """Memory for new processes, bytes; None when the system does not say."""
+    expected = f"{MEMORY_ENOUGH // _GIB} GiB for broker, Dagster and Spark on this machine"
+    if available is None:
+        return Finding("memory", "warn", "unknown", expected, "Check the memory of this machine by hand.")
+    seen = f"{available / _GIB:.1f} GiB available"
+    if available < MEMORY_LEAST:
+        return Finding("memory", "fail", seen, expected, "End other programs, or use a larger machine.")
+    if available < MEMORY_ENOUGH:
+        action = "Run broker or Spark elsewhere (`HOLDFAST_KAFKA__BOOTSTRAP_SERVERS`, `HOLDFAST_SPARK__MASTER`)."
+        return Finding("memory", "warn", seen, expected, action)
+    return Finding("memory", "ok", seen, expected)
+
+
+def judge_disk(free: int, total: int, min_percent: float) -> Finding:
+    """Room on the disk of the home folder, bytes."""
+    percent = 100 * free / total if total else 0.0
+    seen, expected = f"{free / _GIB:.1f} GiB free ({percent:.0f} %)", f"{min_percent:g} % and 1 GiB or more"
+    if free < DISK_LEAST:
+        return Finding("disk", "fail", seen, expected, "Make room: `holdfast status --sizes` lists what uses it.")
+    if percent < min_percent:
+        return Finding("disk", "warn", seen, expected, "Make room: `holdfast status --sizes` lists what uses it.")
+    return Finding("disk", "ok", seen, expected)
+
+
+def judge_port(port: int, *, free: bool, ours: bool) -> Finding:
+    """The port of Dagster's UI; ``ours`` when the webserver of this home has it."""
+    name, expected = f"port {port}", "free, or used by this home's webserver"
+    if ours:
+        return Finding(name, "ok", "used by this home's webserver", expected)
+    if free:
+        return Finding(name, "ok", "free", expected)
+    action = "Nothing: `holdfast up` takes another port. To choose one: `holdfast up --port 3001`."
+    return Finding(name, "warn", "used by another program", expected, action)
+
+
+def judge_home(mode: int | None, owner: int | None, me: int, *, writable: bool, umask: int) -> Finding:
+    """The home folder: its mode and owner, None when it does not exist yet."""
+    expected = "a folder of this user that others can't enter"
+    if mode is None:
+        verdict: Verdict = "ok" if writable else "fail"
+        action = "" if writable else "Set `HOLDFAST_HOME` to a folder that this user can create."
+        return Finding("home", verdict, "does not exist yet" if writable else "can't be created", expected, action)
+    seen = f"mode {mode:04o}, user {owner}"
+    if not writable:
+        return Finding("home", "fail", f"{seen}, not writable", expected, "Correct its rights, or set `HOLDFAST_HOME`.")
+    if owner != me:
+        return Finding(
+            "home", "warn", seen, expected, f"Run Holdfast as user {owner}, or give the folder to user {me}."
+        )
+    if mode & umask:
+        return Finding(
+            "home", "warn", seen, expected, "Run any command, as `holdfast status`: it takes the rights away."
+        )
+    return Finding("home", "ok", seen, expected)
+
+
+def judge_extras(missing: Mapping[str, Sequence[str]]) -> tuple[Finding, ...]:
+    """Each extra with the modules that it lacks."""
+    found = []
+    for extra, modules in missing.items():
+        name = f"extra {extra}"
+        if not modules:
+            found.append(Finding(name, "ok", "installed"))
+            continue
+        why = EXTRAS[extra][0]
+        action = f"If you need it, run `{install_line(extra)}`. {why}."
+        found.append(Finding(name, "warn", f"without {', '.join(modules)}", "installed", action))
+    return tuple(found)
+
+
+def judge_settings(unknown: Mapping[str, str | None]) -> tuple[Finding, ...]:
+    """The unknown variables with the prefix of settings, and the nearest known name of each."""
+    if not unknown:
+        return (Finding("settings", "ok", "no unknown variable"),)
+    return tuple(
+        Finding(
+            f"setting {name}",
+            "warn",
+            "unknown: it has no effect",
+            "a name of docs/settings.md",
+            f"Rename it to `{near}`." if near else f"Remove `{name}`.",
+        )
+        for name, near in unknown.items()
+    )
+
+
+def judge_broker(facts: ClusterFacts, now_ms: int) -> tuple[Finding, ...]:
+    """A cluster that answers: its version and its clock."""
+    found = [Finding("broker", "ok", f"{facts.brokers} broker(s) answer")]
+    expected = f"{_dotted(BROKER_FROM)} or newer"
+    if facts.version is None:
+        action = "Allow `DescribeConfigs` on the cluster to see it (docs/rights.md)."
+        found.append(Finding("broker version", "warn", "unknown", expected, action))
+    else:
+        number = facts.version.partition("-")[0]
+        old = tuple(int(part) for part in number.split(".") if part.isdigit()) < BROKER_FROM
+        seen = f"{facts.version}{'.0 or newer' if facts.version == '4' else ''}"
+        action = "Upgrade the brokers: they lack calls that Holdfast needs." if old else ""
+        found.append(Finding("broker version", "fail" if old else "ok", seen, expected, action))
+    expected = f"at most {SKEW_S:g} s ahead of this machine"
+    if facts.stamp_ms is None:
+        found.append(Finding("broker clock", "ok", "unknown: the brokers wrote no time yet that can be read", expected))
+    else:
+        ahead_s = (facts.stamp_ms - now_ms) / 1000
+        seen = f"{ahead_s:.1f} s ahead" if ahead_s > SKEW_S else "not ahead"
+        found.append(_clock("broker clock", ahead_s, seen, expected))
+    return tuple(found)
+
+
+def judge_database_clock(ahead_s: float) -> Finding:
+    """The registry's database: how far its clock is ahead of this machine's (negative: behind), seconds."""
+    return _clock("registry clock", abs(ahead_s), f"{ahead_s:+.1f} s", f"within {SKEW_S:g} s of this machine")
+
+
+def _clock(name: str, off_s: float, seen: str, expected: str) -> Finding:
+    if off_s <= SKEW_S:
+        return Finding(name, "ok", seen, expected)
+    verdict: Verdict = "fail" if off_s > SKEW_MAX_S else "warn"
+    return Finding(name, verdict, seen, expected, "Let both machines take their time from one server (NTP).")
+
+
+def judge_rights(topology: Topology, facts: ClusterFacts, principal: str) -> Finding:
+    """What this client may not do of what a worker of the processor needs (docs/rights.md)."""
+    name, expected = f"rights of {topology.processor}", "those of docs/rights.md"
+    needed = rights_of(topology)
+    lacks, unknown = [], 0
+    for right in needed:
+        allowed = facts.allowed.get((right.kind, right.name))
+        if allowed is None:
+            unknown += 1
+        elif right.operation.upper() not in {each.replace("_", "") for each in allowed}:
+            lacks.append(right)
+    if lacks:
+        seen = ", ".join(f"no {each.operation} on {each.resource}" for each in lacks)
+        rules = "; ".join(f"`{each.rule(principal)}`" for each in lacks)
+        return Finding(name, "fail", seen, expected, f"Add these rules: {rules}")
+    seen = f"all of {len(needed)}" if not unknown else f"{len(needed) - unknown} of {len(needed)}, the others unknown"
+    return Finding(name, "ok", seen, expected)
+
+
+def rights_of(topology: Topology) -> tuple[Right, ...]:
+    """What a worker needs on topics that exist, and on its group."""
+    logs = [spec.topic.name for spec in topology.changelogs]
+    reads = [*(spec.name for spec in topology.inputs), *logs]
+    rights = [Right("Read", "topic", each) for each in dict.fromkeys(reads)]
+    rights += [Right("Write", "topic", each) for each in dict.fromkeys(topology.written())]
+    rights += [Right("DescribeConfigs", "topic", spec.name) for spec in topology.topics()]
+    return (*dict.fromkeys(rights), Right("Read", "group", topology.processor))
+
+
+def judge_topic(topic: TopicFacts, brokers: int) -> Finding:
+    """How many brokers may fail before records of a topic are lost, or can't be written."""
+    least = topic.config.get("min.insync.replicas", "1")
+    name, seen = f"topic {topic.name}", f"replication {topic.replication}, min.insync.replicas {least}"
+    if brokers < 2:
+        return Finding(name, "ok", f"{seen}, on one broker", "one copy on one broker")
+    expected = f"{min(3, brokers)} copies, of which 2 acknowledge"
+    if topic.replication < 2:
+        action = "Reassign it with more replicas (`kafka-reassign-partitions.sh`): a lost broker loses its records."
+        return Finding(name, "fail", seen, expected, action)
+    if not least.isdigit() or int(least) < 2:
+        action = "Set its `min.insync.replicas` to 2: an acknowledged record may be on one broker only."
+        return Finding(name, "warn", seen, expected, action)
+    if int(least) >= topic.replication:
+        action = "Add a replica, or lower `min.insync.replicas`: when one broker stops, nothing can be written."
+        return Finding(name, "warn", seen, expected, action)
+    return Finding(name, "ok", seen, expected)
+
+
+def failed(name: str, failure: HoldfastError, *, verdict: Verdict = "fail") -> Finding:
+    """The finding for a check whose facts could not be read."""
+    return Finding(name, verdict, failure.message, "an answer", failure.action)
+
+
+def worst(findings: Sequence[Finding]) -> Verdict:
+    """The most serious verdict."""
+    seen = {each.verdict for each in findings}
+    return "fail" if "fail" in seen else "warn" if "warn" in seen else "ok"
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,54 @@
+"""The command ``read``: some of the selected entries as the last commit left them.
+
+Invariants:
+    - Nothing is changed and nothing is committed: entries and offsets are those of the last commit, and fit together.
+    - An answer is bounded in entries and bytes, because the worker's loop waits for it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from holdfast.processors.engine.commands import checks
+from holdfast.processors.engine.commands.sweep import matching
+from holdfast.processors.engine.runtime.commands import (
+    READ_BYTES_MAX,
+    READ_ENTRIES_MAX,
+    CommandWrong,
+    Read,
+    Selection,
+)
+from holdfast.processors.engine.runtime.owner import Owner
+from holdfast.processors.engine.state.exports import line_of
+
+
+def read(asked: Read, worker: Owner) -> dict[str, Any]:
+    """The entries, as export files have them; whether there are ``more``; by partition, the committed input offsets.
+
+    Raises CommandWrong for a wrong store or limit, CommandRefused if the worker does not run the partitions.
+    """
+    if not 1 <= asked.limit <= READ_ENTRIES_MAX:
+        raise CommandWrong(
+            f"The limit of a read is {asked.limit}, expected 1 to {READ_ENTRIES_MAX}.",
+            action="Give a limit in this range; for more entries, use an export.",
+            seen=asked.limit,
+            expected=READ_ENTRIES_MAX,
+        )
+    tasks, selection = checks.tasks_of(worker, asked.stores, asked.partitions), Selection(asked)
+    rows: list[dict[str, Any]] = []
+    size = 0
+    more = False
+    for task in tasks:
+        assert task.store is not None
+        for store in asked.stores:
+            for key, stored in matching(partial(task.store.items, store), selection):
+                if len(rows) == asked.limit or (rows and size + len(stored) > READ_BYTES_MAX):
+                    more = True
+                    break
+                rows.append(msgspec.json.decode(msgspec.json.encode(line_of(store, task.partition, key, stored))))
+                size += len(key) + len(stored)
+    positions = {str(task.partition): dict(task.meta.inputs) for task in tasks}
+    return {"rows": rows, "more": more, "positions": positions}

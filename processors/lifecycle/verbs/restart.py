@@ -1,0 +1,67 @@
+"""Plan ``restart``: stop every slot after a last commit, and start the deployed release again."""
+
+from __future__ import annotations
+
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.facts import Facts
+from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
+from holdfast.processors.lifecycle.plans.requests import Restart
+from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
+from holdfast.processors.lifecycle.verbs.refusals import missing_topics
+
+#: What a stop and a start from local state usually take, seconds.
+USUAL_S = 5.0
+
+
+def plan(request: Restart, facts: Facts, topology: Topology) -> Plan:
+    """The plan that stops and starts the deployed release; refused when nothing is deployed, or its code is gone."""
+    deployment, alive = facts.deployment, [each.slot for each in facts.instances if each.alive]
+    # not the slots that are alive: a restart that was broken off is the same plan, which its repetition completes
+    basis = {"deployed": facts.deployed, "defined": topology.code_version}
+    refused = _refused(facts, topology)
+    if refused is not None or deployment is None:
+        assert refused is not None
+        return Plan(request=request, verdict=refused, basis=basis)
+    version, slots = deployment.code_version, ", ".join(deployment.slots)
+    start = RunProcessor(
+        f"start version {version} in slot {slots}, and wait until it processes every input partition",
+        version,
+        request.timeout_s,
+    )
+    stop = StopProcessor(f"stop slot {slots}: it commits, checkpoints and leaves the group", for_good=False)
+    notes = [f"slot {each} has no process" for each in deployment.slots if each not in alive]
+    if facts.desired == "stopped":
+        notes.append(f"{facts.processor} is stopped: it runs afterwards, and recovery keeps it running")
+    if version != topology.code_version:
+        notes.append(f"the files define version {topology.code_version}, which only a deployment starts")
+    return Plan(
+        request=request,
+        verdict=Ready(f"stop {facts.processor} in slot {slots}, and start version {version} again."),
+        stages=(stop, start),
+        findings=tuple(notes),
+        kept=("State, changelogs and input offsets: it continues from them.",),
+        undo=f"Not needed: the same version runs afterwards. To stop it: `holdfast apply stop {facts.processor}`",
+        seconds=USUAL_S,
+        estimate="a clean stop and a start from local state take a few seconds",
+        basis=basis,
+    )
+
+
+def _refused(facts: Facts, topology: Topology) -> Refused | None:
+    name, version = facts.processor, facts.deployed
+    if version is None:
+        return Refused(
+            f"{name} was never deployed, so there is nothing to restart.",
+            f"Deploy it: `holdfast apply deploy {name}`.",
+            {"processor": name},
+        )
+    release = next((each for each in facts.releases if each.code_version == version), None)
+    if version != topology.code_version and (release is None or not release.copied):
+        return Refused(
+            f"{name} is deployed as version {version}, whose code was not copied, and its files define version "
+            f"{topology.code_version}: version {version} can't be started again.",
+            f"Check out the code of version {version} and repeat the command, or deploy the present one: `holdfast "
+            f"apply deploy {name}`.",
+            {"processor": name, "deployed": version, "defined": topology.code_version},
+        )
+    return missing_topics(facts, topology) if version == topology.code_version else None

@@ -1,0 +1,137 @@
+"""Plan ``rollback``: run an earlier release with the present state, if that release can use it.
+
+The earlier release is compared with the present one as a deployment compares a new version (``verbs.compatibility``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
+
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans.facts import Facts, ReleaseFacts
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
+from holdfast.processors.lifecycle.plans.requests import Rollback
+from holdfast.processors.lifecycle.plans.shape import Shape
+from holdfast.processors.lifecycle.plans.stages import RunProcessor
+from holdfast.processors.lifecycle.verbs.compatibility import Verdict, compare
+from holdfast.processors.lifecycle.verbs.deploy import SETTLE_S, records_of
+
+
+def plan(request: Rollback, facts: Facts, topology: Topology) -> Plan:
+    """The plan that runs an earlier release; refused when there is none, or it can't use the present state."""
+    now = facts.released
+    basis = {
+        "deployed": facts.deployed,
+        "works": None if now is None else now.release_id,
+        "releases": [each.release_id for each in facts.releases],
+    }
+    if now is None:
+        return Plan(request=request, verdict=_none(facts), basis=basis)
+    target = _target(request, now, facts.releases)
+    if target is None:
+        return Plan(request=request, verdict=_unknown(request, facts), basis=basis)
+    verdicts = compare(facts.processor, now.shape, _shape_now(target, facts), dropped=(), left=_left(target, facts))
+    findings = tuple(each.sentence for each in sorted(verdicts, key=lambda each: each.change == "same"))
+    refused = _refused(target, facts, verdicts)
+    if refused is not None:
+        return Plan(request=request, verdict=refused, findings=findings, basis=basis)
+    if _runs(target, now, facts):
+        verdict = NothingToDo(f"Release {target.release_id} already runs in all slots.")
+        return Plan(request=request, verdict=verdict, findings=findings, basis=basis)
+    together = any(each.change == "regrouped" for each in verdicts)
+    back = now.release_id if now.copied and now.release_id != target.release_id else None
+    version = target.code_version
+    first = "stop every worker, because two versions with other tasks must not run beside each other; then " * together
+    says = f"{first}run release {target.release_id}, and wait until it processes every input partition"
+    says += f"; if it fails, run {now.release_id} again" if back is not None else ""
+    run = RunProcessor(
+        says,
+        version,
+        request.timeout_s,
+        begin_empty=tuple(each.store for each in verdicts if each.change == "new"),
+        release_id=target.release_id,
+        back_to=back,
+        settle_s=SETTLE_S,
+        together=together,
+    )
+    return Plan(
+        request=request,
+        verdict=Ready(f"run release {target.release_id} in place of {now.release_id}."),
+        stages=(run,),
+        findings=findings,
+        kept=("State, changelogs and input offsets: the earlier release continues from them.",),
+        undo=f"`holdfast apply rollback {facts.processor} --to {now.release_id}`",
+        seconds=10.0,
+        estimate="a stop, a start from local state, and a watch until every partition progresses",
+        basis=basis,
+        # Its repetition must not go back once more: the registry may know already that the earlier release works.
+        after_kill="go on",
+    )
+
+
+def _target(request: Rollback, now: ReleaseFacts, releases: Sequence[ReleaseFacts]) -> ReleaseFacts | None:
+    """The release to run: the named one, or the one that worked before the present one."""
+    if request.to:
+        return next((each for each in releases if request.to in (each.release_id, each.code_version)), None)
+    return next((each for each in releases if each.worked and each.release_id != now.release_id), None)
+
+
+def _shape_now(target: ReleaseFacts, facts: Facts) -> Shape:
+    """The shape of the release on the topics of now: inputs may have other partitions than when it was recorded."""
+    return replace(
+        target.shape, inputs={name: facts.widths.get(name, count) for name, count in target.shape.inputs.items()}
+    )
+
+
+def _left(target: ReleaseFacts, facts: Facts) -> dict[str, int]:
+    logs = [each.changelog for each in target.shape.stores if each.changelog is not None]
+    return {name: records_of(name, facts) for name in logs if name in facts.topics}
+
+
+def _refused(target: ReleaseFacts, facts: Facts, verdicts: Sequence[Verdict]) -> Refused | None:
+    name, again = facts.processor, f"Check out the code of version {target.code_version} and deploy it: "
+    deploy = f"`holdfast apply deploy {name}`."
+    fields: dict[str, str | int | float | bool | None] = {"processor": name, "release": target.release_id}
+    if not target.copied:
+        return Refused(f"The code of release {target.release_id} was not copied.", again + deploy, fields)
+    unfit = next((each for each in verdicts if each.refused), None)
+    if unfit is not None:
+        how = f"Check out the code of version {target.code_version}, then do what its deployment asks for: "
+        return Refused(unfit.sentence, how + unfit.action, fields | {"store": unfit.store})
+    filled = next((each for each in verdicts if each.change == "changelog on"), None)
+    if filled is not None:
+        said = f"Store `{filled.store}` of release {target.release_id} has a changelog that only a deployment fills."
+        return Refused(said, again + deploy, fields | {"store": filled.store})
+    logs = {each.changelog for each in target.shape.stores if each.changelog is not None}
+    absent = sorted(topic for topic in {*logs, *target.shape.inputs} if topic not in facts.topics)
+    if absent:
+        said = f"Release {target.release_id} needs topics that do not exist: {', '.join(absent)}."
+        return Refused(said, again + deploy, fields | {"topic": absent[0]})
+    return None
+
+
+def _runs(target: ReleaseFacts, now: ReleaseFacts, facts: Facts) -> bool:
+    right = all(each.code_version == target.code_version and not each.paused for each in facts.instances)
+    return facts.working and right and facts.desired == "deployed" and target.release_id == now.release_id
+
+
+def _none(facts: Facts) -> Refused:
+    return Refused(
+        f"No release of {facts.processor} is recorded to have worked, so there is none to go back to.",
+        f"Deploy the present version: `holdfast apply deploy {facts.processor}`.",
+        {"processor": facts.processor},
+    )
+
+
+def _unknown(request: Rollback, facts: Facts) -> Refused:
+    name, known = facts.processor, ", ".join(each.release_id for each in facts.releases)
+    if request.to:
+        said = f"{name} has no recorded release {request.to}; its releases are {known or 'none'}."
+        return Refused(said, "Name one of these releases or its version after `--to`.", {"processor": name})
+    return Refused(
+        f"{name} has no earlier release that worked; its releases are {known or 'none'}.",
+        f"Check out the code of the version that you want, and deploy it: `holdfast apply deploy {name}`.",
+        {"processor": name},
+    )

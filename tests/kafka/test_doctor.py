@@ -1,0 +1,55 @@
+"""The doctor on a real broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics import Topics
+from holdfast.orchestration.cli import main
+
+DEFINITION = """
+from holdfast import Application
+
+application = Application(consumer_group="{group}", use_changelog_topics=False)
+application.dataframe(application.topic("{group}-in")).to_topic(application.topic("{group}-out"))
+"""
+
+
+def test_the_doctor_sees_broker_rights_topics_and_what_is_misspelt(
+    broker: str,
+    unique: Callable[[str], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    group = unique("patient")
+    module = f"definition_{group.replace('-', '_')}"
+    (tmp_path / f"{module}.py").write_text(DEFINITION.format(group=group))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", broker)
+    monkeypatch.setenv("HOLDFAST_PROCESSORS", json.dumps([f"{module}:application", "no_such_module:app"]))
+    monkeypatch.setenv("HOLDFAST_RESTORE_TARGET", "5")
+    Topics(broker).create(TopicSpec(f"{group}-in", 1, 1))
+
+    assert main(["doctor", "--json"]) == 1, "a module can't be imported"
+    told = json.loads(capfd.readouterr().out)
+    found = {each["name"]: each for each in told["findings"]}
+    assert told["verdict"] == "fail"
+    assert {name for name, each in found.items() if each["verdict"] == "fail"} == {"processor no_such_module:app"}
+    assert found["broker"]["seen"] == "1 broker(s) answer"
+    assert found["broker version"]["seen"] == "4.0 or newer"
+    assert found["broker clock"]["verdict"] == "ok"
+    assert found[f"rights of {group}"]["verdict"] == "ok"
+    assert found[f"topic {group}-in"]["seen"].startswith("replication 1")
+    assert found["setting HOLDFAST_RESTORE_TARGET"]["action"] == "Rename it to `HOLDFAST_RESTORE_TARGET_S`."
+    assert not (tmp_path / "home").exists(), "the doctor creates nothing"
+
+    monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:9")
+    assert main(["doctor"]) == 1
+    assert "fail broker: " in capfd.readouterr().out

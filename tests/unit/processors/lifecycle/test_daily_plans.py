@@ -1,0 +1,120 @@
+"""Plans of restarts and rollbacks, from facts alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.processors.lifecycle.plans.explanation import explain
+from holdfast.processors.lifecycle.plans.facts import CodeFacts, DeploymentFacts, Facts, InstanceFacts, ReleaseFacts
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused, decode, encode
+from holdfast.processors.lifecycle.plans.requests import Request, Restart, Rollback
+from holdfast.processors.lifecycle.plans.shape import shape_of
+from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
+from holdfast.processors.lifecycle.verbs.table import decide
+from tests.unit.processors.lifecycle.worlds import PARTITIONS, orders_topology, world_of
+
+TOPOLOGY = orders_topology()
+SHAPE = shape_of(TOPOLOGY, {"placed": PARTITIONS})
+NOW = ReleaseFacts(f"{TOPOLOGY.code_version}-bbbb", TOPOLOGY.code_version, True, SHAPE)
+FORMER = ReleaseFacts("v0-aaaa", "v0", True, msgspec.structs.replace(SHAPE, code_version="v0"))
+BROKEN = ReleaseFacts("v9-cccc", "v9", True, SHAPE, worked=False)
+
+
+def facts_of(**changes: Any) -> Facts:
+    known = {"released": NOW, "releases": (NOW, BROKEN, FORMER), "code": CodeFacts(NOW.release_id, "orders:app")}
+    return world_of(TOPOLOGY, **{**known, **changes})
+
+
+def plan_of(request: Request, **changes: Any) -> Plan:
+    made = decide(request, facts_of(**changes), TOPOLOGY)  # type: ignore[arg-type]
+    assert decode(encode(made)) == made
+    return made
+
+
+def refused(plan: Plan) -> Refused:
+    assert isinstance(plan.verdict, Refused)
+    assert plan.stages == ()
+    return plan.verdict
+
+
+def test_a_restart_stops_and_starts_the_deployed_version() -> None:
+    plan = plan_of(Restart("orders", 30.0))
+    stop, start = plan.stages
+    assert isinstance(stop, StopProcessor)
+    assert not stop.for_good
+    assert isinstance(start, RunProcessor)
+    assert (start.code_version, start.timeout_s, start.paused) == (TOPOLOGY.code_version, 30.0, False)
+    assert not plan.destructive
+    assert "stop orders in slot 0, and start version" in explain(plan)
+
+
+def test_a_restart_of_what_died_or_was_stopped_starts_it_and_says_so() -> None:
+    plan = plan_of(
+        Restart("orders"),
+        instances=(InstanceFacts("0", False),),
+        deployment=DeploymentFacts(TOPOLOGY.code_version, ("0",), "stopped", 4),
+    )
+    assert isinstance(plan.verdict, Ready)
+    assert "slot 0 has no process" in plan.findings
+    assert any("orders is stopped: it runs afterwards" in each for each in plan.findings)
+
+
+def test_the_plan_of_a_restart_stays_the_same_while_it_is_carried_out() -> None:
+    assert plan_of(Restart("orders")).hash == plan_of(Restart("orders"), instances=(InstanceFacts("0", False),)).hash
+
+
+def test_a_restart_is_refused_without_a_deployment_and_without_the_code_of_the_deployed_version() -> None:
+    assert "never deployed" in refused(plan_of(Restart("orders"), deployment=None)).sentence
+    deployed = DeploymentFacts("v0", ("0",), "deployed", 3)
+    bare = msgspec.structs.replace(FORMER, copied=False)
+    verdict = refused(plan_of(Restart("orders"), deployment=deployed, releases=(bare,)))
+    assert "whose code was not copied" in verdict.sentence
+    # its copy is there: the files do not matter
+    plan = plan_of(Restart("orders"), deployment=deployed)
+    assert [type(each) for each in plan.stages] == [StopProcessor, RunProcessor]
+    assert any("which only a deployment starts" in each for each in plan.findings)
+
+
+def test_a_rollback_runs_the_release_that_worked_before_and_returns_when_it_fails() -> None:
+    plan = plan_of(Rollback("orders"))
+    (stage,) = plan.stages
+    assert isinstance(stage, RunProcessor)
+    assert (stage.release_id, stage.code_version, stage.back_to) == (FORMER.release_id, "v0", NOW.release_id)
+    assert stage.settle_s > 0
+    assert plan.undo == f"`holdfast apply rollback orders --to {NOW.release_id}`"
+    assert plan.after_kill == "go on", "repeated, it would go back once more"
+    assert "Store `seen` keeps its state." in plan.findings
+
+
+@pytest.mark.parametrize("to", [FORMER.release_id, FORMER.code_version])
+def test_a_release_is_named_by_its_id_or_its_version(to: str) -> None:
+    (stage,) = plan_of(Rollback("orders", to)).stages
+    assert isinstance(stage, RunProcessor)
+    assert stage.release_id == FORMER.release_id
+
+
+def test_a_rollback_to_what_runs_is_nothing_to_do() -> None:
+    assert isinstance(plan_of(Rollback("orders", NOW.release_id)).verdict, NothingToDo)
+    down = plan_of(Rollback("orders", NOW.release_id), instances=(InstanceFacts("0", False),))
+    assert isinstance(down.verdict, Ready)
+
+
+def test_a_rollback_is_refused_where_there_is_no_release_or_its_state_does_not_fit() -> None:
+    assert "no earlier release that worked" in refused(plan_of(Rollback("orders"), releases=(NOW, BROKEN))).sentence
+    assert "no recorded release v7" in refused(plan_of(Rollback("orders", "v7"))).sentence
+    assert "is recorded to have worked" in refused(plan_of(Rollback("orders"), released=None)).sentence
+    bare = msgspec.structs.replace(FORMER, copied=False)
+    assert "was not copied" in refused(plan_of(Rollback("orders"), releases=(NOW, bare))).sentence
+    # the present version gave up a store that the earlier one has: its state lacks the input since
+    less = msgspec.structs.replace(SHAPE, stores=SHAPE.stores[:1])
+    verdict = refused(plan_of(Rollback("orders"), released=msgspec.structs.replace(NOW, shape=less)))
+    assert f"Store `{SHAPE.stores[1].name}` is new to the running version" in verdict.sentence
+    assert "Check out the code of version v0" in verdict.action
+
+
+def test_a_rollback_across_other_partitions_is_refused() -> None:
+    narrow = msgspec.structs.replace(NOW, shape=msgspec.structs.replace(SHAPE, inputs={"placed": 1}))
+    assert "had 1 partitions, now 2" in refused(plan_of(Rollback("orders"), released=narrow)).sentence
