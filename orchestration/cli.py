@@ -30,6 +30,16 @@ _LAZIES = (
         f"{_COMMANDS}.audit:audit",
         "Compare state with its changelog, key by key at the same offset. Exit code 1: they differ.",
     ),
+    Lazy(
+        "config",
+        f"{_COMMANDS}.config:config",
+        "Show each setting, where its value came from, and what it means; secrets are masked.",
+    ),
+    Lazy(
+        "init",
+        f"{_COMMANDS}.init:init",
+        "Make a new project: a processor, its test, Dagster's definitions and settings.",
+    ),
     Lazy("logs", f"{_COMMANDS}.logs:logs", "Print the last lines of a processor's log."),
     Lazy("status", f"{_COMMANDS}.status:status", "Show services, processors, open incidents and open applies."),
     Lazy(
@@ -88,11 +98,23 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
+    project: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="The project's folder. Default: the nearest one upwards.")
+    ] = None,
+    values: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Set a setting, as in --set memory_max_mb=512; repeatable."),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Options of every command line."""
+    if project is not None or values:
+        from holdfast.infra.settings.flags import take_flags  # it loads all settings
+
+        context.call_on_close(take_flags(project, values or []))
 
 
 @app.command()

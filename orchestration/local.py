@@ -45,10 +45,18 @@ from holdfast.infra.process import (
 )
 from holdfast.infra.settings import IMPORT_ROOT, Settings
 from holdfast.infra.waiting import wait_until
-from holdfast.orchestration.world import environment_of
+from holdfast.orchestration.world import environment_of_services
 
-#: What webserver and daemon load.
+#: What webserver and daemon load, unless the project has definitions of its own.
 WORKSPACE = IMPORT_ROOT / "holdfast" / "workspace.yaml"
+_PROJECT_WORKSPACE = """\
+# `holdfast up` writes this file: the code location of the project {project}
+load_from:
+  - python_module:
+      module_name: {module}
+      working_directory: {directory}
+      location_name: holdfast
+"""
 WEBSERVER, DAEMON = "webserver", "daemon"
 #: Dagster's usual port; a free port is used when it is taken.
 PORT = 3000
@@ -174,8 +182,23 @@ def check_configuration(settings: Settings) -> Path:
     from holdfast.orchestration.dagster_config import check_dagster_config  # Dagster takes a second to import
 
     home = prepare(settings)
-    check_dagster_config(home, WORKSPACE)
+    check_dagster_config(home, workspace_of(settings))
     return home
+
+
+def workspace_of(settings: Settings) -> Path:
+    """The file with the code location of these settings; that of a project is written to DAGSTER_HOME."""
+    if settings.definitions is None:
+        return WORKSPACE
+    directory = settings.workers_directory
+    file = settings.paths.dagster / "workspace.yaml"
+    replace_text(
+        file,
+        _PROJECT_WORKSPACE.format(
+            project=directory.name, module=settings.definitions, directory=json.dumps(str(directory))
+        ),
+    )
+    return file
 
 
 def _reached(host: str) -> str:
@@ -200,11 +223,11 @@ def _launch(
     home = check_configuration(settings)
     with _log(settings, name).open("ab") as log:
         process = subprocess.Popen(
-            [*command, "-w", str(WORKSPACE)],
+            [*command, "-w", str(workspace_of(settings))],
             cwd=home,  # Dagster imports from its working directory: our folders must not hide packages of a user
             env={
                 **os.environ,
-                **environment_of(settings),
+                **environment_of_services(settings),
                 **(environment or {}),
                 "DAGSTER_HOME": str(home),
                 "PYTHONUNBUFFERED": "1",
