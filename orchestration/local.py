@@ -28,7 +28,7 @@ from pathlib import Path
 import httpx
 
 from holdfast.infra.database.unused_pages import give_back
-from holdfast.infra.errors import HoldfastError
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.files import locked, replace_text
 from holdfast.infra.local_ports import can_bind, free_port
 from holdfast.infra.masking import masked
@@ -70,6 +70,12 @@ _QUERY = """{ workspaceOrError { ... on Workspace { locationEntries {
 
 class DagsterDidNotStart(HoldfastError):
     """The webserver or the daemon ended, or was not ready in time."""
+
+
+class WebserverPortTaken(HoldfastError):
+    """The port that was asked for Dagster's UI is in use. Field: port."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
 
 
 class DefinitionsDoNotLoad(HoldfastError):
@@ -128,6 +134,7 @@ def start_webserver(settings: Settings, *, port: int | None = None, timeout_s: f
 
     Raises:
         DagsterDidNotStart: The webserver ended, or did not answer in time.
+        WebserverPortTaken: Another program listens on ``port``.
         DefinitionsDoNotLoad: The webserver answers, but could not load the definitions.
     """
     with _alone(settings, WEBSERVER):
@@ -137,6 +144,12 @@ def start_webserver(settings: Settings, *, port: int | None = None, timeout_s: f
         settings.cache.mkdir(parents=True, exist_ok=True)
         # locked from the choice of a port until the webserver listens, so two installations never share a port
         with locked(settings.cache / "webserver-port.lock"):
+            if port is not None and not can_bind(port):
+                raise WebserverPortTaken(
+                    f"Port {port} on 127.0.0.1 is in use by another program; `--port` names it for Dagster's UI.",
+                    action="Name a free port, or leave `--port` out: a free one is chosen.",
+                    port=port,
+                )
             chosen = port or (PORT if can_bind(PORT) else free_port())
             host = settings.webserver.host
             url = f"http://{_reached(host)}:{chosen}"

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.home import claim_home
 from holdfast.infra.kafka.errors import AccessRefused
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
@@ -26,8 +27,11 @@ def open_registry(settings: Settings) -> Registry:
     """Open and migrate the registry of the settings; the caller closes it.
 
     A lost registry is created again and filled from the programs that run (``orchestration.rediscovery``).
+
+    Raises:
+        HomeNotUsable: As ``claim_home``.
     """
-    settings.home.mkdir(parents=True, exist_ok=True)
+    claim_home(settings)
     registry = Registry(settings.registry)
     registry.migrate()
     adopt_what_runs(settings, registry)

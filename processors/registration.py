@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 import sys
+import sysconfig
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -151,7 +152,8 @@ def _load(target: str) -> tuple[ProcessorDefinition | BrokenDefinition, ...]:
 
 
 def _is_library(file: str) -> bool:
-    return "site-packages" in file or Path(file).is_relative_to(IMPORT_ROOT / "holdfast")
+    installed = (sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
+    return any(Path(file).is_relative_to(folder) for folder in (IMPORT_ROOT / "holdfast", *installed))
 
 
 def _applications(module: ModuleType) -> dict[str, Application]:
