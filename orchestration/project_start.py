@@ -1,7 +1,8 @@
-"""Deploys the processors of a project when its services start: what does not run is started as it is defined now.
+"""Deploys the processors of a project that do not run, in their present version, when its services start.
 
 Invariants:
-    - A version that runs is never replaced, and a processor that was stopped stays stopped: both are told instead.
+    - A version that runs is never replaced, and a processor that was stopped stays stopped. The answer names the
+      command that would change it.
     - A processor that can't be deployed does not prevent the others.
 """
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What became of one processor; ``running`` is False when it needs a person."""
+    """The result for one processor; ``running`` is False when a person must act."""
 
     processor: str
     sentence: str

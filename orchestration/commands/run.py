@@ -2,7 +2,7 @@
 
 Invariants:
     - A processor with a deployed worker that lives is refused: the two would share its partitions.
-    - With ``--reload`` each start is a process of its own, so an edited module is imported anew.
+    - With ``--reload`` each start is a process of its own, so it imports the edited module.
 """
 
 from __future__ import annotations

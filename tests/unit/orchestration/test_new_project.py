@@ -106,3 +106,15 @@ def test_the_command_tells_what_it_made_and_what_comes_next(
     said = capsys.readouterr().out
     assert all(name in said for name in FILES)
     assert said.index("cd late_orders") < said.index("holdfast up")
+
+
+def test_the_page_shows_the_files_of_a_new_project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs" / "projects.md").read_text()
+    made = {str(path): text for path, text in project_files("my_project").items()}
+    for name in ("my_project/processors.py", "my_project/definitions.py"):
+        assert f"```python\n{made[name]}```\n" in page
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "my_project"]) == 0
+    assert capsys.readouterr().out.replace(str(tmp_path), "/home/anna") in page
