@@ -85,7 +85,7 @@ def _broken(broken: BrokenDefinition) -> tuple[dg.AssetSpec, dg.AssetChecksDefin
             IMPORTABLE,
             False,
             f"{broken.target} can't be imported: {lines[-1]}",
-            action=f"Correct {broken.target} or the setting `HOLDFAST_PROCESSORS`, then reload the definitions.",
+            action=f"Correct {broken.target} or the setting `processors`, then reload the definitions.",
             metadata={"target": broken.target},
         ).result()
 

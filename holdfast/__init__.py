@@ -14,6 +14,7 @@ The names in ``__all__`` are the public API. Every other name is private and may
 - Verbs: ``open_verbs``, the requests (``Clear``, ``Deploy``, …) and the selections of keys (``Everything``, ``Keys``,
   ``Prefix``).
 - Warehouse: ``read_table`` without a JVM; ``key_at`` and ``state_at`` with Spark.
+- Dagster: ``definitions``, to merge with your own assets.
 - Settings: ``Settings`` and ``load_settings``.
 
 Invariants:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from holdfast.infra.kafka.records import Partition
     from holdfast.infra.settings import Settings, load_settings
     from holdfast.infra.warehouse.catalog import read_table
+    from holdfast.orchestration.definitions import definitions
     from holdfast.orchestration.verbs import open_verbs
     from holdfast.processors.application import Application
     from holdfast.processors.arguments import ApplicationInvalid
@@ -111,6 +113,7 @@ __all__ = [
     "Topology",
     "ValueNotStorable",
     "VirtualClock",
+    "definitions",
     "key_at",
     "load_settings",
     "open_verbs",
@@ -126,6 +129,7 @@ _NAMES = {
     "infra.kafka.records": "Partition",
     "infra.settings": "Settings load_settings",
     "infra.warehouse.catalog": "read_table",
+    "orchestration.definitions": "definitions",
     "orchestration.verbs": "open_verbs",
     "processors.application": "Application",
     "processors.arguments": "ApplicationInvalid",

@@ -14,7 +14,7 @@ from pathlib import Path
 #: What stands directly in a home folder, SQLite's and the locks' companions of the registry included.
 _OWN = re.compile(
     r"kafka|supervisor|state|logs|warehouse|spark|dagster|run|checkpoint-store|checkpoints|rehearsals|archive|exports"
-    r"|releases|made-by-demo|\.?registry\.db.*"
+    r"|releases|made-by-demo|project\.json|\.?registry\.db.*"
 )
 
 
@@ -32,6 +32,11 @@ class Paths:
     def proofs(self) -> tuple[Path, ...]:
         """Files of which one shows that Holdfast has used the home folder."""
         return self.registry, self.supervisor / "supervisord.conf", self.dagster / "dagster.yaml"
+
+    @property
+    def project_note(self) -> Path:
+        """JSON file with the project that has this home."""
+        return self.home / "project.json"
 
     @property
     def kafka(self) -> Path:

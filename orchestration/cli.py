@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -19,9 +19,6 @@ from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.installation import naming_extras
 from holdfast.orchestration.commands.options import Json, command_settings, print_answer, print_json
 from holdfast.orchestration.lazy_commands import Lazy, lazy_group
-
-if TYPE_CHECKING:
-    from holdfast.infra.settings import Settings
 
 _COMMANDS = "holdfast.orchestration.commands"
 _LAZIES = (
@@ -50,7 +47,18 @@ _LAZIES = (
         f"{_COMMANDS}.daily:make_stop",
         "Stop every slot after a commit; recovery does not restart the processor until the next deploy.",
     ),
+    Lazy(
+        "config",
+        f"{_COMMANDS}.config:config",
+        "Show each setting, where its value came from, and what it means; secrets are masked.",
+    ),
+    Lazy(
+        "init",
+        f"{_COMMANDS}.init:init",
+        "Make a new project: a processor, its test, Dagster's definitions and settings.",
+    ),
     Lazy("logs", f"{_COMMANDS}.logs:logs", "Print the last lines of a processor's log."),
+    Lazy("run", f"{_COMMANDS}.run:run", "Run one processor in the foreground, without a deployment; Ctrl-C ends it."),
     Lazy("status", f"{_COMMANDS}.status:status", "Show services, processors, open incidents and open applies."),
     Lazy(
         "top",
@@ -128,11 +136,23 @@ def _print_version(asked: bool) -> None:
 
 @app.callback()
 def options(
+    context: typer.Context,
+    project: Annotated[
+        str | None, typer.Option(metavar="FOLDER", help="The project's folder. Default: the nearest one upwards.")
+    ] = None,
+    values: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Set a setting, as in --set memory_max_mb=512; repeatable."),
+    ] = None,
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Options of every command line."""
+    if project is not None or values:
+        from holdfast.infra.settings.flags import take_flags  # it loads all settings
+
+        context.call_on_close(take_flags(project, values or []))
 
 
 @app.command()
@@ -160,17 +180,11 @@ def up(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Start broker, registry, supervisor and Dagster in the background."""
-    from holdfast.orchestration.commands.status import print_services
+    """Start broker, registry, supervisor and Dagster in the background, and deploy the project's processors."""
+    from holdfast.orchestration.commands.up import start_all
 
     settings = command_settings()
-    console = Console(stderr=as_json)
-    started = _start(settings, console, port)
-    if as_json:
-        print_json(dict(started))
-    else:
-        print_services(started, console)
-        console.print("All services run in the background; stop them with [bold]holdfast down[/].")
+    raise typer.Exit(start_all(settings, Console(stderr=as_json), port, as_json=as_json))
 
 
 @app.command()
@@ -234,48 +248,6 @@ def main(arguments: list[str] | None = None) -> int:
         show()
         return EXIT_BAD_CONFIGURATION
     return result if isinstance(result, int) else 0
-
-
-def _start(settings: Settings, console: Console, port: int | None) -> list[tuple[str, str]]:
-    """Start every service that does not run; returns (name, address) of each, and of broken definitions."""
-    from holdfast.infra.deploy.deployer import open_deployer
-    from holdfast.infra.kafka.broker import embedded_broker, running_broker
-    from holdfast.infra.kafka.client import client_config
-    from holdfast.infra.kafka.topics import Topics
-    from holdfast.infra.machine import prepare
-    from holdfast.infra.settings import WARM
-    from holdfast.infra.spark.server import start_server
-    from holdfast.orchestration import local
-    from holdfast.orchestration.world import open_registry
-    from holdfast.processors.registration import BrokenDefinition, load_processors
-
-    started = [
-        ("broken", f"{broken.target}: {broken.error.splitlines()[-1]}")
-        for broken in load_processors(settings)
-        if isinstance(broken, BrokenDefinition)
-    ]
-    local.check_configuration(settings)  # before the first service starts
-    with console.status("starting the broker …") as spinner:
-        if settings.kafka.bootstrap_servers is not None:
-            Topics(settings.kafka.bootstrap_servers, client_config(settings), timeout_s=10.0).ping()
-            started.append(("kafka", settings.kafka.bootstrap_servers))
-        else:
-            prepare(settings, ("broker",), lambda line: spinner.update(escape(line)))
-            broker = running_broker(settings.paths.kafka) or embedded_broker(settings).find_or_start()
-            started.append(("kafka", broker.bootstrap))
-        spinner.update("migrating the registry …")
-        open_registry(settings).close()
-        started.append(("registry", str(settings.paths.registry) if settings.registry_url is None else "as configured"))
-        spinner.update("starting the supervisor …")
-        started.append(("supervisor", f"process {open_deployer(settings.paths).start()}"))
-        if settings.spark.master == WARM:
-            spinner.update("starting Spark …")
-            started.append(("spark", start_server(settings).url))
-        spinner.update("starting Dagster's daemon …")
-        started.append(("daemon", local.start_daemon(settings)))
-        spinner.update("starting Dagster's webserver …")
-        started.append(("dagster", local.start_webserver(settings, port=port)))
-    return started
 
 
 if __name__ == "__main__":

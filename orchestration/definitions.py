@@ -1,7 +1,7 @@
-"""Dagster's code location: all assets, checks, jobs, sensors, schedules and resources.
+"""Dagster's definitions: all assets, checks, jobs, sensors, schedules and resources.
 
 Invariants:
-    - Loading imports definitions and reads settings; it opens no connection, starts no JVM and writes nothing.
+    - Building them reads settings and imports processors; it opens no connection, starts no JVM and writes nothing.
 """
 
 import warnings
@@ -71,8 +71,19 @@ def build_definitions(settings: Settings) -> dg.Definitions:
     )
 
 
-_settings = load_settings()
-configure_logging(_settings.log_level, _settings.log_format)
-# Code servers and runs begin here, also those of services that `holdfast up` did not start.
-keep_private(_settings)
-defs = build_definitions(_settings)
+def definitions() -> dg.Definitions:
+    """All of Holdfast's definitions for the processors of this project, to merge with your own::
+
+        defs = dg.Definitions.merge(holdfast.definitions(), dg.Definitions(assets=[...]))
+
+    The other definitions may not name an executor. Keys of Holdfast's assets are ``state/<processor>/<store>_state``
+    and the like; ``dg.AssetSpec`` and ``deps=`` take them.
+
+    Raises:
+        SettingsInvalid: The project file or a variable has a value that can't be used.
+    """
+    settings = load_settings()
+    configure_logging(settings.log_level, settings.log_format)
+    # Code servers and runs begin here, also those of services that `holdfast up` did not start.
+    keep_private(settings)
+    return build_definitions(settings)

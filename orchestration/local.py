@@ -28,7 +28,7 @@ from pathlib import Path
 import httpx
 
 from holdfast.infra.database.unused_pages import give_back
-from holdfast.infra.errors import HoldfastError
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.files import locked, replace_text
 from holdfast.infra.local_ports import can_bind, free_port
 from holdfast.infra.masking import masked
@@ -45,10 +45,18 @@ from holdfast.infra.process import (
 )
 from holdfast.infra.settings import IMPORT_ROOT, Settings
 from holdfast.infra.waiting import wait_until
-from holdfast.orchestration.world import environment_of
+from holdfast.orchestration.world import environment_of_services
 
-#: What webserver and daemon load.
+#: What webserver and daemon load, unless the project has definitions of its own.
 WORKSPACE = IMPORT_ROOT / "holdfast" / "workspace.yaml"
+_PROJECT_WORKSPACE = """\
+# `holdfast up` writes this file: the code location of the project {project}
+load_from:
+  - python_module:
+      module_name: {module}
+      working_directory: {directory}
+      location_name: holdfast
+"""
 WEBSERVER, DAEMON = "webserver", "daemon"
 #: Dagster's usual port; a free port is used when it is taken.
 PORT = 3000
@@ -62,6 +70,12 @@ _QUERY = """{ workspaceOrError { ... on Workspace { locationEntries {
 
 class DagsterDidNotStart(HoldfastError):
     """The webserver or the daemon ended, or was not ready in time."""
+
+
+class WebserverPortTaken(HoldfastError):
+    """The port that was asked for Dagster's UI is in use. Field: port."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
 
 
 class DefinitionsDoNotLoad(HoldfastError):
@@ -120,6 +134,7 @@ def start_webserver(settings: Settings, *, port: int | None = None, timeout_s: f
 
     Raises:
         DagsterDidNotStart: The webserver ended, or did not answer in time.
+        WebserverPortTaken: Another program listens on ``port``.
         DefinitionsDoNotLoad: The webserver answers, but could not load the definitions.
     """
     with _alone(settings, WEBSERVER):
@@ -129,6 +144,12 @@ def start_webserver(settings: Settings, *, port: int | None = None, timeout_s: f
         settings.cache.mkdir(parents=True, exist_ok=True)
         # locked from the choice of a port until the webserver listens, so two installations never share a port
         with locked(settings.cache / "webserver-port.lock"):
+            if port is not None and not can_bind(port):
+                raise WebserverPortTaken(
+                    f"Port {port} on 127.0.0.1 is in use by another program; `--port` names it for Dagster's UI.",
+                    action="Name a free port, or leave `--port` out: a free one is chosen.",
+                    port=port,
+                )
             chosen = port or (PORT if can_bind(PORT) else free_port())
             host = settings.webserver.host
             url = f"http://{_reached(host)}:{chosen}"
@@ -174,8 +195,23 @@ def check_configuration(settings: Settings) -> Path:
     from holdfast.orchestration.dagster_config import check_dagster_config  # Dagster takes a second to import
 
     home = prepare(settings)
-    check_dagster_config(home, WORKSPACE)
+    check_dagster_config(home, workspace_of(settings))
     return home
+
+
+def workspace_of(settings: Settings) -> Path:
+    """The file with the code location of these settings; that of a project is written to DAGSTER_HOME."""
+    if settings.definitions is None:
+        return WORKSPACE
+    directory = settings.workers_directory
+    file = settings.paths.dagster / "workspace.yaml"
+    replace_text(
+        file,
+        _PROJECT_WORKSPACE.format(
+            project=directory.name, module=settings.definitions, directory=json.dumps(str(directory))
+        ),
+    )
+    return file
 
 
 def _reached(host: str) -> str:
@@ -200,11 +236,11 @@ def _launch(
     home = check_configuration(settings)
     with _log(settings, name).open("ab") as log:
         process = subprocess.Popen(
-            [*command, "-w", str(WORKSPACE)],
+            [*command, "-w", str(workspace_of(settings))],
             cwd=home,  # Dagster imports from its working directory: our folders must not hide packages of a user
             env={
                 **os.environ,
-                **environment_of(settings),
+                **environment_of_services(settings),
                 **(environment or {}),
                 "DAGSTER_HOME": str(home),
                 "PYTHONUNBUFFERED": "1",

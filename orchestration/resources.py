@@ -88,7 +88,7 @@ class LifecycleResource(RegistryResource):
 
     @property
     def project(self) -> Path:
-        return load_settings().project
+        return load_settings().workers_directory
 
     @property
     def restore_target_s(self) -> float:

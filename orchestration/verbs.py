@@ -418,7 +418,7 @@ class _Machine:
 
     @property
     def project(self) -> Path:
-        return self.settings.project
+        return self.settings.workers_directory
 
     def environment(self) -> dict[str, str]:
         return environment_of(self.settings)

@@ -10,10 +10,12 @@ from pydantic import BaseModel
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.home import claim_home
 from holdfast.infra.kafka.errors import AccessRefused
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import Settings
+from holdfast.infra.settings.project_file import VARIABLE as PROJECT_VARIABLE
 from holdfast.orchestration.rediscovery import adopt_what_runs
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.ports import World
@@ -25,8 +27,11 @@ def open_registry(settings: Settings) -> Registry:
     """Open and migrate the registry of the settings; the caller closes it.
 
     A lost registry is created again and filled from the programs that run (``orchestration.rediscovery``).
+
+    Raises:
+        HomeNotUsable: As ``claim_home``.
     """
-    settings.home.mkdir(parents=True, exist_ok=True)
+    claim_home(settings)
     registry = Registry(settings.registry)
     registry.migrate()
     adopt_what_runs(settings, registry)
@@ -62,8 +67,18 @@ def newest_logged(settings: Settings, topics: Topics, processor: str) -> tuple[i
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
-    """The environment variables from which another process reads the same settings."""
-    return dict(_variables("HOLDFAST_", settings))
+    """The environment variables from which another process reads the same settings, also after the project changed."""
+    return {**dict(_variables("HOLDFAST_", settings)), PROJECT_VARIABLE: ""}
+
+
+def environment_of_services(settings: Settings) -> dict[str, str]:
+    """The environment for Dagster's services, which inherit this process's variables.
+
+    In a project they read the project file themselves: an edit has its effect when the definitions are loaded again.
+    """
+    if settings.project is None:
+        return environment_of(settings)
+    return {PROJECT_VARIABLE: str(settings.project), "HOLDFAST_HOME": str(settings.home)}
 
 
 def _variables(prefix: str, model: BaseModel) -> Iterator[tuple[str, str]]:

@@ -7,12 +7,11 @@ Modules that only a worker needs are imported in ``run``: the Dagster code serve
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-import structlog
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import TopicSpec
@@ -60,8 +59,6 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.runtime.tickets import Ticket, Work
     from holdfast.processors.engine.state.database import Databases
     from holdfast.processors.engine.state.folder import StateFolder
-
-_log = structlog.get_logger("application")
 
 
 class Application:
@@ -165,6 +162,7 @@ class Application:
         self._memory_max_bytes = None if memory_max_bytes is None else plan_memory(memory_max_bytes).total
         self._frames: dict[str, StreamingDataFrame] = {}
         self._worker: Worker | None = None
+        self._foreground = False
         self._stop_asked = False
 
     # -- declaring -------------------------------------------------------------------------------------------------
@@ -248,7 +246,7 @@ class Application:
     # -- running ---------------------------------------------------------------------------------------------------
 
     def run(self, dataframe: StreamingDataFrame | None = None, *, count: int = 0, timeout: float = 0.0) -> None:
-        """Processes messages until SIGTERM, SIGINT or ``stop``.
+        """Processes messages until SIGTERM, SIGINT or ``stop``; shows rate, lag and commits on stderr.
 
         Args:
             dataframe: Ignored, as all declared streams run; accepted for code that was written for Quix Streams.
@@ -258,6 +256,7 @@ class Application:
         Raises:
             HoldfastError: The error that stopped the worker; all messages before it are committed.
         """
+        self._foreground = True
         with private_files(settings := self._settings()):
             self.run_on(self.cluster(settings), settings, count=count, timeout=timeout)
 
@@ -429,22 +428,18 @@ class Application:
             worker.stop()
         restore_signals = stop_on_signals(worker.stop)
         server = None
+        shown: AbstractContextManager[None] = nullcontext()
         try:
             if serve:
-                from holdfast.processors.engine.serving.server import ControlServer
+                from holdfast.processors.engine.serving.server import serve_worker
 
-                paths = settings.paths
-                server = ControlServer(
-                    worker,
-                    self.consumer_group,
-                    folder.slot,
-                    paths.endpoint(self.consumer_group, folder.slot),
-                    paths.checkpoints(self.consumer_group),
-                    settings.serving,
-                    settings.stuck_after_s,
-                )
-                _log.info("status and control", url=server.start())
-            worker.run(count=count, timeout_s=timeout)
+                server = serve_worker(worker, self.consumer_group, folder.slot, settings)
+            if self._foreground:
+                from holdfast.processors.engine.serving.live_line import live_line
+
+                shown = live_line(worker, self.consumer_group, folder.slot)
+            with shown:
+                worker.run(count=count, timeout_s=timeout)
         except HoldfastError as error:
             if server is not None:
                 server.failed(error.as_dict())
@@ -454,7 +449,7 @@ class Application:
                 server.close()
             restore_signals()
             self._worker = None
-            self._stop_asked = False
+            self._stop_asked = self._foreground = False
 
     def _options(self) -> RuntimeOptions:
         from holdfast.processors.engine.runtime.options import RuntimeOptions

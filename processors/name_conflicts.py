@@ -73,7 +73,7 @@ def _between(topology: Topology, other: Topology) -> Iterator[NameConflict]:
     if name == taken:
         yield NameConflict(
             f"Two definitions are named {name} (their consumer_group): they would share state and offsets.",
-            "Change one `consumer_group`, or take one definition out of `HOLDFAST_PROCESSORS`.",
+            "Change one `consumer_group`, or take one definition out of the setting `processors`.",
         )
         return
     if _safe(name) == _safe(taken):

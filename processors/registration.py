@@ -1,21 +1,39 @@
-"""Imports the processors that the settings name. A definition that fails to import does not hide the others."""
+"""Imports the processors that the settings name. A definition that fails to import does not hide the others.
+
+A target is ``module:attribute``, or ``module`` for every Application at the top level of that module. Modules of a
+project are imported from the project's folder.
+"""
 
 from __future__ import annotations
 
 import importlib
 import re
+import sys
+import sysconfig
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TypeGuard
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from holdfast.infra.settings import Settings
+from holdfast.infra.settings import IMPORT_ROOT, Settings
 from holdfast.processors.application import Application
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.name_conflicts import name_conflicts
 
+#: Frames of a failed import that are kept, the innermost ones.
+_FRAMES = 8
+
 
 class ProcessorUnknown(HoldfastError):
     """No loaded definition has the requested name."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
+class ProcessorBroken(HoldfastError):
+    """A definition can't be imported or used. Field: target."""
 
     exit_code = EXIT_BAD_CONFIGURATION
 
@@ -41,9 +59,11 @@ class BrokenDefinition:
 
     @property
     def sentence(self) -> str:
-        """The error and the line that raised it, without the traceback."""
-        places = re.findall(r'File "([^"]+)", line (\d+)', self.error)
-        where = f"{places[-1][0]}, line {places[-1][1]}: " if places else ""
+        """The error and the user's line that led to it, without the traceback."""
+        places = re.findall(r'File "([^"<]+)", line (\d+)', self.error)
+        # an argument that Holdfast or a library refuses is in the last line that belongs to neither
+        own = [place for place in places if not _is_library(place[0])] or places
+        where = f"{own[-1][0]}, line {own[-1][1]}: " if own else ""
         error = self.error.strip().splitlines()[-1].rstrip(".")
         return f"{self.target} can't be {'imported' if places else 'used'}: {where}{error}"
 
@@ -53,16 +73,48 @@ def load_processors(settings: Settings) -> tuple[ProcessorDefinition | BrokenDef
 
     A processor whose names conflict with an earlier one is a ``BrokenDefinition``.
     """
+    import_from_project(settings)
     loaded: list[ProcessorDefinition | BrokenDefinition] = []
-    for target in settings.processors:
-        found = _load(target)
-        if isinstance(found, ProcessorDefinition):
-            others = [each.topology for each in loaded if isinstance(each, ProcessorDefinition)]
-            conflicts = name_conflicts(found.topology, others)
-            if conflicts:
-                found = BrokenDefinition(target, "\n".join(conflict.text for conflict in conflicts))
-        loaded.append(found)
+    for found in (each for target in settings.processors for each in _load(target)):
+        others = [each.topology for each in loaded if isinstance(each, ProcessorDefinition)]
+        conflicts = name_conflicts(found.topology, others) if isinstance(found, ProcessorDefinition) else ()
+        reasons = "\n".join(conflict.text for conflict in conflicts)
+        loaded.append(BrokenDefinition(found.target, reasons) if conflicts else found)
     return tuple(loaded)
+
+
+def load_processor(settings: Settings, target: str) -> ProcessorDefinition:
+    """The one processor of a target, imported; the settings need not name it.
+
+    Raises:
+        ProcessorBroken: It can't be imported or used; names file and line.
+        ProcessorUnknown: The module has several; names their targets.
+    """
+    import_from_project(settings)
+    found = _load(target)
+    if len(found) > 1:
+        raise ProcessorUnknown(
+            f"Module {target} has {len(found)} processors: {', '.join(each.target for each in found)}.",
+            action="Name one of them.",
+            name=target,
+        )
+    (one,) = found
+    if isinstance(one, BrokenDefinition):
+        raise ProcessorBroken(
+            f"{one.sentence}.",
+            action="Correct that line, or name the processor as `module:attribute`, as in `my_project.processors:app`.",
+            target=one.target,
+        )
+    conflicts = name_conflicts(one.topology)
+    if conflicts:
+        raise ProcessorBroken(conflicts[0].sentence, action=conflicts[0].action, target=one.target)
+    return one
+
+
+def import_from_project(settings: Settings) -> None:
+    """Let this process import modules from the project's folder."""
+    if settings.project is not None and str(settings.project) not in sys.path:
+        sys.path.insert(0, str(settings.project))
 
 
 def find_processor(settings: Settings, name: str) -> ProcessorDefinition:
@@ -81,20 +133,43 @@ def find_processor(settings: Settings, name: str) -> ProcessorDefinition:
         f"There is no processor named {name!r}; there are {', '.join(known) or 'none'}.{hint}",
         action="Correct the code of the definition that is named here, then try again."
         if broken
-        else "Correct the name, or add the processor's module:attribute to `HOLDFAST_PROCESSORS`.",
+        else "Correct the name, or add the processor's module to `processors` in `holdfast.toml`, or to "
+        "`HOLDFAST_PROCESSORS`.",
         name=name,
     )
 
 
-def _load(target: str) -> ProcessorDefinition | BrokenDefinition:
+def _load(target: str) -> tuple[ProcessorDefinition | BrokenDefinition, ...]:
     module, _, attribute = target.partition(":")
     try:
-        application = getattr(importlib.import_module(module), attribute or "application")
-        if not isinstance(application, Application):
-            return BrokenDefinition(target, f"{target} is a {type(application).__name__}, expected an Application")
-        topology = application.topology()
+        imported = importlib.import_module(module)
+        named = {attribute: getattr(imported, attribute)} if attribute else _applications(imported)
+        if not named:
+            return (BrokenDefinition(target, f"{module} has no Application at its top level"),)
+        return tuple(_defined(f"{module}:{name}", application) for name, application in named.items())
     except Exception:
-        return BrokenDefinition(target, traceback.format_exc(limit=-3))
+        return (BrokenDefinition(target, traceback.format_exc(limit=-_FRAMES)),)
+
+
+def _is_library(file: str) -> bool:
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return any(Path(file).is_relative_to(folder) for folder in (IMPORT_ROOT / "holdfast", *filter(None, installed)))
+
+
+def _applications(module: ModuleType) -> dict[str, Application]:
+    """The applications at the top level of a module by name, each once, in the order of definition."""
+    found = {id(value): (name, value) for name, value in reversed(vars(module).items()) if _is_application(value)}
+    return dict(reversed(found.values()))
+
+
+def _is_application(value: object) -> TypeGuard[Application]:
+    return isinstance(value, Application)
+
+
+def _defined(target: str, application: object) -> ProcessorDefinition | BrokenDefinition:
+    if not isinstance(application, Application):
+        return BrokenDefinition(target, f"{target} is a {type(application).__name__}, expected an Application")
+    topology = application.topology()
     return ProcessorDefinition(
         application.consumer_group, application, topology, application.description, application.owners, target
     )

@@ -1,21 +1,21 @@
-"""The settings, with defaults and meanings; the only module that reads the environment.
+"""The settings, with defaults and meanings; the only package that reads the environment and the project file.
 
 Every setting is an environment variable ``HOLDFAST_<NAME>``; two underscores separate groups
-(``HOLDFAST_KAFKA__BOOTSTRAP_SERVERS``), and each group has a module here. Other modules get values as arguments.
+(``HOLDFAST_KAFKA__BOOTSTRAP_SERVERS``), and each group has a module here. The project file (``project_file``) has the
+same names; variables win over it. Other modules get values as arguments.
 """
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import structlog
-from pydantic import BaseModel, Field, ValidationError, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+from pydantic import Field, ValidationError, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, SettingsError
 
 from holdfast.infra.installation import CHECKOUT, IMPORT_ROOT
 from holdfast.infra.log import configure_logging
@@ -24,7 +24,10 @@ from holdfast.infra.paths import Paths
 from holdfast.infra.settings.checkpoints import CheckpointSettings
 from holdfast.infra.settings.group import PREFIX, Concealing, Properties, SettingsInvalid
 from holdfast.infra.settings.kafka import KafkaSettings
+from holdfast.infra.settings.names import field_at, nearest_setting, settings_of
 from holdfast.infra.settings.orphans import OrphanSettings
+from holdfast.infra.settings.project_file import ProjectFile
+from holdfast.infra.settings.project_source import ProjectSource, origin_of, project_of
 from holdfast.infra.settings.runs import RunSettings
 from holdfast.infra.settings.serving import ServingSettings, is_loopback
 from holdfast.infra.settings.snapshots import SnapshotSettings
@@ -87,6 +90,11 @@ class Settings(OrphanSettings, Concealing, BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="HOLDFAST_", env_nested_delimiter="__", extra="ignore", frozen=True)
 
+    project: Path | None = Field(
+        default=None,
+        description="The project's folder: its settings are read, its modules are imported. "
+        "Unset: the nearest one upwards.",
+    )
     home: Path = Field(default=PROJECT / ".holdfast", description="The home: the folder that Holdfast writes to.")
     cache: Path = Field(
         default=Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "holdfast",
@@ -115,7 +123,12 @@ class Settings(OrphanSettings, Concealing, BaseSettings):
             "holdfast.processors.definitions.fleet:application",
             "holdfast.processors.definitions.routes:application",
         ),
-        description="The processors to run: a JSON list of module:attribute, each an Application.",
+        description="The processors to run: a list of modules, or of module:attribute, each an Application.",
+    )
+    definitions: str | None = Field(
+        default=None,
+        pattern=r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$",
+        description="The module with the project's own Dagster definitions. Unset: those of its processors alone.",
     )
     workers: dict[str, int] = Field(
         default_factory=dict,
@@ -142,6 +155,29 @@ class Settings(OrphanSettings, Concealing, BaseSettings):
     log_format: str = Field(default="text", pattern="^(text|json)$", description="Format of log lines: text or json.")
     log_level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$", description="Lowest logged level.")
 
+    @classmethod
+    def settings_customise_sources(  # the names are pydantic's
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments win over variables, and these over the project file."""
+        given = getattr(init_settings, "init_kwargs", {})
+        return init_settings, env_settings, ProjectSource(settings_cls, project_of(given))
+
+    @field_validator("project", mode="before")
+    @classmethod
+    def _no_project(cls, value: Any) -> Any:
+        return None if value == "" else value
+
+    @field_validator("project", mode="after")
+    @classmethod
+    def _absolute_project(cls, value: Path | None) -> Path | None:
+        return None if value is None else value.expanduser().absolute()
+
     @field_validator("home", "cache", mode="after")
     @classmethod
     def _absolute(cls, value: Path) -> Path:
@@ -153,9 +189,9 @@ class Settings(OrphanSettings, Concealing, BaseSettings):
         return Paths(self.home)
 
     @property
-    def project(self) -> Path:
-        """The working directory of workers: the checkout, or the folder that holds the home."""
-        return CHECKOUT or self.home.parent
+    def workers_directory(self) -> Path:
+        """The working directory of workers: the project, else the checkout, else the folder that holds the home."""
+        return self.project or CHECKOUT or self.home.parent
 
     @property
     def checkpoint_store(self) -> str:
@@ -196,13 +232,17 @@ class Settings(OrphanSettings, Concealing, BaseSettings):
 
 
 def load_settings(**overrides: Any) -> Settings:
-    """The settings of the environment, whose secrets are masked from now on (``infra.masking``).
+    """The settings of project file and environment, whose secrets are masked from now on (``infra.masking``).
 
     Logs a warning for each unknown ``HOLDFAST_`` variable, once.
 
     Raises:
-        SettingsInvalid: A value can't be used; names the variable, the value and the rule.
+        SettingsInvalid: A value can't be used, or the project file has an unknown key; names the variable or the line,
+            the value and the rule.
     """
+    project = project_of(overrides)
+    if project is not None:
+        _refuse_unknown_keys(project)
     try:
         settings = Settings(**overrides)
     except SettingsError as unreadable:
@@ -215,7 +255,7 @@ def load_settings(**overrides: Any) -> Settings:
             variable=seen[0],
         ) from unreadable
     except ValidationError as invalid:
-        raise _invalid(invalid) from None  # the cause would show every value
+        raise _invalid(invalid, project) from None  # the cause would show every value
     remember(settings.secrets())
     remember(value for name in _FOREIGN_SECRETS if (value := os.environ.get(name)))
     check_memory_bound(settings.memory_max_mb << 20)
@@ -225,7 +265,7 @@ def load_settings(**overrides: Any) -> Settings:
 
 def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
     """Unknown names with the prefix of settings -> the most similar setting, or None."""
-    known = dict(_variables(Settings, PREFIX))
+    known = {each.variable: each.holds_keys for each in settings_of(Settings)}
     unknown: dict[str, str | None] = {}
     for name in sorted(names):
         upper = name.upper()
@@ -236,21 +276,10 @@ def unknown_variables(names: Iterable[str]) -> dict[str, str | None]:
     return unknown
 
 
-def _variables(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, bool]]:
-    """Each variable, and whether further variables below it may have free names, as keys of an object."""
-    for name, field in model.model_fields.items():
-        variable = f"{prefix}{name.upper()}"
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield variable, False
-            yield from _variables(field.annotation, f"{variable}__")
-        else:
-            yield variable, field.default_factory is dict
-
-
 def _nearest(variable: str) -> str | None:
-    """The most similar setting, compared without the common prefix."""
-    near = difflib.get_close_matches(variable.removeprefix(PREFIX), dict(_variables(Settings, "")), 1)
-    return PREFIX + near[0] if near else None
+    """The variable of the most similar setting."""
+    near = nearest_setting(Settings, variable)
+    return None if near is None else near.variable
 
 
 _warned: set[str] = set()
@@ -266,7 +295,28 @@ def _warn_of_unknown(settings: Settings) -> None:
         _log.warning("unknown setting: it has no effect", variable=name, nearest=nearest, see="docs/settings.md")
 
 
-def _invalid(invalid: ValidationError) -> SettingsInvalid:
+def _refuse_unknown_keys(project: ProjectFile) -> None:
+    """Raises SettingsInvalid for the first key of the project file that is no setting."""
+    known = {each.key: each for each in settings_of(Settings)}
+    groups = {key[:1] for key in known if len(key) > 1}
+    for name, value in project.table.items():
+        if (name,) in groups:
+            below = value if isinstance(value, dict) else {}
+            unknown: tuple[str, ...] | None = next(((name, one) for one in below if (name, one) not in known), None)
+        else:
+            unknown = None if (name,) in known and name != "project" else (name,)
+        if unknown is None:
+            continue
+        near = nearest_setting(Settings, ".".join(unknown))
+        raise SettingsInvalid(
+            f"{project.place(*unknown)}: there is no setting {'.'.join(unknown)}"
+            + ("." if near is None else f"; the nearest is {near.name}."),
+            action="Correct the key, or delete that line; docs/settings.md lists all settings.",
+            key=".".join(unknown),
+        )
+
+
+def _invalid(invalid: ValidationError, project: ProjectFile | None) -> SettingsInvalid:
     first = invalid.errors()[0]
     variable = PREFIX + "__".join(str(part) for part in first["loc"]).upper()
     if first["type"] == "extra_forbidden":
@@ -280,23 +330,21 @@ def _invalid(invalid: ValidationError) -> SettingsInvalid:
     hidden = isinstance(given, dict) or _is_secret(first["loc"])
     value = "can't be used" if hidden else f"has the value {masked(repr(given))}"
     of_several = isinstance(given, dict) and first["type"] == "value_error"
+    origin = origin_of(tuple(str(part) for part in first["loc"]), project)
+    name, set_it = f"Setting {variable}", f"Set `{variable}`"
+    if origin.in_file and project is not None:
+        key = ".".join(str(part) for part in first["loc"])
+        name, set_it = f"{origin.place}: setting {key}", f"Set `{key}` in that line"
     return SettingsInvalid(
-        f"Setting {variable} {value}: {rule}.",
+        f"{name} {value}: {rule}.",
         action="Change the settings that the rule names; docs/settings.md lists all settings."
         if of_several
-        else f"Set `{variable}` to a value that fits, or unset it to take the default.",
+        else f"{set_it} to a value that fits, or {'delete the line' if origin.in_file else 'unset it'} to take the "
+        "default.",
         variable=variable,
     )
 
 
 def _is_secret(place: tuple[int | str, ...]) -> bool:
     """Whether the setting at this place of the model is secret, or lies in a secret one."""
-    model: Any = Settings
-    for part in place:
-        field = getattr(model, "model_fields", {}).get(part)
-        if field is None:
-            return False
-        if not field.repr:
-            return True
-        model = field.annotation
-    return False
+    return any(not field.repr for end in range(len(place)) if (field := field_at(Settings, place[: end + 1])))

@@ -29,13 +29,15 @@ class HomeNotFree(HoldfastError):
 
 
 def demo_settings(settings: Settings) -> Settings:
-    """The settings of a demo: a home folder of its own, and one Spark for all of its steps.
+    """The settings of a demo: a home folder of its own, the processors that ship, and one Spark for all of its steps.
 
     A Spark that the settings name is used instead; a local one would start a JVM for each step.
     """
     local = settings.spark.master.startswith("local")
     spark = settings.spark.model_copy(update={"master": WARM}) if local else settings.spark
-    return settings.model_copy(update={"home": settings.home / FOLDER, "spark": spark})
+    shipped = Settings.model_fields["processors"].default
+    own = {"home": settings.home / FOLDER, "spark": spark, "processors": shipped, "definitions": None, "project": None}
+    return settings.model_copy(update=own)
 
 
 def prepare_home(paths: Paths) -> bool:

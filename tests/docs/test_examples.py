@@ -31,6 +31,6 @@ def test_an_example_is_python(code: str) -> None:
 @pytest.mark.parametrize("code", DECLARATIONS)
 def test_a_declaration_declares_an_application(code: str) -> None:
     names: dict[str, Any] = {"__name__": "example"}
-    exec(compile(code.replace("app.run()", ""), "example", "exec"), names)
+    exec(compile(code.replace("app.run()", "pass"), "example", "exec"), names)
     built = names["build"]() if "build" in names else names["app"]
     assert isinstance(built, Application)

@@ -28,6 +28,13 @@ DATA = {
     *("holdfast/py.typed", "holdfast/jars.lock", "holdfast/workspace.yaml"),
     *("holdfast/infra/dagster/local.yaml", "holdfast/infra/dagster/production.yaml"),
     *("holdfast/infra/database/migrations/script.py.mako", "holdfast/infra/kafka/broker_log4j2.properties"),
+    *(
+        f"holdfast/orchestration/project_template/{name}.txt"
+        for name in (
+            *("README.md", "gitignore", "holdfast.toml", "pyproject.toml", "tests/test_processors.py"),
+            *("my_project/__init__.py", "my_project/definitions.py", "my_project/processors.py"),
+        )
+    ),
 }
 EXTRAS_OF_ALL = ("numpy", "sqlalchemy", "dagster", "pyspark", "s3fs", "psycopg")
 
@@ -144,6 +151,8 @@ def test_the_core_alone_runs_the_first_example(wheel: Path, stream: Any, tmp_pat
         return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
     assert holdfast("--version").stdout.startswith("holdfast 0.")
+    made = json.loads(holdfast("init", "shop", "--json").stdout)
+    assert all((folder / "shop" / name).is_file() for name in (*made["files"], "shop/processors.py", ".gitignore"))
     assert holdfast("logs", "nobody").returncode == 64
     refused = holdfast("status")
     assert refused.returncode == 64

@@ -31,7 +31,7 @@ import structlog
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.masking import masked
 from holdfast.infra.process import own_identity, start_mark
-from holdfast.infra.settings import ServingSettings
+from holdfast.infra.settings import ServingSettings, Settings
 from holdfast.processors.engine.runtime.commands import (
     COMMAND_BYTES_MAX,
     COMMANDS,
@@ -366,3 +366,16 @@ class ControlServer:
                 if not told:
                     told = True
                     _log.warning("heartbeats can't be written", path=str(self._endpoint), error=str(failure))
+
+
+def serve_worker(worker: Worker, processor: str, slot: str, settings: Settings) -> ControlServer:
+    """A started server with the address, the limits and the files of the settings.
+
+    Raises:
+        ServingImpossible: The server can't listen on its address or port.
+    """
+    endpoint, checkpoints = settings.paths.endpoint(processor, slot), settings.paths.checkpoints(processor)
+    serving, stuck_after_s = settings.serving, settings.stuck_after_s
+    server = ControlServer(worker, processor, slot, endpoint, checkpoints, serving, stuck_after_s)
+    _log.info("status and control", url=server.start())
+    return server

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 PROJECT = Path(__file__).resolve().parents[3]
 SCRIPT = """
-import structlog, holdfast.orchestration.definitions
+import structlog, holdfast.orchestration.code_location
 log = structlog.get_logger()
 log.info("too little")
 log.warning("enough", token="hunter2")

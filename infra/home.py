@@ -1,0 +1,75 @@
+"""Makes the home folder, and notes the project that it belongs to.
+
+    <home>/project.json    {"folder": "/srv/shop"}
+
+Two projects in one home would run each other's processors, and each would see the other's state as orphans.
+
+Invariants:
+    - A home that another living project has noted is refused before anything is written.
+    - Without a project nothing is noted, and every home is accepted: an operator may look from anywhere.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.files import replace_text
+from holdfast.infra.json_file import read_json
+from holdfast.infra.settings import Settings
+from holdfast.infra.settings.project_file import find_project
+
+
+class HomeNotUsable(HoldfastError):
+    """The home folder can't be written, or belongs to another project. Field: home."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
+class _Note(msgspec.Struct, frozen=True):
+    folder: str
+
+
+def claim_home(settings: Settings) -> None:
+    """Make the home folder, and note the project of the settings in it.
+
+    Raises:
+        HomeNotUsable: The folder can't be written, or is the home of another project that still exists.
+    """
+    home, project = settings.home, settings.project
+    other = None if project is None else _other_project(settings.paths.project_note, home, project)
+    if other is not None:
+        raise HomeNotUsable(
+            f"The home folder {home} belongs to the project {other}, but this is the project {project}.",
+            action=f"Give this project its own home: delete `home` from its project file, or unset `HOLDFAST_HOME`. To "
+            f"move the home to this project, delete {settings.paths.project_note}.",
+            home=str(home),
+            other=str(other),
+        )
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        if project is not None:
+            replace_text(settings.paths.project_note, json.dumps({"folder": str(project)}) + "\n")
+    except OSError as failure:
+        raise HomeNotUsable(
+            f"The home folder {home} can't be written: {failure.strerror}.",
+            action="Give this user the right to write there, or set `HOLDFAST_HOME` to another folder.",
+            home=str(home),
+        ) from failure
+
+
+def _other_project(note: Path, home: Path, project: Path) -> Path | None:
+    """The project that has this home, when that is not ``project`` and still has a project file."""
+    noted = read_json(note, _Note)
+    if noted is None or home.is_relative_to(project):
+        return None
+    other = Path(noted.folder)
+    if other == project:
+        return None
+    try:
+        return other if find_project(other, other) is not None else None
+    except HoldfastError:
+        return None  # it was moved or deleted

@@ -1,0 +1,74 @@
+"""The names of all settings: as key of the project file, and as environment variable; read from the models."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from holdfast.infra.settings.group import PREFIX
+
+
+@dataclass(frozen=True, slots=True)
+class SettingName:
+    """One setting: its key in the project file, and its field. ``holds_keys``: its value is an object of free names."""
+
+    key: tuple[str, ...]
+    field: FieldInfo
+
+    @property
+    def name(self) -> str:
+        """The key with dots, as ``kafka.bootstrap_servers``."""
+        return ".".join(self.key)
+
+    @property
+    def variable(self) -> str:
+        """The environment variable, as ``HOLDFAST_KAFKA__BOOTSTRAP_SERVERS``."""
+        return PREFIX + "__".join(self.key).upper()
+
+    @property
+    def holds_keys(self) -> bool:
+        """Whether the value is an object with free names."""
+        return self.field.default_factory is dict
+
+    @property
+    def secret(self) -> bool:
+        """Whether the value must not be shown."""
+        return not self.field.repr
+
+
+def settings_of(model: type[BaseModel], within: tuple[str, ...] = ()) -> Iterator[SettingName]:
+    """Every setting below a model, in the order of declaration. A group is also one, because a variable can set it."""
+    for name, field in model.model_fields.items():
+        key = (*within, name)
+        yield SettingName(key, field)
+        if is_group(field):
+            yield from settings_of(field.annotation, key)  # type: ignore[arg-type]  # a group is a model
+
+
+def is_group(field: FieldInfo) -> bool:
+    """Whether a field is a group of settings."""
+    return isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+
+
+def nearest_setting(model: type[BaseModel], name: str) -> SettingName | None:
+    """The setting with the most similar name, given as key or variable; None when none is similar."""
+    known = {"__".join(each.key).upper(): each for each in settings_of(model)}
+    asked = name.upper().removeprefix(PREFIX).replace(".", "__")
+    near = difflib.get_close_matches(asked, known, 1)
+    return known[near[0]] if near else None
+
+
+def field_at(model: type[BaseModel], key: tuple[Any, ...]) -> FieldInfo | None:
+    """The field at this key; None when there is none."""
+    found = None
+    for part in key:
+        found = getattr(model, "model_fields", {}).get(part)
+        if found is None:
+            return None
+        model = found.annotation
+    return found

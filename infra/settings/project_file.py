@@ -1,0 +1,177 @@
+"""The project file, ``holdfast.toml`` or the table ``[tool.holdfast]`` of ``pyproject.toml``: found and read.
+
+Keys are names of settings: ``memory_max_mb = 512``, and ``bootstrap_servers = "kafka-1:9092"`` below ``[kafka]``.
+
+Invariants:
+    - The nearest folder upwards that has a project file is the project; files farther up have no effect.
+    - A file of another user is refused, because it names code that is run; ``HOLDFAST_PROJECT`` accepts it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.infra.settings.group import SettingsInvalid
+
+#: The variable that names the project's folder. Empty: no project file is read.
+VARIABLE: Final = "HOLDFAST_PROJECT"
+#: Name of the project file.
+FILE: Final = "holdfast.toml"
+_SHARED: Final = "pyproject.toml"
+_TABLE: Final = ("tool", "holdfast")
+#: A table's header, or a key with its value. Keys are bare or quoted, with dots between them.
+_KEY = r"""(?:[A-Za-z0-9_-]+|"[^"\n]*"|'[^'\n]*')"""
+_STATEMENT = re.compile(rf"\s*(\[\s*)?({_KEY}(?:\s*\.\s*{_KEY})*)\s*([=\]])")
+
+
+class ProjectInvalid(SettingsInvalid):
+    """The project file is missing, can't be read, or belongs to another user. Field: file."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectFile:
+    """A project file: its path, its text, and the table with the settings."""
+
+    path: Path
+    text: str
+    table: Mapping[str, Any]
+    within: tuple[str, ...] = ()
+
+    @property
+    def folder(self) -> Path:
+        """Where relative paths of the file start, and from where modules are imported."""
+        return self.path.parent
+
+    def has(self, *key: str) -> bool:
+        """Whether the file has this setting."""
+        found: Any = self.table
+        for part in key:
+            if not isinstance(found, Mapping) or part not in found:
+                return False
+            found = found[part]
+        return True
+
+    def place(self, *key: str) -> str:
+        """File and line of a setting, as ``/srv/shop/holdfast.toml, line 7``; the table's line for an inline value."""
+        lines = self._lines()
+        full = (*self.within, *key)
+        line = next((lines[full[:end]] for end in range(len(full), 0, -1) if full[:end] in lines), None)
+        return str(self.path) if line is None else f"{self.path}, line {line}"
+
+    def _lines(self) -> dict[tuple[str, ...], int]:
+        """The line of each key and table. A line starts a statement when the text before it is valid TOML."""
+        lines: dict[tuple[str, ...], int] = {}
+        table: tuple[str, ...] = ()
+        texts = self.text.splitlines()
+        for number, line in enumerate(texts, 1):
+            found = _STATEMENT.match(line)
+            if found is None or not _is_complete("\n".join(texts[: number - 1])):
+                continue
+            names = tuple(part.strip().strip("\"'") for part in re.findall(_KEY, found[2]))
+            if found[1]:
+                table = names
+            for end in range(len(names)):
+                place = names[: end + 1] if found[1] else (*table, *names[: end + 1])
+                lines.setdefault(place, number)
+        return lines
+
+
+def find_project(start: Path, chosen: str | Path | None) -> ProjectFile | None:
+    """The project file of ``chosen``, a folder; else the nearest one from ``start`` upwards. None without one.
+
+    An empty ``chosen`` reads no file.
+
+    Raises:
+        ProjectInvalid: The chosen folder has no project file; the file is no TOML; it belongs to another user.
+    """
+    if chosen is not None:
+        if not str(chosen):
+            return None
+        folder = Path(chosen).expanduser().absolute()
+        found = _in(folder)
+        if found is None:
+            raise ProjectInvalid(
+                f"{VARIABLE} or `--project` names {folder}, which has no {FILE} and no [tool.holdfast] in a {_SHARED}.",
+                action="Name the folder of a project, or make one with `holdfast init my_project`.",
+                file=str(folder / FILE),
+            )
+        return found
+    for folder in (start, *start.parents):
+        found = _in(folder)
+        if found is not None:
+            _refuse_foreign(found)
+            return found
+    return None
+
+
+def _in(folder: Path) -> ProjectFile | None:
+    own, shared = _text(folder / FILE), _text(folder / _SHARED)
+    below = None if shared is None or "tool.holdfast" not in shared else _parse(folder / _SHARED, shared)
+    for part in _TABLE:
+        below = None if below is None else below.get(part)
+    if own is not None and below is not None:
+        raise ProjectInvalid(
+            f"{folder} has two project files: {FILE}, and the table [tool.holdfast] in {_SHARED}.",
+            action=f"Move the settings of [tool.holdfast] into `{FILE}`, and delete the table.",
+            file=str(folder / FILE),
+        )
+    if own is not None:
+        return ProjectFile(folder / FILE, own, _parse(folder / FILE, own))
+    if below is not None and shared is not None:
+        return ProjectFile(folder / _SHARED, shared, below, _TABLE)
+    return None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as failure:
+        if path.name == _SHARED:
+            return None  # another program's file, as far as is known
+        reason = failure.strerror if isinstance(failure, OSError) else str(failure)
+        raise ProjectInvalid(
+            f"{path} can't be read: {reason}.",
+            action=f"Correct the file's rights and its encoding, UTF-8, or set `{VARIABLE}` to another project.",
+            file=str(path),
+        ) from failure
+
+
+def _parse(path: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as failure:
+        found = re.search(r"\(at line (\d+), column (\d+)\)", str(failure))
+        line = text.count("\n") + 1 if found is None else int(found[1])
+        reason = re.sub(r" \(at [^)]*\)$", "", str(failure))
+        raise ProjectInvalid(
+            f"{path}, line {line}, is not TOML: {reason}.",
+            action='Correct that line. Texts have quotes, as in `bootstrap_servers = "kafka-1:9092"`.',
+            file=str(path),
+            line=line,
+        ) from failure
+
+
+def _is_complete(text: str) -> bool:
+    try:
+        tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return False
+    return True
+
+
+def _refuse_foreign(found: ProjectFile) -> None:
+    owner = found.path.stat().st_uid
+    if owner not in (0, os.geteuid()):
+        raise ProjectInvalid(
+            f"{found.path} belongs to another user (uid {owner}), and its settings name code that would run as you.",
+            action=f"Set `{VARIABLE}` to {found.folder} if you trust that user. An empty `{VARIABLE}` reads no file.",
+            file=str(found.path),
+        )

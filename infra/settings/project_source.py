@@ -1,0 +1,102 @@
+"""The project file as a source of settings, and where the value of a setting came from."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
+
+from holdfast.infra.settings.group import PREFIX
+from holdfast.infra.settings.project_file import VARIABLE, ProjectFile, find_project
+
+#: Settings that are a path; in a project file it is relative to the project's folder.
+_PATHS = ("home", "cache", "ivy_settings")
+#: Variables that options of this command line set, with the option (``infra.settings.flags``).
+FLAGS: dict[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a value came from. ``place`` is a file with its line, a variable, an option, or the word ``default``."""
+
+    kind: Literal["default", "project", "file", "variable", "flag"]
+    place: str
+
+    @property
+    def in_file(self) -> bool:
+        """Whether the project file has the value."""
+        return self.kind == "file"
+
+
+class ProjectSource(PydanticBaseSettingsSource):
+    """The values of the project file, and the defaults of a project: its own home, and no processors."""
+
+    def __init__(self, settings_cls: type[BaseSettings], project: ProjectFile | None) -> None:
+        super().__init__(settings_cls)
+        self._project = project
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        """The value of one field, its name, and that it is no JSON."""
+        return self().get(field_name), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        """All values."""
+        if self._project is None:
+            return {}
+        folder = self._project.folder
+        values: dict[str, Any] = {"home": ".holdfast", "processors": [], **self._project.table, "project": folder}
+        for name in _PATHS:
+            if isinstance(values.get(name), str):
+                values[name] = folder / Path(values[name]).expanduser()
+        return values
+
+
+def project_of(given: Mapping[str, Any]) -> ProjectFile | None:
+    """The project file for settings with these arguments: that of ``project``, or that of the environment.
+
+    Raises:
+        ProjectInvalid: As ``find_project``.
+    """
+    chosen = given["project"] or "" if "project" in given else os.environ.get(VARIABLE)
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # the working folder was deleted
+        return None if chosen is None else find_project(Path("/"), chosen)
+    return find_project(here, chosen)
+
+
+def origin_of(key: tuple[str, ...], project: ProjectFile | None) -> Origin:
+    """Where the setting at this key gets its value. An object gets its keys from several places: the strongest one."""
+    variable = PREFIX + "__".join(key).upper()
+    seen = {name.upper(): name for name in os.environ if name.upper().startswith(PREFIX)}
+    exact = seen.get(variable) or next((seen[name] for name in sorted(seen) if name.startswith(f"{variable}__")), None)
+    if exact is None and len(key) > 1:
+        exact = _of_group(seen.get(PREFIX + key[0].upper()), key[1:])
+    if exact is not None:
+        flag = FLAGS.get(exact.upper())
+        return Origin("variable", exact) if flag is None else Origin("flag", flag)
+    if project is not None:
+        if project.has(*key):
+            return Origin("file", project.place(*key))
+        if key in (("project",), ("home",), ("processors",)):
+            return Origin("project", str(project.path))
+    return Origin("default", "default")
+
+
+def _of_group(variable: str | None, rest: tuple[str, ...]) -> str | None:
+    """The variable with the JSON of a whole group, when that has the key."""
+    if variable is None:
+        return None
+    try:
+        found: Any = json.loads(os.environ[variable])
+        for part in rest:
+            found = found[part]
+    except (ValueError, KeyError, TypeError, IndexError):
+        return None
+    return variable

@@ -1,0 +1,135 @@
+"""What ``holdfast up`` starts, in the order in which one needs the other; then the project's processors.
+
+broker → registry → supervisor ─┬─► daemon → webserver
+                                └─► the project's processors, deployed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.markup import escape
+
+from holdfast.infra.errors import EXIT_PROCESSING_FAILED
+from holdfast.orchestration.commands.options import print_json
+
+if TYPE_CHECKING:
+    from holdfast.infra.settings import Settings
+    from holdfast.orchestration.project_start import Started
+
+Say = Callable[[str], None]
+
+
+def start_all(settings: Settings, console: Console, port: int | None, *, as_json: bool) -> int:
+    """Start what does not run, and print it; returns the exit code, 1 when a processor of the project is not deployed.
+
+    Without a project nothing is deployed, and the way to a project is printed.
+    """
+    from holdfast.orchestration.project_start import start_project
+
+    deployed: tuple[Started, ...] = ()
+    with console.status("starting the broker …") as spinner:
+
+        def say(line: str) -> None:
+            spinner.update(escape(line))
+
+        services = _start_services(settings, say)
+        say("starting Dagster …")
+        # A deployment mostly waits for Kafka, and Dagster's start for nothing.
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="dagster-start") as aside:
+            dagster = aside.submit(_start_dagster, settings, port)
+            if settings.project is not None:
+                deployed = start_project(settings, say)
+                say("starting Dagster …")
+            services |= dagster.result()
+    if as_json:
+        rows = [{"processor": each.processor, "running": each.running, "sentence": each.sentence} for each in deployed]
+        of_project = {} if settings.project is None else {"project": str(settings.project), "processors": rows}
+        print_json({**services, **of_project})
+    else:
+        _print(settings, console, services, deployed)
+    return 0 if all(each.running for each in deployed) else EXIT_PROCESSING_FAILED
+
+
+def _start_services(settings: Settings, say: Say) -> dict[str, str]:
+    """Start broker, registry, supervisor and a warm Spark; returns name and address of each."""
+    from holdfast.infra.deploy.deployer import open_deployer
+    from holdfast.infra.home import claim_home
+    from holdfast.infra.kafka.broker import embedded_broker, running_broker
+    from holdfast.infra.kafka.client import client_config
+    from holdfast.infra.kafka.topics import Topics
+    from holdfast.infra.machine import prepare
+    from holdfast.infra.settings import WARM
+    from holdfast.infra.spark.server import start_server
+    from holdfast.orchestration import local
+    from holdfast.orchestration.world import open_registry
+
+    claim_home(settings)
+    local.check_configuration(settings)  # before the first service starts
+    started = {}
+    if settings.kafka.bootstrap_servers is not None:
+        Topics(settings.kafka.bootstrap_servers, client_config(settings), timeout_s=10.0).ping()
+        started["kafka"] = settings.kafka.bootstrap_servers
+    else:
+        prepare(settings, ("broker",), say)
+        broker = running_broker(settings.paths.kafka) or embedded_broker(settings).find_or_start()
+        started["kafka"] = broker.bootstrap
+    say("migrating the registry …")
+    open_registry(settings).close()
+    started["registry"] = str(settings.paths.registry) if settings.registry_url is None else "as configured"
+    say("starting the supervisor …")
+    started["supervisor"] = f"process {open_deployer(settings.paths).start()}"
+    if settings.spark.master == WARM:
+        say("starting Spark …")
+        started["spark"] = start_server(settings).url
+    return started
+
+
+def _start_dagster(settings: Settings, port: int | None) -> dict[str, str]:
+    from holdfast.orchestration import local
+
+    return {"daemon": local.start_daemon(settings), "dagster": local.start_webserver(settings, port=port)}
+
+
+def _print(settings: Settings, console: Console, services: Mapping[str, str], deployed: tuple[Started, ...]) -> None:
+    from holdfast.orchestration.commands.status import print_services
+    from holdfast.processors.registration import BrokenDefinition, load_processors
+
+    print_services(services.items(), console)
+    if settings.project is None:
+        for broken in load_processors(settings):
+            if isinstance(broken, BrokenDefinition):
+                console.print(f"  broken       {escape(broken.sentence)}.", highlight=False, soft_wrap=True)
+        _tell_without_project(settings, console)
+        return
+    for each in deployed:
+        mark = "[green]✓[/]" if each.running else "[red]✗[/]"
+        console.print(f"{mark} {escape(each.processor)}: {escape(each.sentence)}", highlight=False, soft_wrap=True)
+    _tell_next(console, next((each.processor for each in deployed if each.running), None))
+
+
+def _tell_without_project(settings: Settings, console: Console) -> None:
+    names = ", ".join(target.partition(":")[0].rpartition(".")[2] for target in settings.processors)
+    lines = (
+        f"There is no project here: no `holdfast.toml`, from this folder upwards. Dagster shows {names or 'nothing'}; "
+        "deploy them in Dagster, or with `holdfast apply deploy NAME`.",
+        "Make a project of your own with `holdfast init my_project`.",
+        "All services run in the background; stop them with `holdfast down`.",
+    )
+    for line in lines:
+        console.print(escape(line), highlight=False, soft_wrap=True)
+
+
+def _tell_next(console: Console, processor: str | None) -> None:
+    console.print("Next:", highlight=False)
+    rows = [("holdfast top", "watch lag, rate and state")]
+    if processor is not None:
+        rows += [
+            (f"holdfast logs {processor}", "read what it logs"),
+            (f"holdfast apply deploy {processor}", "run the edited code"),
+        ]
+    for command, what in (*rows, ("holdfast down", "stop everything; state is kept")):
+        console.print(f"  {escape(command):<36} {what}", highlight=False)

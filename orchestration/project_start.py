@@ -1,0 +1,110 @@
+"""Deploys the processors of a project that do not run, in their present version, when its services start.
+
+Invariants:
+    - A version that runs is never replaced, and a processor that was stopped stays stopped. The answer names the
+      command that would change it.
+    - A processor that can't be deployed does not prevent the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.orchestration.verbs import open_verbs
+from holdfast.orchestration.world import build_world, open_registry
+from holdfast.processors.lifecycle.plans.requests import Deploy
+from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.incidents import observe
+from holdfast.processors.registration import BrokenDefinition, ProcessorDefinition, load_processors
+
+if TYPE_CHECKING:
+    from holdfast.infra.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The result for one processor; ``running`` is False when a person must act."""
+
+    processor: str
+    sentence: str
+    running: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One processor before its start: its last deployment, and what lives of it."""
+
+    defined_version: str
+    #: ``deployed`` or ``stopped``; None when it was never deployed.
+    desired: str | None
+    #: The code versions of its living workers.
+    living: tuple[str, ...]
+
+
+def start_project(settings: Settings, tell: Callable[[str], None]) -> tuple[Started, ...]:
+    """Deploy each processor of the settings that does not run; ``tell`` hears the progress."""
+    started = []
+    for each in load_processors(settings):
+        if isinstance(each, BrokenDefinition):
+            started.append(Started(each.target, f"{each.sentence}.", running=False))
+            continue
+        tell(f"deploying {each.name} …")
+        try:
+            started.append(_start(settings, each, tell))
+        except HoldfastError as failure:
+            started.append(Started(each.name, str(failure), running=False))
+    return tuple(started)
+
+
+def judged(name: str, found: Found) -> Started | None:
+    """What to say of a processor that is left as it is; None when it is to be deployed."""
+    if found.living:
+        others = sorted(set(found.living) - {found.defined_version})
+        if not others:
+            return Started(name, f"version {found.defined_version} runs", running=True)
+        return Started(
+            name,
+            f"version {', '.join(others)} runs, and {found.defined_version} is defined; deploy it with "
+            f"`holdfast apply deploy {name}`",
+            running=True,
+        )
+    if found.desired == "stopped":
+        return Started(name, f"stopped; start it with `holdfast apply deploy {name}`", running=True)
+    return None
+
+
+def _start(settings: Settings, definition: ProcessorDefinition, tell: Callable[[str], None]) -> Started:
+    name = definition.name
+    as_it_is = judged(name, _found(settings, definition))
+    if as_it_is is not None:
+        return as_it_is
+    request = Deploy(name)
+
+    def told(line: str) -> None:
+        tell(f"deploying {name}: {line}")
+
+    with open_verbs(settings) as verbs:
+        begun = verbs.begun(request)
+        if begun is not None:
+            verbs.resume(begun.id, tell=told)
+        else:
+            plan = verbs.plan(request)
+            verbs.apply(plan, confirmed=plan.hash, tell=told)
+    return Started(name, f"version {definition.topology.code_version} processes every partition", running=True)
+
+
+def _found(settings: Settings, definition: ProcessorDefinition) -> Found:
+    registry = open_registry(settings)
+    try:
+        deployment = registry.deployment(definition.name)
+        seen = observe(
+            definition.name, build_world(settings.paths, registry), Limits(stuck_after_s=settings.stuck_after_s)
+        )
+    finally:
+        registry.close()
+    alive = [each for each in seen.values() if each.program is not None and each.program.alive]
+    living = tuple("unknown" if each.living is None else each.living.code_version for each in alive)
+    return Found(definition.topology.code_version, None if deployment is None else deployment.desired, living)

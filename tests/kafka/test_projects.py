@@ -1,0 +1,162 @@
+"""A project of a user's own, from an empty folder: init, run or up, kill -9, and the counts stay right."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.local_ports import free_port
+from holdfast.infra.paths import Paths
+from holdfast.infra.settings import load_settings
+from holdfast.processors.engine.serving.endpoint import read_endpoint
+from tests.kafka.conftest import wait_for
+from tests.wheels import outside
+
+HOLDFAST = Path(sys.executable).parent / "holdfast"
+KEYS = (b"alice", b"bob", b"carol")
+
+
+class Project:
+    """A project that `holdfast init` made, and the environment of its user."""
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        self.folder, self.name = folder, folder.name
+        self.environment = outside(folder / ".holdfast", HOLDFAST_CACHE=str(load_settings().cache), **variables)
+        del self.environment["HOLDFAST_HOME"]  # the default: a folder in the project
+        self.sent = 0
+
+    def run(self, *words: str | Path, within: Path | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            list(words),
+            cwd=within or self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=500,
+            check=False,
+        )
+
+    @contextmanager
+    def running(self, *words: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+        """A process in the project's folder, with its log; killed if the test leaves it running."""
+        log = self.folder / f"{len(list(self.folder.glob('*.log')))}.log"
+        with log.open("w") as out:
+            process = subprocess.Popen(list(words), cwd=self.folder, env=self.environment, stdout=out, stderr=out)
+            try:
+                yield process, log
+            finally:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+
+    def send(self, bootstrap: str, topic: str, number: int) -> None:
+        """Send orders with the amount 1, in turn for each customer."""
+        producer = Producer({"bootstrap.servers": bootstrap})
+        for _ in range(number):
+            producer.produce(topic, b'{"amount": 1}', KEYS[self.sent % len(KEYS)])
+            self.sent += 1
+        assert producer.flush(60) == 0
+
+
+def outputs(bootstrap: str, topic: str) -> list[tuple[bytes, dict[str, Any]]]:
+    topics = Topics(bootstrap)
+    if topic not in topics.describe([topic]):
+        return []
+    found = []
+    for partition, end in topics.end_offsets(topic, committed=True).items():
+        found += [(record.key, json.loads(record.value)) for record in read_range(bootstrap, topic, partition, 0, end)]
+    return found
+
+
+def assert_counted(values: list[tuple[bytes, dict[str, Any]]], number: int) -> None:
+    """Each order was counted once: the numbers of a customer's orders are 1, 2, 3, ... in the order of output."""
+    assert len(values) == number
+    numbers: dict[bytes, list[int]] = defaultdict(list)
+    for key, value in values:
+        assert value["count"] == value["spent"]
+        numbers[key].append(value["count"])
+    assert {key: list(range(1, len(of) + 1)) for key, of in numbers.items()} == dict(numbers)
+
+
+def test_a_project_runs_in_the_foreground_and_counts_each_order_once(stream: Any, tmp_path: Path) -> None:
+    folder = tmp_path / stream.group.replace("-", "_")
+    project = Project(folder)
+    made = project.run(HOLDFAST, "init", folder.name, within=tmp_path)
+    assert made.returncode == 0, made.stderr
+    module = folder / project.name / "processors.py"
+    code = module.read_text()
+    for old, new in (('"orders"', f'"{stream.source}"'), ('"orders_counted"', f'"{stream.sink}"')):
+        assert code.count(old) == 1
+        code = code.replace(old, new)
+    module.write_text(code)
+    with (folder / "holdfast.toml").open("a") as settings:
+        settings.write(f'[kafka]\nbootstrap_servers = "{stream.bootstrap}"\n')
+
+    with project.running(HOLDFAST, "run", f"{project.name}.processors:app") as (process, log):
+        project.send(stream.bootstrap, stream.source, 300)
+        wait_for(lambda: process.poll() is not None or outputs(stream.bootstrap, stream.sink), "the first outputs")
+        assert process.poll() is None, log.read_text()[-3000:]
+        process.kill()
+    project.send(stream.bootstrap, stream.source, 300)
+
+    # the module itself: `app.run()` shows the same
+    with project.running(sys.executable, module) as (process, log):
+        done = lambda: len(outputs(stream.bootstrap, stream.sink)) >= project.sent  # noqa: E731
+        wait_for(lambda: process.poll() is not None or done(), "all outputs")
+        wait_for(lambda: process.poll() is not None or re.search(r"\] running .*lag=0", log.read_text()), "its line")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0, log.read_text()[-3000:]
+    assert "] ended " in log.read_text()
+    assert_counted(outputs(stream.bootstrap, stream.sink), 600)
+
+
+@pytest.mark.thorough
+def test_a_project_goes_up_and_survives_a_kill(tmp_path: Path) -> None:
+    project = Project(tmp_path / "shop")
+    assert project.run(HOLDFAST, "init", "shop", within=tmp_path).returncode == 0
+    tested = project.run(sys.executable, "-m", "pytest", "-q")
+    assert "2 passed" in tested.stdout, tested.stdout
+    paths = Paths(project.folder / ".holdfast")
+    try:
+        started = project.run(HOLDFAST, "up", "--port", str(free_port()))
+        assert started.returncode == 0, started.stdout + started.stderr
+        assert "✓ shop: version" in started.stdout
+        again = json.loads(project.run(HOLDFAST, "up", "--json").stdout)
+        assert [(each["processor"], each["running"]) for each in again["processors"]] == [("shop", True)]
+        bootstrap = again["kafka"]
+
+        refused = project.run(HOLDFAST, "run")
+        assert refused.returncode == 64
+        assert "`holdfast apply stop shop`" in refused.stderr
+
+        project.send(bootstrap, "orders", 300)
+        wait_for(lambda: outputs(bootstrap, "orders_counted"), "the first outputs")
+        endpoint = read_endpoint(paths.endpoint("shop", "0"))
+        assert endpoint is not None
+        os.kill(endpoint.pid, signal.SIGKILL)
+        project.send(bootstrap, "orders", 300)
+        wait_for(lambda: len(outputs(bootstrap, "orders_counted")) >= 600, "all outputs, after a recovery by Dagster")
+        assert_counted(outputs(bootstrap, "orders_counted"), 600)
+
+        with (project.folder / "shop" / "processors.py").open("a") as module:
+            module.write("\n\norders.update(lambda order: None)\n")
+        edited = project.run(HOLDFAST, "up")
+        assert edited.returncode == 0, edited.stdout + edited.stderr
+        assert "is defined; deploy it with `holdfast apply deploy shop`" in edited.stdout
+    finally:
+        ended = project.run(HOLDFAST, "down")
+    assert "Stopped: webserver, daemon, supervisor and processors, broker." in ended.stdout

@@ -1,0 +1,103 @@
+"""Processors as plain modules: which ones a module has, and mistakes with file and line."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.processors.registration import (
+    BrokenDefinition,
+    ProcessorBroken,
+    ProcessorDefinition,
+    ProcessorUnknown,
+    load_processor,
+    load_processors,
+)
+
+TWO = """
+from holdfast import Application
+refunds = Application("unused:1", consumer_group="refunds")
+refunds.dataframe(refunds.topic("in"))
+orders = also = Application("unused:1", consumer_group="orders")
+orders.dataframe(orders.topic("in"))
+NUMBER = 5
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    """A project with a package of its own name for each test, because Python imports a name once."""
+    package = f"shop_of_{tmp_path.name}"
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / package).mkdir()
+    (tmp_path / package / "processors.py").write_text(TWO)
+    (tmp_path / "holdfast.toml").write_text(f'processors = ["{package}.processors"]\n')
+    return load_settings(project=tmp_path)
+
+
+def module_of(settings: Settings) -> str:
+    return settings.processors[0]
+
+
+def test_a_module_means_each_application_at_its_top_level_once(shop: Settings) -> None:
+    found = load_processors(shop)
+    assert [(each.name, each.target.partition(":")[2]) for each in found if isinstance(each, ProcessorDefinition)] == [
+        ("refunds", "refunds"),
+        ("orders", "orders"),
+    ]
+
+
+def test_one_processor_is_loaded_by_its_target(shop: Settings) -> None:
+    assert load_processor(shop, f"{module_of(shop)}:also").name == "orders"
+    with pytest.raises(ProcessorUnknown, match="has 2 processors: .*:refunds, .*:orders"):
+        load_processor(shop, module_of(shop))
+    with pytest.raises(ProcessorBroken, match="is a int, expected an Application"):
+        load_processor(shop, f"{module_of(shop)}:NUMBER")
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "said"),
+    [
+        ("\nimport nothing_of_this_name\n", 2, "ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        ("def f(:\n", 1, "SyntaxError"),
+        (
+            "from holdfast import Application\n\napp = Application('b:1', consumer_group='a b')\n",
+            3,
+            "can't be used in Kafka",
+        ),
+        ("from holdfast import Application\napp = Application('b:1', commit_every=-1)\n", 2, "commit_every"),
+        (
+            "import json\nfrom holdfast import Application\napp = Application('b:1')\njson.loads('{')\n",
+            4,
+            "JSONDecodeError",
+        ),
+    ],
+)
+def test_an_application_that_can_not_be_imported_is_told_with_file_and_line(
+    shop: Settings, code: str, line: int, said: str
+) -> None:
+    module = shop.project / module_of(shop).partition(".")[0] / "processors.py"  # type: ignore[operator]
+    module.write_text(code)
+    with pytest.raises(ProcessorBroken) as refused:
+        load_processor(shop, f"{module_of(shop)}:app")
+    assert f"{module}, line {line}: " in refused.value.message
+    assert said in refused.value.message
+    assert refused.value.exit_code == EXIT_BAD_CONFIGURATION
+
+
+def test_a_module_without_an_application_is_told(shop: Settings) -> None:
+    (shop.project / module_of(shop).partition(".")[0] / "processors.py").write_text("x = 1\n")  # type: ignore[operator]
+    (broken,) = load_processors(shop)
+    assert isinstance(broken, BrokenDefinition)
+    assert "has no Application at its top level" in broken.sentence
+
+
+def test_two_processors_of_one_name_are_told(shop: Settings) -> None:
+    both = shop.model_copy(update={"processors": (*shop.processors, f"{module_of(shop)}:orders")})
+    again = load_processors(both)[-1]
+    assert isinstance(again, BrokenDefinition)
+    assert "Two definitions are named orders" in again.sentence
