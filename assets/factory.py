@@ -84,8 +84,8 @@ def _broken(broken: BrokenDefinition) -> tuple[dg.AssetSpec, dg.AssetChecksDefin
             key,
             IMPORTABLE,
             False,
-            f"{broken.target} can't be imported: {lines[-1]}",
-            action=f"Correct {broken.target} or the setting `HOLDFAST_PROCESSORS`, then reload the definitions.",
+            f"{broken.sentence}.",
+            action=broken.action,
             metadata={"target": broken.target},
         ).result()
 

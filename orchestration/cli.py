@@ -31,7 +31,11 @@ _LAZIES = (
         "Compare state with its changelog, key by key at the same offset. Exit code 1: they differ.",
     ),
     Lazy("logs", f"{_COMMANDS}.logs:logs", "Print the last lines of a processor's log."),
-    Lazy("status", f"{_COMMANDS}.status:status", "Show services, processors, open incidents and open applies."),
+    Lazy(
+        "status",
+        f"{_COMMANDS}.status:status",
+        "Show what runs, and for all that is not green the reason and the next action. Exit code 1: something is red.",
+    ),
     Lazy(
         "top",
         f"{_COMMANDS}.top:top",

@@ -21,18 +21,16 @@ import structlog
 
 from holdfast.assets import keys
 from holdfast.assets.keys import PROCESSOR_TAG
-from holdfast.assets.working import check_result, incident_of
+from holdfast.assets.working import check_result
 from holdfast.infra.database.records import ApplyRecord, Deployment, Incident
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, RecoverConfig, recover_processor
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.run_limits import overdue_words
-from holdfast.orchestration.verbs import this_process
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.marking import judged
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
-from holdfast.processors.lifecycle.plans.apply import is_free
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.answer import (
     Answer,
@@ -46,6 +44,7 @@ from holdfast.processors.lifecycle.recovery.answer import (
 from holdfast.processors.lifecycle.recovery.conditions import Conditions, once
 from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits
 from holdfast.processors.lifecycle.recovery.incidents import Notice, is_applied, notice, observe, wait_on, waits_for
+from holdfast.processors.lifecycle.recovery.standing import incident_of, is_broken_off
 
 RECOVERY_EVERY_S = 10
 TELEMETRY_EVERY_S = 60
@@ -199,7 +198,7 @@ class _Tick:
 
     def _check_apply(self, begun: ApplyRecord | None, found: Mapping[str, Diagnosis]) -> None:
         """Report an interrupted apply; while an apply runs, the check keeps its last result."""
-        if begun is not None and is_free(begun, this_process()):
+        if begun is not None and is_broken_off(begun):
             self._report(begun.processor, judge_interrupted(begun, found), None)
 
     def _report(self, name: str, answer: Answer, incident: Incident | None) -> None:

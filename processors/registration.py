@@ -47,6 +47,11 @@ class BrokenDefinition:
         error = self.error.strip().splitlines()[-1].rstrip(".")
         return f"{self.target} can't be {'imported' if places else 'used'}: {where}{error}"
 
+    @property
+    def action(self) -> str:
+        """The edit that repairs it."""
+        return f"Correct {self.target} or the setting `HOLDFAST_PROCESSORS`, then reload the definitions."
+
 
 def load_processors(settings: Settings) -> tuple[ProcessorDefinition | BrokenDefinition, ...]:
     """All processors of the settings, imported.
