@@ -37,6 +37,11 @@ _LAZIES = (
         "Show what runs, and for all that is not green the reason and the next action. Exit code 1: something is red.",
     ),
     Lazy(
+        "history",
+        f"{_COMMANDS}.history:history",
+        "List a processor's applies, incidents, rehearsals and Dagster runs, newest first.",
+    ),
+    Lazy(
         "top",
         f"{_COMMANDS}.top:top",
         "Watch state, phase, lag, rate and restore progress of processors; processors in trouble come first.",

@@ -30,6 +30,7 @@ from holdfast.orchestration.jobs.upkeep import upkeep  # noqa: E402
 from holdfast.orchestration.resources import build_resources  # noqa: E402
 from holdfast.orchestration.schedules import build_schedules  # noqa: E402
 from holdfast.orchestration.sensors import build_sensors  # noqa: E402
+from holdfast.orchestration.timeline_sensor import timeline_sensor  # noqa: E402
 from holdfast.orchestration.topics_sensor import topics_watch  # noqa: E402
 from holdfast.orchestration.webhook_sensor import notifications_sensor  # noqa: E402
 from holdfast.processors.registration import ProcessorDefinition, load_processors  # noqa: E402
@@ -63,6 +64,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
                 *build_sensors(stores, recovery_enabled=settings.recovery_enabled),
                 notifications_sensor(enabled=settings.webhook.url is not None),
                 topics_watch(working),
+                timeline_sensor(working),
             ],
             schedules=build_schedules(settings.snapshots),
             resources=build_resources(),

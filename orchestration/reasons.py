@@ -75,7 +75,7 @@ def of_assets(
     """The checks that fail or did not run yet, and the assets without a materialisation.
 
     ``running`` are the processors that are meant to run: the assets of others are grey for that one reason, which is
-    told once. ``why_grey`` maps names of assets to why nothing materialises them now.
+    given once. ``why_grey`` maps names of assets to why nothing materialises them now.
     """
     found: list[Reason] = []
     for page in pages:
