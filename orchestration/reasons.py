@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from holdfast.infra.json_file import read_json
+from holdfast.infra.settings import Settings
 from holdfast.orchestration.asset_page import AssetPage, Check
 from holdfast.processors.lifecycle.recovery.answer import WORKING, Answer, Colour
 from holdfast.processors.registration import BrokenDefinition
@@ -43,6 +46,16 @@ class Reason:
     colour: Colour
     reason: str
     action: str
+
+
+def grey_file(settings: Settings) -> Path:
+    """JSON file in which the sensor `kept_green` tells why assets stay grey: name -> reason with the next action."""
+    return settings.paths.dagster / "grey.json"
+
+
+def read_grey(settings: Settings) -> dict[str, str]:
+    """What that file says; empty without one."""
+    return read_json(grey_file(settings), dict[str, str]) or {}
 
 
 def of_services(services: Mapping[str, str | None]) -> list[Reason]:
@@ -85,11 +98,11 @@ def of_assets(
         waiting = (why_grey or {}).get(page.name, "")
         failing = [_of_check(subject, check) for check in page.checks if not _is_told(page, check)]
         found += [each for each in failing if each is not None]
-        absent = 0 if page.partitions is None else page.partitions.num_partitions - page.partitions.num_materialized
+        absent = 0 if page.partitions is None else page.partitions.num_partitions - page.partitions.num_materialized - 1
         unrun = [check.name for check in page.checks if check.last is None]
         if not page.materialized:
             found.append(Reason(subject, "grey", "It was never materialised.", waiting or _SOON))
-        elif absent > 0:
+        elif absent > 0:  # the schedule publishes the window that has just begun
             missing = f"{absent} of its time partitions are not materialised."
             found.append(Reason(subject, "grey", missing, "Materialise them on its page in Dagster."))
         elif unrun:
@@ -109,7 +122,7 @@ def ordered(reasons: Iterable[Reason]) -> list[Reason]:
 
 
 def grouped(reasons: Iterable[Reason]) -> list[tuple[tuple[str, ...], Reason]]:
-    """The reasons with all subjects that have the same one, for people; in the order of their first subjects."""
+    """Each reason once with all its subjects, in the order of their first subjects."""
     found: dict[tuple[str, str, str], list[Reason]] = {}
     for each in reasons:
         found.setdefault((each.colour, each.reason, each.action), []).append(each)

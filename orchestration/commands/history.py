@@ -4,8 +4,6 @@ Invariants:
     - Reads only. Dagster need not run: its runs are read from its database.
 """
 
-from __future__ import annotations
-
 from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -49,7 +47,7 @@ def history(
     print_rows(tuple(rows[0]) if rows else (), rows, none=f"Nothing happened to {processor} yet.")
 
 
-def entries(settings: Settings, processor: str, limit: int) -> list[Entry]:
+def entries(settings: "Settings", processor: str, limit: int) -> "list[Entry]":
     """The newest entries of a processor, newest first.
 
     Raises:
@@ -69,7 +67,7 @@ def entries(settings: Settings, processor: str, limit: int) -> list[Entry]:
     return sorted(found, key=lambda each: (each.at, each.identity), reverse=True)[:limit]
 
 
-def _document(entry: Entry) -> dict[str, Any]:
+def _document(entry: "Entry") -> dict[str, Any]:
     document = asdict(entry)
     return {name: document[name] for name in _FIELDS} | {"run": entry.run or None}
 
@@ -78,7 +76,7 @@ def _document(entry: Entry) -> dict[str, Any]:
 _FIELDS = ("at", "kind", "outcome", "text", "who", "plan", "seconds", "stores", "details")
 
 
-def _runs(settings: Settings, processor: str) -> list[Entry]:
+def _runs(settings: "Settings", processor: str) -> "list[Entry]":
     """The runs that change, check or publish the processor; none where no Dagster is installed or ever ran."""
     home = settings.paths.dagster
     if not (home / "dagster.yaml").is_file():
@@ -92,7 +90,7 @@ def _runs(settings: Settings, processor: str) -> list[Entry]:
     return [_of_run(each, processor) for each in records if is_about(each.dagster_run, processor)]
 
 
-def is_about(run: dg.DagsterRun, processor: str) -> bool:
+def is_about(run: "dg.DagsterRun", processor: str) -> bool:
     """Whether a run is about a processor: by its tag, or by an asset or check that it selects."""
     from holdfast.assets.keys import PROCESSOR_TAG
 
@@ -100,7 +98,7 @@ def is_about(run: dg.DagsterRun, processor: str) -> bool:
     return run.tags.get(PROCESSOR_TAG) == processor or any(each.path[1:2] == [processor] for each in selected)
 
 
-def _of_run(record: dg.RunRecord, processor: str) -> Entry:
+def _of_run(record: "dg.RunRecord", processor: str) -> "Entry":
     from holdfast.assets.launched_by import actor_of
     from holdfast.processors.lifecycle.recovery.timeline import Entry
 

@@ -94,7 +94,7 @@ def describe(settings: Settings) -> dict[str, Any]:
             found.append(reasons.of_undeployed(definition.name))
     running = {each["processor"] for each in document["processors"] if each["desired"] not in ("-", "stopped")}
     pages = read_pages(settings)
-    found += reasons.of_assets(pages or (), frozenset(running))
+    found += reasons.of_assets(pages or (), frozenset(running), reasons.read_grey(settings))
     document["colour"] = reasons.colour_of(found)
     document["reasons"] = [asdict(each) for each in reasons.ordered(found)]
     return document

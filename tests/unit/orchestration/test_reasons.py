@@ -69,7 +69,7 @@ def test_grey_has_the_reason_why_nothing_makes_it_green() -> None:
     assert (never.colour, never.reason, never.action) == ("grey", "It was never materialised.", "Free memory.")
     (unrun,) = reasons.of_assets([page(Check("copies_equal", None))], RUNNING)
     assert unrun.reason == "Not run since it was materialised: copies_equal."
-    (absent,) = reasons.of_assets([page(partitions=Partitions(2, 5, 0))], RUNNING)
+    (absent,) = reasons.of_assets([page(partitions=Partitions(2, 6, 0))], RUNNING)
     assert absent.reason == "3 of its time partitions are not materialised."
 
 
