@@ -74,13 +74,14 @@ def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -
         verbs = lifecycle.verbs(actor_of(context.run))
         plan = provisioned(verbs, definition.name, context.log.info)
         if isinstance(plan.verdict, Refused):
-            yield from _judge(definition, changelog, topics, topics.describe([spec.name for spec in topology.topics()]))
+            facts = topics.describe([spec.name for spec in topology.topics()])
+            yield from (each.result() for each in judge_topic(definition, changelog, topics, facts))
             raise refusal(plan, plan.verdict)
         facts = _settled_facts(topics, topology)
         yield dg.MaterializeResult(
             asset_key=key,
             metadata=_describe(facts[changelog.topic.name], plan),
-            check_results=list(_judge(definition, changelog, topics, facts)),
+            check_results=[each.result() for each in judge_topic(definition, changelog, topics, facts)],
         )
 
     return provision_changelog
@@ -130,15 +131,20 @@ def _describe(facts: TopicFacts, plan: Plan) -> dict[str, Any]:
     }
 
 
-def _judge(
+def judge_topic(
     definition: ProcessorDefinition, changelog: ChangelogSpec, topics: Topics, facts: Mapping[str, TopicFacts]
-) -> Iterator[dg.AssetCheckResult]:
+) -> Iterator[CheckResult]:
+    """The checks of a changelog; ``facts`` has its processor's topics.
+
+    Raises:
+        HoldfastError: Kafka does not answer.
+    """
     name = changelog.topic.name
     _, expected = required_topics.resolve(definition.topology, facts)[name]
     seen = facts.get(name)
     starts = {} if seen is None else topics.offsets_of_all({name: seen.partitions}, "start")
     look = Look(time.time(), facts, starts)
-    yield watched.result_of(topic_health.judge_config(definition.name, changelog, expected, look, None)).result()
+    yield watched.result_of(topic_health.judge_config(definition.name, changelog, expected, look, None))
     found = 0 if seen is None else seen.partitions
     refused = seen and required_topics.wrong_count("changelog", expected, seen, definition.topology)
     yield CheckResult(
@@ -149,7 +155,7 @@ def _judge(
         "equal numbers",
         refused.action if refused else "",
         metadata={"partitions": found, "expected_partitions": expected.partitions or 0},
-    ).result()
+    )
 
 
 def _settled_facts(topics: Topics, topology: Topology) -> dict[str, TopicFacts]:

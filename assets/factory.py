@@ -10,6 +10,7 @@ Invariants:
 """
 
 from collections.abc import Sequence
+from datetime import datetime
 
 import dagster as dg
 
@@ -34,8 +35,10 @@ from holdfast.processors.registration import BrokenDefinition, ProcessorDefiniti
 IMPORTABLE = "importable"
 
 
-def build_processor(definition: ProcessorDefinition, snapshots: SnapshotSettings | None = None) -> dg.Definitions:
-    """The assets and checks of one processor, without its topics."""
+def build_processor(
+    definition: ProcessorDefinition, snapshots: SnapshotSettings | None = None, began: datetime | None = None
+) -> dg.Definitions:
+    """The assets and checks of one processor, without its topics; ``began`` is as of ``build_assets``."""
     topology = definition.topology
     logged = {changelog.store for changelog in topology.changelogs}
     assets = [changelog_asset(definition, changelog) for changelog in topology.changelogs]
@@ -43,7 +46,7 @@ def build_processor(definition: ProcessorDefinition, snapshots: SnapshotSettings
     for store in topology.stores:
         assets.append(state_asset(definition, store.name, snapshots))
         if store.name in logged:
-            assets.append(snapshot_asset(definition, store.name, snapshots))
+            assets.append(snapshot_asset(definition, store.name, snapshots, began))
             assets.append(maintenance_asset(definition, store.name))
     checks = (compaction_check, audit_check, rehearsal_check) if logged else ()
     return dg.Definitions(
@@ -52,16 +55,22 @@ def build_processor(definition: ProcessorDefinition, snapshots: SnapshotSettings
 
 
 def build_assets(
-    loaded: Sequence[ProcessorDefinition | BrokenDefinition], snapshots: SnapshotSettings | None = None
+    loaded: Sequence[ProcessorDefinition | BrokenDefinition],
+    snapshots: SnapshotSettings | None = None,
+    began: datetime | None = None,
 ) -> dg.Definitions:
-    """The assets and checks of all processors, topics, orphans, the home folder and broken definitions."""
+    """The assets and checks of all processors, topics, orphans, the home folder and broken definitions.
+
+    ``began`` is when the first store began: the time partitions of all tables start then. One start for all, because
+    Dagster publishes only assets with equal partitions in one run, and a run for each would start a JVM for each.
+    """
     working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
     broken = [_broken(definition) for definition in loaded if isinstance(definition, BrokenDefinition)]
     return dg.Definitions.merge(
         dg.Definitions(assets=topic_assets(working), asset_checks=watch_checks(working)),
         dg.Definitions(assets=[orphans_asset(), home_asset()], asset_checks=[orphans_check(), room_check()]),
         dg.Definitions(assets=[spec for spec, _ in broken], asset_checks=[check for _, check in broken]),
-        *(build_processor(definition, snapshots) for definition in working),
+        *(build_processor(definition, snapshots, began) for definition in working),
     )
 
 
@@ -84,8 +93,8 @@ def _broken(broken: BrokenDefinition) -> tuple[dg.AssetSpec, dg.AssetChecksDefin
             key,
             IMPORTABLE,
             False,
-            f"{broken.target} can't be imported: {lines[-1]}",
-            action=f"Correct {broken.target} or the setting `processors`, then reload the definitions.",
+            f"{broken.sentence}.",
+            action=broken.action,
             metadata={"target": broken.target},
         ).result()
 

@@ -16,7 +16,7 @@ from holdfast.assets.check_result import CheckResult
 from holdfast.assets.launched_by import actor_of
 from holdfast.assets.pictures import processor_picture
 from holdfast.assets.ports import Cluster, Lifecycle
-from holdfast.assets.rollouts import rollout_of
+from holdfast.assets.rollouts import deployed_rollout, rollout_of
 from holdfast.assets.telling import refusal, teller
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Rollout, wait_ready, what_is_missing
@@ -85,7 +85,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
         done = verbs.deployed or _as_it_runs(rollout, lifecycle, config.timeout_s)
         yield dg.MaterializeResult(
             metadata={**_describe(done), **explanation},
-            check_results=_judge(key, rollout, done),
+            check_results=[each.result() for each in judge_rollout(rollout, done)],
             data_version=_version(done),
         )
 
@@ -119,7 +119,23 @@ def _describe(done: DeploymentResult) -> Mapping[str, dg.MetadataValue]:
     }
 
 
-def _judge(key: dg.AssetKey, rollout: Rollout, done: DeploymentResult) -> list[dg.AssetCheckResult]:
+def judge_running(definition: ProcessorDefinition, cluster: Cluster, lifecycle: Lifecycle) -> list[CheckResult]:
+    """The checks of a deployed processor as it runs now; none while a slot does not answer.
+
+    Raises:
+        HoldfastError: Kafka or the registry does not answer.
+    """
+    rollout = deployed_rollout(definition.name, lambda _: definition, cluster.topics(), lifecycle)
+    answers = {slot: lifecycle.world.statuses(definition.name, slot).status() for slot in rollout.slots}
+    statuses = {slot: status for slot, status in answers.items() if status is not None}
+    if len(statuses) < len(answers):
+        return []
+    return judge_rollout(rollout, DeploymentResult(definition.name, rollout.code_version, (), statuses, 0.0))
+
+
+def judge_rollout(rollout: Rollout, done: DeploymentResult) -> list[CheckResult]:
+    """The checks ``healthy`` and ``all_partitions_assigned`` after a rollout."""
+    key = keys.processor_key(rollout.processor)
     sick = {slot: status.phase for slot, status in done.statuses.items() if status.phase != "running"}
     missing = what_is_missing(rollout.inputs, done.statuses)
     phases = ", ".join(f"slot {slot} ({phase})" for slot, phase in sick.items())
@@ -143,4 +159,4 @@ def _judge(key: dg.AssetKey, rollout: Rollout, done: DeploymentResult) -> list[d
         "Wait until `holdfast status` shows no restore; if a task is still missing, materialise this asset again.",
         metadata={"partitions": partitions, "partitions_missing": len(missing)},
     )
-    return [healthy.result(), assigned.result()]
+    return [healthy, assigned]

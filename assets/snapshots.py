@@ -8,6 +8,7 @@ Invariants:
 
 import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -46,11 +47,14 @@ class SnapshotConfig(dg.Config):
 
 
 def snapshot_asset(
-    definition: ProcessorDefinition, store: str, settings: SnapshotSettings | None = None
+    definition: ProcessorDefinition,
+    store: str,
+    settings: SnapshotSettings | None = None,
+    began: datetime | None = None,
 ) -> dg.AssetsDefinition:
-    """The asset of one store's warehouse table."""
+    """The asset of one store's warehouse table; its time partitions start when the stores ``began``."""
     chosen = settings or SnapshotSettings()
-    partitions = snapshot_partitions(chosen)
+    partitions = snapshot_partitions(chosen, began)
     key = keys.snapshot_key(definition.name, store)
 
     @dg.asset(

@@ -23,9 +23,17 @@ class Window:
         return self.end > now
 
 
-def snapshot_partitions(settings: SnapshotSettings) -> dg.TimeWindowPartitionsDefinition:
-    """The hourly or daily partitions of every snapshot asset, in UTC."""
-    start = datetime(settings.since.year, settings.since.month, settings.since.day, tzinfo=UTC)
+def snapshot_partitions(settings: SnapshotSettings, began: datetime | None = None) -> dg.TimeWindowPartitionsDefinition:
+    """The hourly or daily partitions of every snapshot asset, in UTC.
+
+    The first one is that of the settings; otherwise the window in which the stores ``began``, or the present one.
+    """
+    since = settings.since
+    if since is not None:
+        start = datetime(since.year, since.month, since.day, tzinfo=UTC)
+    else:
+        moment = (began or datetime.now(UTC)).astimezone(UTC).replace(minute=0, second=0, microsecond=0)
+        start = moment if settings.every == "hour" else moment.replace(hour=0)
     kind = dg.HourlyPartitionsDefinition if settings.every == "hour" else dg.DailyPartitionsDefinition
     return kind(start_date=start, timezone="UTC", end_offset=1)
 

@@ -6,11 +6,13 @@ Invariants:
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import dagster as dg
 
 from holdfast.assets import keys
 from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.registration import ProcessorDefinition
 
 
@@ -36,6 +38,26 @@ def topic_assets(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetSpe
         _topic(specs[name], writers.get(name, []), readers.get(name, []), is_dead_letter=name in dead)
         for name in sorted(specs)
     ]
+
+
+def topic_facts(definitions: Sequence[ProcessorDefinition], topics: Topics) -> dict[str, dict[str, Any]]:
+    """Topic -> its partitions and records, for those topics of these processors that exist; changelogs left out.
+
+    Raises:
+        HoldfastError: Kafka does not answer.
+    """
+    logs = {log.topic.name for each in definitions for log in each.topology.changelogs}
+    names = {spec.name for each in definitions for spec in each.topology.topics()} - logs
+    counts = {name: facts.partitions for name, facts in topics.describe(names).items()}
+    starts, ends = topics.offsets_of_all(counts, "start"), topics.offsets_of_all(counts, "end")
+    return {
+        name: {
+            "partitions": count,
+            "records": sum(ends[name].values()),
+            "records_kept": sum(ends[name].values()) - sum(starts[name].values()),
+        }
+        for name, count in counts.items()
+    }
 
 
 def _topic(

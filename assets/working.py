@@ -10,13 +10,10 @@ from holdfast.assets.check_result import CheckResult
 from holdfast.assets.incidents import page_of
 from holdfast.assets.ports import Lifecycle
 from holdfast.infra.database.records import Incident
-from holdfast.processors.lifecycle.ports import World
-from holdfast.processors.lifecycle.recovery.answer import Answer, judge_working
+from holdfast.processors.lifecycle.recovery.answer import WORKING, Answer
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
-from holdfast.processors.lifecycle.recovery.incidents import observe
+from holdfast.processors.lifecycle.recovery.standing import standing
 from holdfast.processors.registration import ProcessorDefinition
-
-WORKING = "working"
 
 
 def working_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
@@ -30,14 +27,8 @@ def working_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
         "and the next action. The recovery sensor updates this check.",
     )
     def working(lifecycle: dg.ResourceParam[Lifecycle]) -> dg.AssetCheckResult:
-        world = lifecycle.world
-        seen = observe(definition.name, world, Limits(), patience_s=2.0)
-        incident = incident_of(definition.name, world)
-        found = {slot: each.diagnosis for slot, each in seen.items()}
-        answer = judge_working(found, incident, world.clock())
-        if answer is None:
-            answer = Answer(False, "starting", "The processor is starting; not every partition has a running task yet.")
-        return check_result(definition.name, answer, incident).result()
+        now = standing(definition.name, lifecycle.world, Limits(), patience_s=2.0)
+        return check_result(definition.name, now.answer, now.incident).result()
 
     return working
 
@@ -46,11 +37,6 @@ def check_result(processor: str, answer: Answer, incident: Incident | None) -> C
     """An answer of recovery as the outcome of this check; its text already names the action."""
     key, metadata = keys.processor_key(processor), _metadata(answer, incident)
     return CheckResult(key, WORKING, answer.passed, answer.text, warns=answer.only_warns, metadata=metadata)
-
-
-def incident_of(processor: str, world: World) -> Incident | None:
-    """The processor's open incident, otherwise its newest; None if it never had one."""
-    return next(iter(world.registry.incidents(1, processor=processor)), None)
 
 
 def _metadata(answer: Answer, incident: Incident | None) -> Mapping[str, Any]:

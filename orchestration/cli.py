@@ -59,7 +59,16 @@ _LAZIES = (
     ),
     Lazy("logs", f"{_COMMANDS}.logs:logs", "Print the last lines of a processor's log."),
     Lazy("run", f"{_COMMANDS}.run:run", "Run one processor in the foreground, without a deployment; Ctrl-C ends it."),
-    Lazy("status", f"{_COMMANDS}.status:status", "Show services, processors, open incidents and open applies."),
+    Lazy(
+        "status",
+        f"{_COMMANDS}.status:status",
+        "Show what runs, and for all that is not green the reason and the next action. Exit code 1: something is red.",
+    ),
+    Lazy(
+        "history",
+        f"{_COMMANDS}.history:history",
+        "List a processor's applies, incidents, rehearsals and Dagster runs, newest first.",
+    ),
     Lazy(
         "top",
         f"{_COMMANDS}.top:top",

@@ -15,6 +15,7 @@ from holdfast.assets.factory import build_assets  # noqa: E402
 from holdfast.infra.log import configure_logging  # noqa: E402
 from holdfast.infra.privacy import keep_private  # noqa: E402
 from holdfast.infra.settings import Settings, load_settings  # noqa: E402
+from holdfast.orchestration.green_sensor import kept_green  # noqa: E402
 from holdfast.orchestration.jobs.asset_jobs import (  # noqa: E402
     checkpoint_and_snapshot,
     compaction_checks,
@@ -30,8 +31,10 @@ from holdfast.orchestration.jobs.upkeep import upkeep  # noqa: E402
 from holdfast.orchestration.resources import build_resources  # noqa: E402
 from holdfast.orchestration.schedules import build_schedules  # noqa: E402
 from holdfast.orchestration.sensors import build_sensors  # noqa: E402
+from holdfast.orchestration.timeline_sensor import timeline_sensor  # noqa: E402
 from holdfast.orchestration.topics_sensor import topics_watch  # noqa: E402
 from holdfast.orchestration.webhook_sensor import notifications_sensor  # noqa: E402
+from holdfast.processors.lifecycle.deploy.marking import began  # noqa: E402
 from holdfast.processors.registration import ProcessorDefinition, load_processors  # noqa: E402
 
 #: One process and one step at a time, so a run starts one JVM, however many of its assets use Spark.
@@ -45,7 +48,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
     stores = {definition.name: tuple(store.name for store in definition.topology.stores) for definition in working}
     checks = [key for definition in working for key in compaction_check_keys(definition)]
     return dg.Definitions.merge(
-        build_assets(loaded, settings.snapshots),
+        build_assets(loaded, settings.snapshots, began(settings.paths, stores)),
         dg.Definitions(
             jobs=[
                 provision_and_deploy,
@@ -63,6 +66,8 @@ def build_definitions(settings: Settings) -> dg.Definitions:
                 *build_sensors(stores, recovery_enabled=settings.recovery_enabled),
                 notifications_sensor(enabled=settings.webhook.url is not None),
                 topics_watch(working),
+                timeline_sensor(working),
+                kept_green(working),
             ],
             schedules=build_schedules(settings.snapshots),
             resources=build_resources(),

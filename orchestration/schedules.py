@@ -2,13 +2,14 @@
 
 Invariants:
     - A schedule that only reads is on by default, and so is the upkeep, without which the disk fills up.
-    - A schedule that starts a JVM is off; the team switches it on.
+    - A schedule that starts a JVM is on, too; it skips a tick, with the reason, while the machine lacks the memory.
 """
 
 import dagster as dg
 
 from holdfast.assets.times import current_key, snapshot_partitions
-from holdfast.infra.settings import SnapshotSettings
+from holdfast.infra.settings import Settings, SnapshotSettings, load_settings
+from holdfast.orchestration.greening import spark_memory
 from holdfast.orchestration.jobs.asset_jobs import (
     COMPACTION_CHECKS,
     checkpoint_and_snapshot,
@@ -49,14 +50,7 @@ def build_schedules(settings: SnapshotSettings) -> list[dg.ScheduleDefinition]:
             "has room.",
         ),
         _snapshots(settings),
-        dg.ScheduleDefinition(
-            name="maintenance_daily",
-            job=maintain_warehouse,
-            cron_schedule="30 4 * * *",
-            execution_timezone="UTC",
-            default_status=dg.DefaultScheduleStatus.STOPPED,
-            description="Every night at 04:30: expire old versions and compact small files of all warehouse tables.",
-        ),
+        _maintenance(),
     ]
 
 
@@ -77,6 +71,28 @@ def _rehearsals() -> dg.ScheduleDefinition:
     return rehearse
 
 
+def _maintenance() -> dg.ScheduleDefinition:
+    @dg.schedule(
+        name="maintenance_daily",
+        job=maintain_warehouse,
+        cron_schedule="30 4 * * *",
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Every night at 04:30: expire old versions and compact small files of all warehouse tables.",
+    )
+    def maintain() -> dg.RunRequest | dg.SkipReason:
+        lacking = no_memory(load_settings())
+        return dg.RunRequest() if lacking is None else dg.SkipReason(lacking)
+
+    return maintain
+
+
+def no_memory(settings: Settings) -> str | None:
+    """Why no run with Spark may start on this machine now; None when one may."""
+    memory = spark_memory(settings)
+    return None if memory.allows else memory.sentence
+
+
 def _snapshots(settings: SnapshotSettings) -> dg.ScheduleDefinition:
     partitions = snapshot_partitions(settings)
 
@@ -85,10 +101,12 @@ def _snapshots(settings: SnapshotSettings) -> dg.ScheduleDefinition:
         job=checkpoint_and_snapshot,
         cron_schedule="55 * * * *" if settings.every == "hour" else "0 3 * * *",
         execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus.STOPPED,
+        default_status=dg.DefaultScheduleStatus.RUNNING,
         description=f"Every {settings.every}: checkpoint every store and publish it as a table version.",
     )
-    def publish(context: dg.ScheduleEvaluationContext) -> dg.RunRequest:
+    def publish(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        if (lacking := no_memory(load_settings())) is not None:
+            return dg.SkipReason(lacking)
         return dg.RunRequest(partition_key=current_key(partitions, context.scheduled_execution_time))
 
     return publish

@@ -21,18 +21,16 @@ import structlog
 
 from holdfast.assets import keys
 from holdfast.assets.keys import PROCESSOR_TAG
-from holdfast.assets.working import check_result, incident_of
+from holdfast.assets.working import check_result
 from holdfast.infra.database.records import ApplyRecord, Deployment, Incident
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, RecoverConfig, recover_processor
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.run_limits import overdue_words
-from holdfast.orchestration.verbs import this_process
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.marking import judged
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
-from holdfast.processors.lifecycle.plans.apply import is_free
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.answer import (
     Answer,
@@ -46,6 +44,7 @@ from holdfast.processors.lifecycle.recovery.answer import (
 from holdfast.processors.lifecycle.recovery.conditions import Conditions, once
 from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits
 from holdfast.processors.lifecycle.recovery.incidents import Notice, is_applied, notice, observe, wait_on, waits_for
+from holdfast.processors.lifecycle.recovery.standing import incident_of, is_broken_off
 
 RECOVERY_EVERY_S = 10
 TELEMETRY_EVERY_S = 60
@@ -55,6 +54,8 @@ OBSERVE_EVERY_S = 300.0
 LAG_NEWS = 1_000
 #: Stores with an observation in one tick; the next ticks take the next stores.
 STATES_PER_TICK = 20
+#: The facts of a processor that its stores show, too.
+OF_STATES = ("lag_records", "checkpoints_stored", "checkpoint_seconds", "checkpoint_mib")
 #: Runs that may end without closing their incident; after the last one the incident is closed as failed.
 RUNS_PER_INCIDENT = 3
 #: Pause after such a run before the next one, seconds; doubled for each further run.
@@ -62,6 +63,8 @@ NEXT_RUN_AFTER_S = 30.0
 
 #: Reserved cursor key; no processor can have this name.
 _NEXT_STATE = "/next state"
+
+MIB = 1024 * 1024
 
 log = structlog.get_logger(__name__)
 
@@ -199,7 +202,7 @@ class _Tick:
 
     def _check_apply(self, begun: ApplyRecord | None, found: Mapping[str, Diagnosis]) -> None:
         """Report an interrupted apply; while an apply runs, the check keeps its last result."""
-        if begun is not None and is_free(begun, this_process()):
+        if begun is not None and is_broken_off(begun):
             self._report(begun.processor, judge_interrupted(begun, found), None)
 
     def _report(self, name: str, answer: Answer, incident: Incident | None) -> None:
@@ -283,7 +286,7 @@ def _telemetry(stores: dict[str, tuple[str, ...]]) -> dg.SensorDefinition:
         now = lifecycle.world.clock().timestamp()
         events: list[dg.AssetObservation] = []
         after: dict[str, Any] = {}
-        lags: dict[str, int | float] = {}
+        of_states: dict[str, dict[str, int | float]] = {}
         deployments = [
             each for each in lifecycle.registry.deployments() if each.processor in stores and each.desired != "stopped"
         ]
@@ -302,10 +305,10 @@ def _telemetry(stores: dict[str, tuple[str, ...]]) -> dg.SensorDefinition:
             after[name] = {**facts, **figures, "told_at": now}
             events.append(dg.AssetObservation(keys.processor_key(name), metadata=facts))
             if "lag_records" in facts:
-                lags[name] = facts["lag_records"]
-        all_states = [(name, store) for name in lags for store in stores[name]]
+                of_states[name] = {key: facts[key] for key in OF_STATES if key in facts}
+        all_states = [(name, store) for name in of_states for store in stores[name]]
         states, after[_NEXT_STATE] = turn(sorted(all_states), before.get(_NEXT_STATE))
-        events += [dg.AssetObservation(keys.state_key(*one), metadata={"lag_records": lags[one[0]]}) for one in states]
+        events += [dg.AssetObservation(keys.state_key(*one), metadata=of_states[one[0]]) for one in states]
         return dg.SensorResult(
             asset_events=events, skip_reason=f"{len(events)} observations logged.", cursor=json.dumps(after)
         )
@@ -348,6 +351,12 @@ def _facts(statuses: list[ProcessorStatus], before: Any) -> tuple[dict[str, int 
         "tasks_running": sum(task.phase == "running" for task in tasks),
         "records_processed": processed,
     }
+    kept = [status.checkpoints for status in statuses if status.checkpoints is not None]
+    if kept:
+        last = [task for each in kept for task in each["tasks"].values()]
+        facts["checkpoints_stored"] = sum(each["uploads"] for each in kept)
+        facts["checkpoint_seconds"] = max((task["seconds"] for task in last), default=0.0)
+        facts["checkpoint_mib"] = round(sum(task["bytes"] for task in last) / MIB, 3)
     known = [lag for lag in lags if lag is not None]
     if lags and len(known) == len(lags):
         facts["lag_records"] = sum(known)

@@ -67,6 +67,11 @@ class BrokenDefinition:
         error = self.error.strip().splitlines()[-1].rstrip(".")
         return f"{self.target} can't be {'imported' if places else 'used'}: {where}{error}"
 
+    @property
+    def action(self) -> str:
+        """The edit that repairs it."""
+        return f"Correct {self.target} or the setting `processors`, then reload the definitions."
+
 
 def load_processors(settings: Settings) -> tuple[ProcessorDefinition | BrokenDefinition, ...]:
     """All processors of the settings, imported.
@@ -153,7 +158,8 @@ def _load(target: str) -> tuple[ProcessorDefinition | BrokenDefinition, ...]:
 
 def _is_library(file: str) -> bool:
     installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return any(Path(file).is_relative_to(folder) for folder in (IMPORT_ROOT / "holdfast", *filter(None, installed)))
+    folders = [IMPORT_ROOT / "holdfast", *(Path(each) for each in installed if each)]
+    return any(Path(file).is_relative_to(folder) for folder in folders)
 
 
 def _applications(module: ModuleType) -> dict[str, Application]:

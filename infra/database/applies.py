@@ -138,6 +138,11 @@ class ApplyJournal:
             query = query.where(_IS_OPEN)
         return self._records(self._database.rows(query.order_by(_APPLY.id.desc()).limit(limit)))
 
+    def applies_after(self, apply_id: int, limit: int) -> tuple[ApplyRecord, ...]:
+        """The first ``limit`` applies with greater ids, oldest first."""
+        query = _RECORD.where(_APPLY.id > apply_id).order_by(_APPLY.id).limit(limit)
+        return self._records(self._database.rows(query))
+
     def apply_of(self, apply_id: int) -> ApplyRecord | None:
         """One apply; None when the id is unknown."""
         rows = self._database.rows(_RECORD.where(_APPLY.id == apply_id))

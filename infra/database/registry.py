@@ -123,6 +123,10 @@ class Registry:
             query = query.where(_INCIDENT.processor == processor)
         return self._incidents(query.order_by(_INCIDENT.id.desc()).limit(limit))
 
+    def incidents_after(self, incident_id: int, limit: int) -> tuple[Incident, ...]:
+        """The first ``limit`` incidents with greater ids, oldest first."""
+        return self._incidents(_RECORD.where(_INCIDENT.id > incident_id).order_by(_INCIDENT.id).limit(limit))
+
     def claim_incident(self, incident_id: int, run_id: str, now: datetime) -> int | None:
         """Claim an open incident for a run; returns the token of the claim, None when another run has the processor.
 
@@ -287,6 +291,12 @@ class Registry:
     def actions(self, limit: int = 50) -> tuple[Action, ...]:
         """The newest actions, newest first."""
         rows = self._database.rows(select(tables.actions).order_by(tables.actions.c.id.desc()).limit(limit))
+        return tuple(Action(**row._mapping) for row in rows)
+
+    def actions_after(self, action_id: int, limit: int) -> tuple[Action, ...]:
+        """The first ``limit`` actions with greater ids, oldest first."""
+        table = tables.actions
+        rows = self._database.rows(select(table).where(table.c.id > action_id).order_by(table.c.id).limit(limit))
         return tuple(Action(**row._mapping) for row in rows)
 
     # --- snapshots -----------------------------------------------------------------------------------------

@@ -21,13 +21,17 @@ from holdfast.infra.paths import Paths
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """A deployment as the registry last recorded it; ``release`` has its release's columns, None without one."""
+    """A deployment as the registry last recorded it; ``release`` has its release's columns, None without one.
+
+    ``began_at`` is when the processor was deployed first, in seconds since 1970; None in the mark of an older version.
+    """
 
     generation: int
     code_version: str
     slots: tuple[str, ...]
     desired: str
     release: dict[str, Any] | None = None
+    began_at: float | None = None
 
 
 def read_mark(paths: Paths, processor: str) -> Mark | None:
@@ -36,12 +40,14 @@ def read_mark(paths: Paths, processor: str) -> Mark | None:
 
 
 def write_mark(paths: Paths, processor: str, mark: Mark) -> None:
-    """Replace the mark of a processor, unless the present one has a larger generation.
+    """Replace the mark of a processor, unless the present one has a larger generation; it keeps its ``began_at``.
 
     Raises:
         OSError: The file can't be written.
     """
     known = read_mark(paths, processor)
     if known is None or known.generation <= mark.generation:
+        if known is not None and known.began_at is not None:
+            mark = msgspec.structs.replace(mark, began_at=known.began_at)
         paths.releases(processor).mkdir(parents=True, exist_ok=True)
         replace_text(paths.deployment_mark(processor), msgspec.json.encode(mark).decode())

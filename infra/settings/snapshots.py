@@ -14,7 +14,10 @@ class SnapshotSettings(Group):
     """How often snapshots of stores are published."""
 
     every: Literal["hour", "day"] = Field(default="day", description="Time partitions of snapshots: hour or day.")
-    since: date = Field(default=date(2026, 1, 1), description="First time partition.")
+    since: date | None = Field(
+        default=None,
+        description="First time partition. Without it, partitions begin when the first processor was deployed.",
+    )
     full_every_hours: float = Field(
         default=168.0,
         gt=0,

@@ -1,6 +1,9 @@
-"""``holdfast status``: services, processors, open incidents and open applies; with ``--sizes`` the disk.
+"""``holdfast status``: services, processors, open incidents, open applies, and why what is not green is not green.
+
+With ``--sizes`` it shows the disk.
 
 Invariants:
+    - ``orchestration.reasons`` decides what is not green, in the words of the asset checks.
     - Reads only. A part that does not exist yet, such as the registry, is empty in the answer and no error.
 """
 
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,12 +22,15 @@ from rich.table import Table
 from holdfast.orchestration.commands.options import Json, command_settings, print_json, print_rows
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
-from holdfast.processors.lifecycle.recovery.incidents import observe
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, TOLD_S
 
 if TYPE_CHECKING:
     from holdfast.infra.database.registry import Registry
     from holdfast.infra.settings import Settings
+    from holdfast.orchestration.reasons import Reason
+
+#: Number of subjects that are named for one reason; the JSON document has all.
+_SUBJECTS = 3
 
 
 def status(
@@ -32,7 +39,7 @@ def status(
         bool, typer.Option("--sizes", help="Show instead what uses the disk, largest first, and what bounds it.")
     ] = False,
 ) -> None:
-    """Show services, processors, open incidents and open applies."""
+    """Show what runs, and for all that is not green the reason and the next action. Exit code 1: something is red."""
     settings = command_settings("ERROR")
     if sizes:
         _print_sizes(describe_sizes(settings), as_json=as_json)
@@ -42,13 +49,15 @@ def status(
         print_json(document)
     else:
         _print(document, Console())
+    raise typer.Exit(int(document["colour"] == "red"))
 
 
 def describe(settings: Settings) -> dict[str, Any]:
-    """The JSON document of ``holdfast status``: services, processors, incidents, adopted processors, applies."""
+    """The JSON document of ``holdfast status``: what runs, what is open, and why what is not green is not green."""
     from holdfast.infra.deploy.deployer import open_deployer
     from holdfast.infra.kafka.broker import running_broker
-    from holdfast.orchestration import local
+    from holdfast.orchestration import local, reasons
+    from holdfast.orchestration.asset_page import read_pages
     from holdfast.orchestration.world import open_registry
     from holdfast.processors.registration import BrokenDefinition, load_processors
 
@@ -69,17 +78,25 @@ def describe(settings: Settings) -> dict[str, Any]:
         "adopted": [],
         "applies": [],
     }
+    found = reasons.of_services(document["services"])
     if settings.registry_url is not None or paths.registry.exists() or pid is not None:
         with closing(open_registry(settings)) as registry:
-            _describe_registry(document, settings, registry)
+            found += _describe_registry(document, settings, registry)
     known = {each["processor"] for each in document["processors"]}
     for definition in load_processors(settings):
         if isinstance(definition, BrokenDefinition):
             sentence = definition.error.strip().splitlines()[-1]
             document["processors"].append(_row(definition.target, "broken", sentence))
+            found.append(reasons.of_definition(definition))
         elif definition.name not in known:
             sentence = f"Never deployed; start it with `holdfast apply deploy {definition.name}`."
             document["processors"].append(_row(definition.name, "not-deployed", sentence))
+            found.append(reasons.of_undeployed(definition.name))
+    running = {each["processor"] for each in document["processors"] if each["desired"] not in ("-", "stopped")}
+    pages = read_pages(settings)
+    found += reasons.of_assets(pages or (), frozenset(running), reasons.read_grey(settings))
+    document["colour"] = reasons.colour_of(found)
+    document["reasons"] = [asdict(each) for each in reasons.ordered(found)]
     return document
 
 
@@ -119,15 +136,18 @@ def _print_sizes(document: dict[str, Any], *, as_json: bool) -> None:
     typer.echo(document["sentence"] + ("" if document["action"] is None else f" What to do: {document['action']}"))
 
 
-def _describe_registry(document: dict[str, Any], settings: Settings, registry: Registry) -> None:
-    from holdfast.orchestration.verbs import this_process
+def _describe_registry(document: dict[str, Any], settings: Settings, registry: Registry) -> list[Reason]:
+    """Add what the registry knows to the document; returns why its processors are not green."""
+    from holdfast.orchestration import reasons
     from holdfast.orchestration.world import build_world
-    from holdfast.processors.lifecycle.plans.apply import is_free
+    from holdfast.processors.lifecycle.recovery.standing import is_broken_off, standing
 
-    world = build_world(settings.paths, registry)
+    world, found = build_world(settings.paths, registry), []
     limits = Limits(stuck_after_s=settings.stuck_after_s)
     for deployment in registry.deployments():
-        for slot, each in observe(deployment.processor, world, limits).items():
+        now = standing(deployment.processor, world, limits)
+        found += reasons.of_processor(deployment.processor, now.answer)
+        for slot, each in now.observations.items():
             row = _row(deployment.processor, each.diagnosis.kind, each.diagnosis.sentence)
             row |= {"slot": slot, "desired": deployment.desired, "code_version": deployment.code_version}
             if (worker := each.living) is not None:
@@ -144,18 +164,18 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
         {"id": each.id, "processor": each.processor, "kind": each.kind, "opened_at": each.opened_at.isoformat()}
         for each in registry.open_incidents()
     ]
-    holder = this_process()
     document["applies"] = [
         {
             "id": each.id,
             "processor": each.processor,
             "verb": each.verb,
-            "state": "broken off" if is_free(each, holder) else "under way",
+            "state": "broken off" if is_broken_off(each) else "under way",
             "stages_done": len(each.done),
             "reason": each.reason,
         }
         for each in registry.journal.applies(open_only=True)
     ]
+    return found
 
 
 def _row(processor: str, diagnosis: str, sentence: str) -> dict[str, Any]:
@@ -194,3 +214,18 @@ def _print(document: dict[str, Any], console: Console) -> None:
             f"  [yellow]apply {each['id']}[/]: {each['verb']} {escape(each['processor'])} is {state}{action}",
             soft_wrap=True,
         )
+    _print_reasons(document["reasons"], console)
+
+
+def _print_reasons(found: list[dict[str, Any]], console: Console) -> None:
+    """Print each reason once, with its subjects and the next action."""
+    from holdfast.orchestration.reasons import Reason, grouped
+
+    for subjects, each in grouped(Reason(**one) for one in found):
+        shade = "dim" if each.colour == "grey" else each.colour
+        more = len(subjects) - _SUBJECTS
+        named = ", ".join(subjects[:_SUBJECTS]) + (f" and {more} more" if more > 0 else "")
+        console.print(f"  [{shade}]{each.colour}[/] {escape(named)}: {escape(each.reason)}", soft_wrap=True)
+        console.print(f"       What to do: {escape(each.action)}", soft_wrap=True)
+    if not found:
+        console.print("  [green]All is green.[/]")

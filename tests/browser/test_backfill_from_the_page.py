@@ -7,6 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
 
 import dagster as dg
@@ -29,7 +30,7 @@ from tests.operating import Operated
 
 #: How long a backfill may take to be taken up, started and through, milliseconds.
 BACKFILL_MS = 240_000
-HOURS = snapshot_partitions(SnapshotSettings(every="hour"))
+HOURS = snapshot_partitions(SnapshotSettings(every="hour", since=date(2026, 1, 1)))
 #: A key is forgotten at its sixth visit.
 DEFINITION = """
 from typing import TypedDict

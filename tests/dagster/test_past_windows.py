@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import dagster as dg
@@ -26,7 +27,7 @@ from tests.folding import fold_changelog
 
 __all__ = ["group", "settings"]
 
-HOURS = snapshot_partitions(SnapshotSettings(every="hour"))
+HOURS = snapshot_partitions(SnapshotSettings(every="hour", since=date(2026, 1, 1)))
 HOUR_S = 3600.0
 #: In the worker alone: its records and checkpoints are of the moment that a file names. All else is as it always is.
 OF_THEN = """
@@ -74,6 +75,7 @@ def settings(
         typed = proved.DEFINITION.replace('store="counts"', 'store="counts", model=int')
         patch.setattr(proved, "DEFINITION", OF_THEN.replace("THEN_FILE", str(then)) + typed)
         patch.setenv("HOLDFAST_SNAPSHOTS__EVERY", "hour")
+        patch.setenv("HOLDFAST_SNAPSHOTS__SINCE", "2026-01-01")
         patch.setenv("HOLDFAST_SPARK__MASTER", "warm")
         yield from proved.settings.__wrapped__(broker, group, tmp_path, monkeypatch)
 

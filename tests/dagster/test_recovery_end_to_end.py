@@ -19,6 +19,7 @@ from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import cli
+from holdfast.orchestration.commands.status import describe
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.orchestration.world import open_registry
@@ -66,18 +67,27 @@ def test_a_killed_processor_comes_back_by_one_incident(settings: Settings, group
 
         sensor = definitions.resolve_sensor_def("processor_recovery")
 
+        told: list[str] = []
+
         def tick() -> list[dg.RunRequest]:
             with dg.build_sensor_context(
                 instance=instance, resources=definitions.resources, definitions=definitions
             ) as context:
-                return list(sensor.evaluate_tick(context).run_requests or [])
+                data = sensor.evaluate_tick(context)
+                told.extend(each.description for each in data.asset_events if not each.passed)
+                return list(data.run_requests or [])
 
         assert tick() == []
+        assert cli.main(["status", "--json"]) == 0
         os.kill(before.pid, signal.SIGKILL)
         request = wait_for(lambda: next(iter(tick()), None))
         assert request.tags["processor"] == group
         again = tick()
         assert [each.run_key for each in again] == [request.run_key]
+        document = describe(settings)
+        (reason,) = [each for each in document["reasons"] if each["subject"] == f"processor {group}"]
+        assert (document["colour"], reason["colour"], reason["reason"]) == ("red", "red", told[-1])
+        assert cli.main(["status"]) == 1
         job = definitions.resolve_job_def("recover_processor")
         assert job.execute_in_process(instance=instance, run_config=request.run_config).success
 

@@ -1,7 +1,7 @@
 """Snapshot assets on real parts: the running time partition is published, a range is one run, gaps are refused."""
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import dagster as dg
@@ -21,7 +21,7 @@ from tests.dagster.test_assets_state import feed, group, settings, wait_processe
 
 __all__ = ["group", "settings"]
 
-PARTITIONS = snapshot_partitions(SnapshotSettings())
+PARTITIONS = snapshot_partitions(SnapshotSettings(since=date(2026, 1, 1)))
 
 
 class Control:
@@ -29,7 +29,7 @@ class Control:
 
     def __init__(self, settings: Settings, group: str, instance: dg.DagsterInstance) -> None:
         definition = find_processor(settings, group)
-        assets = build_processor(definition, settings.snapshots)
+        assets = build_processor(definition, settings.snapshots.model_copy(update={"since": date(2026, 1, 1)}))
         definitions = dg.Definitions.merge(assets, dg.Definitions(resources=build_resources()))
         self.job, self.instance = definitions.resolve_implicit_global_asset_job_def(), instance
         self.snapshot, self.state = keys.snapshot_key(group, "counts"), keys.state_key(group, "counts")
@@ -98,7 +98,7 @@ def test_the_running_partition_is_published_and_tagged(
 
 
 def test_windows_are_hours_or_days(unique: Callable[[str], str], tmp_path: Path) -> None:
-    hours = snapshot_partitions(SnapshotSettings(every="hour"))
+    hours = snapshot_partitions(SnapshotSettings(every="hour", since=date(2026, 1, 1)))
     moment = datetime(2026, 11, 21, 20, 15, tzinfo=UTC)
     (window,) = windows(hours, [current_key(hours, moment)])
     assert (window.key, window.end) == ("2026-11-21-20:00", datetime(2026, 11, 21, 21, tzinfo=UTC).timestamp())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import structlog
@@ -33,10 +35,19 @@ def keep_mark(registry: Registry, paths: Paths, processor: str) -> None:
             "shape": dict(release.shape),
             "worked": release.worked_at is not None,
         }
+    began_at = (found.updated_at if release is None else min(found.updated_at, release.made_at)).timestamp()
+    mark = Mark(found.generation, found.code_version, found.slots, found.desired, columns, began_at)
     try:
-        write_mark(paths, processor, Mark(found.generation, found.code_version, found.slots, found.desired, columns))
+        write_mark(paths, processor, mark)
     except OSError as failed:
         log.warning("deployment.not_marked", processor=processor, reason=str(failed))
+
+
+def began(paths: Paths, processors: Iterable[str]) -> datetime | None:
+    """When the first of these processors was deployed, from their marks; None when none was."""
+    marks = [read_mark(paths, each) for each in processors]
+    moments = [each.began_at for each in marks if each is not None and each.began_at is not None]
+    return datetime.fromtimestamp(min(moments), UTC) if moments else None
 
 
 def behind(processor: str, world: World) -> Behind | None:

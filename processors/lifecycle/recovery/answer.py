@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.infra.database.records import ApplyRecord, Incident
 from holdfast.processors.engine.serving.status import ProcessorStatus
@@ -28,6 +28,12 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
 from holdfast.processors.lifecycle.recovery.faults import TITLES, Kind, kind_of
 from holdfast.processors.lifecycle.recovery.recovery import ATTEMPTS
 from holdfast.processors.lifecycle.recovery.remedies import Wait
+
+#: Name of the check.
+WORKING = "working"
+
+#: Red needs somebody or something now, yellow is a warning or passes by itself, grey is not known or not meant to run.
+Colour = Literal["green", "yellow", "grey", "red"]
 
 #: An unchanged answer is recorded again after this time, seconds; its age then shows that the sensor is alive.
 TELL_EVERY_S = 1800.0
@@ -56,6 +62,17 @@ class Answer:
     def short(self) -> str:
         """Identity of the answer, durations ignored."""
         return f"{self.passed} {self.kind} {self.incident} {self.remedy} {self.action}"
+
+    @property
+    def colour(self) -> Colour:
+        """How urgent it is: a processor that starts, or that only falls behind, is yellow."""
+        if self.passed:
+            return "grey" if self.kind == "not-deployed" else "green"
+        return "yellow" if self.only_warns or self.kind == "starting" else "red"
+
+
+#: The answer for a processor that is starting for the first time.
+STARTING = Answer(False, "starting", "The processor is starting; not every partition has a running task yet.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +137,16 @@ def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Ans
         f"{sick}{' ' if sick else ''}{held} What to do: {action}"
     )
     return Answer(False, "apply-broken-off", text, action=action)
+
+
+def judge_applying(begun: ApplyRecord) -> Answer:
+    """The answer for a processor that a live apply changes, so that it need not run now."""
+    stages = len(plans.decode(begun.plan).stages)
+    text = (
+        f"Apply {begun.id} ({begun.verb}, started by {begun.who}) changes the processor; {len(begun.done)} of {stages} "
+        "stages are done. It ends without an action."
+    )
+    return Answer(False, "starting", text)
 
 
 def next_lag(before: Lag | None, statuses: Sequence[ProcessorStatus], now: datetime) -> Lag | None:

@@ -1,0 +1,78 @@
+"""Entries of a timeline as Dagster's events, without a run.
+
+Invariants:
+    - A deploy from the command line materialises its assets as a run would; every other entry is an observation, which
+      leaves the results of checks as they are.
+    - An event carries its identity as a tag, so whether it was reported can be read back.
+"""
+
+from typing import Any
+
+import dagster as dg
+
+from holdfast.assets import keys
+from holdfast.processors.lifecycle.recovery.timeline import Event
+
+#: Tag of an event: its identity.
+EVENT_TAG = "holdfast/event"
+#: Newest events of an asset among which one is looked for.
+LOOKED_THROUGH = 50
+#: The most characters of a description: Dagster shows it in one line of a list.
+TEXT_MAX = 1_000
+
+
+def key_of(event: Event) -> dg.AssetKey:
+    """The asset of an event."""
+    name = event.entry.processor
+    if event.layer == "installation":
+        return keys.orphans_key()
+    if event.layer == "processor":
+        return keys.processor_key(name)
+    return keys.state_key(name, event.store) if event.layer == "state" else keys.changelog_key(name, event.store)
+
+
+def as_dagster(event: Event) -> dg.AssetMaterialization | dg.AssetObservation:
+    """An event as Dagster stores it."""
+    kind = dg.AssetMaterialization if event.materializes else dg.AssetObservation
+    return kind(
+        asset_key=key_of(event),
+        description=event.entry.text[:TEXT_MAX],
+        metadata=_metadata(event),
+        tags={EVENT_TAG: _tag(event.identity)},
+    )
+
+
+def is_stored(instance: dg.DagsterInstance, event: Event) -> bool:
+    """Whether Dagster has the event among the newest ones of its asset."""
+    wanted = dg.AssetRecordsFilter(asset_key=key_of(event))
+    fetch = instance.fetch_materializations if event.materializes else instance.fetch_observations
+    for record in fetch(wanted, limit=LOOKED_THROUGH).records:
+        stored = record.asset_materialization if event.materializes else record.event_log_entry.asset_observation
+        if stored is not None and (stored.tags or {}).get(EVENT_TAG) == _tag(event.identity):
+            return True
+    return False
+
+
+def _metadata(event: Event) -> dict[str, Any]:
+    entry = event.entry
+    metadata: dict[str, Any] = {
+        "event": entry.kind,
+        "outcome": entry.outcome,
+        "at": dg.MetadataValue.timestamp(entry.at),
+    }
+    if entry.who:
+        metadata["who"] = entry.who
+    if entry.plan:
+        metadata["plan"] = entry.plan
+    if entry.seconds is not None:
+        metadata["seconds"] = round(entry.seconds, 3)
+    if entry.run:
+        metadata["run"] = dg.MetadataValue.dagster_run(entry.run)
+    if entry.details:
+        metadata["steps"] = dg.MetadataValue.md("\n".join(f"{n}. {each}" for n, each in enumerate(entry.details, 1)))
+    return metadata
+
+
+def _tag(identity: str) -> str:
+    """The identity with the characters that a tag may have."""
+    return "".join(letter if letter.isalnum() or letter in "-._" else "_" for letter in identity)[-63:]

@@ -1,0 +1,120 @@
+"""``holdfast history``: applies, incidents, rehearsals and Dagster's runs of one processor, in the order of time.
+
+Invariants:
+    - Reads only. Dagster need not run: its runs are read from its database.
+"""
+
+from contextlib import closing
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.orchestration.commands.options import Json, Processor, command_settings, print_json, print_rows
+
+if TYPE_CHECKING:
+    import dagster as dg
+
+    from holdfast.infra.settings import Settings
+    from holdfast.processors.lifecycle.recovery.timeline import Entry
+
+#: Newest runs of Dagster among which those of one processor are looked for.
+_RUNS_MAX = 1_000
+
+
+def history(
+    processor: Processor,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Show only this many of the newest entries.")] = 30,
+    as_json: Json = False,
+) -> None:
+    """List a processor's applies, incidents, rehearsals and Dagster runs, newest first."""
+    found = entries(command_settings("ERROR"), processor, limit)
+    if as_json:
+        print_json([_document(each) for each in found])
+        return
+    rows = [
+        {
+            "at": f"{each.at:%Y-%m-%d %H:%M:%S}Z",
+            "kind": each.kind,
+            "outcome": each.outcome,
+            "seconds": "" if each.seconds is None else f"{each.seconds:.1f}",
+            "plan": each.plan,
+            "what": each.text,
+        }
+        for each in found
+    ]
+    print_rows(tuple(rows[0]) if rows else (), rows, none=f"Nothing happened to {processor} yet.")
+
+
+def entries(settings: "Settings", processor: str, limit: int) -> "list[Entry]":
+    """The newest entries of a processor, newest first.
+
+    Raises:
+        HoldfastError: The registry does not answer.
+    """
+    from holdfast.orchestration.world import open_registry
+    from holdfast.processors.lifecycle.recovery import timeline
+
+    with closing(open_registry(settings)) as registry:
+        applies = registry.journal.applies(limit, processor=processor)
+        incidents = registry.incidents(limit, processor=processor)
+        actions = [each for each in registry.actions(_RUNS_MAX) if each.subject == processor]
+    found = [entry for each in applies for entry in timeline.of_apply(each)]
+    found += [entry for each in incidents for entry in timeline.of_incident(each)]
+    found += [entry for each in actions for entry in timeline.of_action(each)]
+    found += _runs(settings, processor)
+    return sorted(found, key=lambda each: (each.at, each.identity), reverse=True)[:limit]
+
+
+def _document(entry: "Entry") -> dict[str, Any]:
+    document = asdict(entry)
+    return {name: document[name] for name in _FIELDS} | {"run": entry.run or None}
+
+
+#: The fields of an entry in the JSON document, beside ``run``.
+_FIELDS = ("at", "kind", "outcome", "text", "who", "plan", "seconds", "stores", "details")
+
+
+def _runs(settings: "Settings", processor: str) -> "list[Entry]":
+    """The runs that change, check or publish the processor; none where no Dagster is installed or ever ran."""
+    home = settings.paths.dagster
+    if not (home / "dagster.yaml").is_file():
+        return []
+    try:
+        import dagster as dg  # takes a second to import
+    except ModuleNotFoundError:
+        return []
+    with dg.DagsterInstance.from_config(str(home)) as instance:
+        records = instance.get_run_records(limit=_RUNS_MAX)
+    return [_of_run(each, processor) for each in records if is_about(each.dagster_run, processor)]
+
+
+def is_about(run: "dg.DagsterRun", processor: str) -> bool:
+    """Whether a run is about a processor: by its tag, or by an asset or check that it selects."""
+    from holdfast.assets.keys import PROCESSOR_TAG
+
+    selected = [*(run.asset_selection or ()), *(each.asset_key for each in run.asset_check_selection or ())]
+    return run.tags.get(PROCESSOR_TAG) == processor or any(each.path[1:2] == [processor] for each in selected)
+
+
+def _of_run(record: "dg.RunRecord", processor: str) -> "Entry":
+    from holdfast.assets.launched_by import actor_of
+    from holdfast.processors.lifecycle.recovery.timeline import Entry
+
+    run, began, ended = record.dagster_run, record.start_time, record.end_time
+    selected = sorted({key.path[-1] for key in run.asset_selection or ()})
+    checked = sorted({f"{each.asset_key.path[-1]}:{each.name}" for each in run.asset_check_selection or ()})
+    what = ", ".join(selected or checked) if run.job_name.startswith("__") else run.job_name
+    status = run.status.value.lower()
+    at = record.create_timestamp if began is None else datetime.fromtimestamp(began, UTC)
+    return Entry(
+        identity=f"run-{run.run_id}",
+        processor=processor,
+        kind="run",
+        text=f"Run {run.run_id[:8]} of {what}: {status}.",
+        at=at.astimezone(UTC),
+        outcome=status,
+        who=actor_of(run),
+        seconds=None if began is None or ended is None else ended - began,
+    )

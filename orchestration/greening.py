@@ -1,0 +1,175 @@
+"""What has to run so that all assets are green, and why an asset stays grey: a pure decision.
+
+    facts of Dagster, workers, memory ──decide──► materialisations to report, checks to judge, runs, reasons
+
+Invariants:
+    - The same facts give the same decision: ``decide`` reads no clock, no memory and no storage of Dagster.
+    - Nothing here deploys or changes a processor: only what reads state, or publishes it, is run.
+    - A subject has one run at a time; after ``TRIES`` failed runs in a row it waits for a person.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from holdfast.infra.memory_room import available_mb
+from holdfast.infra.settings import Settings
+
+#: Runs of a subject that may fail in a row.
+TRIES = 3
+#: Pause after a failed run, seconds; doubled for each further one.
+RETRY_AFTER_S = 60.0
+#: Memory beside the driver's heap that a run with Spark needs: the JVM's own, and Python, MiB.
+BESIDE_HEAP_MB = 768
+#: The layers whose runs start Spark's JVM.
+SPARK_LAYERS = frozenset({"warehouse"})
+#: The subject of topics and of what belongs to the installation.
+INSTALLATION = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AssetFacts:
+    """One asset as Dagster knows it. Names of assets are keys as text, with ``/``."""
+
+    name: str
+    layer: str
+    materialized: bool
+    #: Whether a run can materialise it.
+    runnable: bool
+    #: Checks without a run since the last materialisation: those that run alone, and those of a materialising run.
+    checks_alone: tuple[str, ...] = ()
+    checks_inside: tuple[str, ...] = ()
+    #: Whether it exists, for a topic that only others write.
+    exists: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A processor, or the installation, with the assets and runs that belong to it."""
+
+    name: str
+    assets: tuple[AssetFacts, ...]
+    #: Whether it works, so that its state can be read; the installation does when its broker answers.
+    works: bool = True
+    #: Whether a run for it is queued or under way.
+    busy: bool = False
+    #: Runs that failed in a row, and seconds since the last one ended.
+    failed: int = 0
+    since_failure_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The memory for a run with Spark, MiB; ``available_mb`` is None when it is unknown or not needed."""
+
+    available_mb: int | None
+    needed_mb: int
+
+    @property
+    def allows(self) -> bool:
+        """Whether such a run may start."""
+        return self.available_mb is None or self.available_mb >= self.needed_mb
+
+    @property
+    def sentence(self) -> str:
+        """Why such a run does not start, and what to do."""
+        return (
+            f"A run with Spark needs {self.needed_mb:,} MiB of memory, {self.available_mb:,} MiB are available. Free "
+            "memory, or lower `HOLDFAST_SPARK__DRIVER_MEMORY_MB`; the sensor `kept_green` then runs it by itself."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One run: the assets that it materialises, and the checks that it runs, as (asset, check)."""
+
+    subject: str
+    assets: tuple[str, ...] = ()
+    checks: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_publishing(self) -> bool:
+        """Whether it publishes a table, which starts Spark."""
+        return any(each.split("/")[0] in SPARK_LAYERS for each in self.assets)
+
+
+@dataclass
+class Decision:
+    """What to do now."""
+
+    #: Assets that nobody materialises by a run, to be reported as present.
+    present: list[str] = field(default_factory=list)
+    #: Assets whose checks are part of a materialisation, to be judged and reported without a run.
+    judged: list[str] = field(default_factory=list)
+    runs: list[Wanted] = field(default_factory=list)
+    #: Asset -> why it is grey now, with the next action.
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+def decide(subjects: Sequence[Subject], memory: Memory) -> Decision:
+    """What makes these subjects green. One publishing run covers all processors, so that one JVM starts."""
+    decision = Decision()
+    publishing: list[Wanted] = []
+    for subject in subjects:
+        wanted = _of_subject(subject, memory, decision)
+        if wanted is not None and wanted.is_publishing:
+            publishing.append(wanted)
+        elif wanted is not None:
+            decision.runs.append(wanted)
+    if publishing:
+        names = "+".join(each.subject for each in publishing)
+        decision.runs.append(Wanted(names, tuple(asset for each in publishing for asset in each.assets)))
+    return decision
+
+
+def _of_subject(subject: Subject, memory: Memory, decision: Decision) -> Wanted | None:
+    """The run of one subject; fills the rest of the decision."""
+    for asset in subject.assets:
+        if not asset.materialized and not asset.runnable and asset.exists:
+            decision.present.append(asset.name)
+        elif asset.materialized and asset.checks_inside and asset.layer in ("changelogs", "processors"):
+            decision.judged.append(asset.name)
+    assets = [each for each in subject.assets if each.runnable and each.layer in ("state", *SPARK_LAYERS)]
+    missing = [each for each in assets if not each.materialized]
+    if not memory.allows:
+        withheld = [each for each in missing if each.layer in SPARK_LAYERS]
+        decision.reasons |= {each.name: memory.sentence for each in withheld}
+        missing = [each for each in missing if each.layer not in SPARK_LAYERS]
+    # a snapshot is made of the newest checkpoint, which materialising the state takes
+    if any(each.layer in SPARK_LAYERS for each in missing):
+        missing = [each for each in assets if each.layer == "state" or each in missing]
+    checks = tuple((each.name, check) for each in subject.assets for check in each.checks_alone)
+    if not missing and not checks:
+        return None
+    waiting = _waiting(subject)
+    if waiting:
+        named = [each.name for each in missing] or [name for name, _ in checks]
+        decision.reasons |= dict.fromkeys(named, waiting)
+        return None
+    if missing:  # a run that materialises an asset runs its checks, too
+        return Wanted(subject.name, tuple(each.name for each in missing))
+    return Wanted(subject.name, checks=checks)
+
+
+def _waiting(subject: Subject) -> str:
+    """Why no run starts for a subject now; empty when one may."""
+    if not subject.works:
+        return f"Nothing; it is done as soon as processor {subject.name} works." if subject.name else ""
+    if subject.busy:
+        return "Nothing; a run for it is under way."
+    if subject.failed >= TRIES:
+        what = f"processor {subject.name}" if subject.name else "the installation"
+        return (
+            f"Read the log of the last run for {what} with the tag `holdfast/green` in Dagster: {subject.failed} runs "
+            "failed in a row. Remove the cause, then materialise the asset there."
+        )
+    if subject.failed and subject.since_failure_s < RETRY_AFTER_S * 2 ** (subject.failed - 1):
+        return "Nothing; its last run failed and is repeated soon."
+    return ""
+
+
+def spark_memory(settings: Settings) -> Memory:
+    """The memory for a run with Spark now; none is needed where Spark runs in another process."""
+    needed = settings.spark.driver_memory_mb + BESIDE_HEAP_MB
+    return Memory(None if settings.spark.over_connect else available_mb(), needed)

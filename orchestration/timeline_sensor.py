@@ -1,0 +1,135 @@
+"""The sensor ``timeline``: reports what commands, recovery and jobs did to the timelines of Dagster's assets.
+
+    registry: applies, incidents, actions ──► events that are not reported yet ──► Dagster's log, without a run
+
+Invariants:
+    - Nobody else reports to Dagster: a command works the same where no Dagster runs. What it did is reported later.
+    - Nothing is lost: the cursor counts what is reported, and the registry keeps the records.
+    - Nothing is doubled: the name of an event is stored before it is reported. A tick that finds such a name, because
+      the former one was killed, looks in Dagster's log whether the event is there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import dagster as dg
+import msgspec
+
+from holdfast.assets.timeline import as_dagster, is_stored
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.errors import HoldfastError
+from holdfast.orchestration.resources import LifecycleResource
+from holdfast.processors.lifecycle.recovery import timeline
+from holdfast.processors.lifecycle.recovery.timeline import Entry, Event, Record, Series
+from holdfast.processors.registration import ProcessorDefinition
+
+REPORT_EVERY_S = 10
+#: Records of each table that one tick reads.
+RECORDS_MAX = 200
+#: Events that one tick reports; the next tick reports the next ones. Dagster stores some 20 in a second.
+EVENTS_PER_TICK = 40
+#: An action is read this long after it ended, seconds: the transaction of one with a smaller number may end later.
+ACTION_SETTLES_S = 5.0
+#: Name of the cursor in Dagster's storage.
+STORED = "holdfast/timeline"
+
+
+class Cursor(msgspec.Struct):
+    """What is reported of each table, and the event that is being reported."""
+
+    applies: Series
+    incidents: Series
+    actions: Series
+    reporting: str = ""
+
+
+def timeline_sensor(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinition:
+    """The sensor over these processors; records of others have no asset and are not reported."""
+    stores = {each.name: tuple(store.name for store in each.topology.stores) for each in definitions}
+    logged = {each.name: tuple(log.store for log in each.topology.changelogs) for each in definitions}
+
+    def events(entries: Sequence[Entry]) -> tuple[Event, ...]:
+        return tuple(
+            event
+            for entry in entries
+            if not entry.processor or entry.processor in stores
+            for event in timeline.events_of(entry, stores.get(entry.processor, ()), logged.get(entry.processor, ()))
+        )
+
+    @dg.sensor(
+        name="timeline",
+        minimum_interval_seconds=REPORT_EVERY_S,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+        description="Reports applies, incidents and rehearsals as events of their assets: who, plan, seconds, outcome. "
+        "A deploy from the command line materialises its assets.",
+    )
+    def report_timeline(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> dg.SensorResult:
+        cursor = _stored(context.instance)
+        try:
+            records = _records(lifecycle.registry, cursor, lifecycle.world.clock().timestamp(), events)
+        except HoldfastError as failed:
+            return dg.SensorResult(skip_reason=f"The registry cannot be read: {failed}")
+        told = left = 0
+        for name, found in records.items():
+            waiting = timeline.unreported(getattr(cursor, name), found)
+            for number, event in waiting[: EVENTS_PER_TICK - told]:
+                told += _report(context.instance, cursor, name, number, event)
+            left += max(0, len(waiting) - EVENTS_PER_TICK)
+            setattr(cursor, name, timeline.settled(getattr(cursor, name), found))
+        _store(context.instance, cursor)
+        return dg.SensorResult(skip_reason=f"{told} events reported, {left} waiting.")
+
+    return report_timeline
+
+
+def _report(instance: dg.DagsterInstance, cursor: Cursor, name: str, number: int, event: Event) -> int:
+    """Report one event unless Dagster has it; returns how many were reported."""
+    is_there = cursor.reporting == event.identity and is_stored(instance, event)
+    if not is_there:
+        cursor.reporting = event.identity
+        _store(instance, cursor)
+        instance.report_runless_asset_event(as_dagster(event))
+    cursor.reporting = ""
+    setattr(cursor, name, timeline.reported(getattr(cursor, name), number, event.identity))
+    _store(instance, cursor)
+    return int(not is_there)
+
+
+def _records(
+    registry: Registry, cursor: Cursor, now: float, events: Callable[[Sequence[Entry]], tuple[Event, ...]]
+) -> Mapping[str, list[Record]]:
+    """The records of each table that are not settled; an incident that was retried is read again."""
+    applies = {each.id: each for each in registry.journal.applies_after(cursor.applies.low, RECORDS_MAX)}
+    for number in cursor.applies.above.keys() - applies.keys():
+        if (open_one := registry.journal.apply_of(number)) is not None:
+            applies[number] = open_one
+    incidents = {each.id: each for each in registry.incidents_after(cursor.incidents.low, RECORDS_MAX)}
+    incidents |= {each.id: each for each in registry.open_incidents()}
+    for number in cursor.incidents.above.keys() - incidents.keys():
+        if (again := registry.incident(number)) is not None:
+            incidents[number] = again
+    actions = registry.actions_after(cursor.actions.low, RECORDS_MAX)
+    young = (n for n, each in enumerate(actions) if now - each.finished_at.timestamp() < ACTION_SETTLES_S)
+    actions = actions[: next(young, len(actions))]
+    return {
+        "applies": [
+            Record(each.id, each.finished_at is None, events(timeline.of_apply(each)))
+            for _, each in sorted(applies.items())
+        ],
+        "incidents": [
+            Record(each.id, each.is_open, events(timeline.of_incident(each))) for _, each in sorted(incidents.items())
+        ],
+        "actions": [Record(each.id, False, events(timeline.of_action(each))) for each in actions],
+    }
+
+
+def _stored(instance: dg.DagsterInstance) -> Cursor:
+    """The cursor of the last tick, also of one that was killed; new in a new Dagster."""
+    text = instance.daemon_cursor_storage.get_cursor_values({STORED}).get(STORED)
+    try:
+        return msgspec.json.decode(text or "", type=Cursor)
+    except msgspec.MsgspecError:
+        return Cursor(Series(), Series(), Series())
+
+
+def _store(instance: dg.DagsterInstance, cursor: Cursor) -> None:
+    instance.daemon_cursor_storage.set_cursor_values({STORED: msgspec.json.encode(cursor).decode()})

@@ -1,0 +1,61 @@
+"""Whether a processor is green now, in the words of its check ``working``; for the check on demand and the commands.
+
+Invariants:
+    - ``answer`` has every word about a processor. This module only selects the judgement that applies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.infra.database.records import ApplyRecord, Incident
+from holdfast.infra.holders import is_gone
+from holdfast.processors.lifecycle.plans.apply import Holder, is_free
+from holdfast.processors.lifecycle.ports import World
+from holdfast.processors.lifecycle.recovery.answer import (
+    STARTING,
+    Answer,
+    judge_applying,
+    judge_interrupted,
+    judge_working,
+)
+from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.incidents import Observation, observe
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One processor now: its instances by slot, the answer about it, and its newest incident."""
+
+    observations: Mapping[str, Observation]
+    answer: Answer
+    incident: Incident | None
+
+
+def standing(processor: str, world: World, limits: Limits, *, patience_s: float = 0.0) -> Standing:
+    """The standing of a processor; one that was never deployed is not meant to run.
+
+    Raises:
+        HoldfastError: The supervisor or the registry does not answer.
+    """
+    seen = observe(processor, world, limits, patience_s=patience_s)
+    found = {slot: each.diagnosis for slot, each in seen.items()}
+    incident = incident_of(processor, world)
+    begun = next(iter(world.registry.journal.applies(1, processor=processor, open_only=True)), None)
+    if begun is not None and is_broken_off(begun):
+        return Standing(seen, judge_interrupted(begun, found), incident)
+    answer = judge_working(found, incident, world.clock()) or STARTING
+    if begun is not None and not answer.passed and not (incident is not None and incident.is_open):
+        answer = judge_applying(begun)
+    return Standing(seen, answer, incident)
+
+
+def incident_of(processor: str, world: World) -> Incident | None:
+    """The processor's open incident, otherwise its newest; None if it never had one."""
+    return next(iter(world.registry.incidents(1, processor=processor)), None)
+
+
+def is_broken_off(record: ApplyRecord) -> bool:
+    """Whether no live process carries out an open apply."""
+    return is_free(record, Holder("", is_gone))

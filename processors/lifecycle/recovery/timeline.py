@@ -1,0 +1,234 @@
+"""What happened to a processor, from the registry's records: one entry for each apply, incident and action.
+
+    applies, incidents, actions ──entries (pure)──► Entry ──► Dagster's timeline, `holdfast history`
+
+Invariants:
+    - An entry derives from a record that is kept elsewhere; it can be made again, with the same identity.
+    - An entry is made when its record says something final: an apply ended, an incident was opened or closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from holdfast.infra.database.records import Action, ApplyRecord, Incident
+from holdfast.processors.lifecycle.plans import plan as plans
+from holdfast.processors.lifecycle.plans.plan import PlanUnreadable
+from holdfast.processors.lifecycle.plans.requests import Backfill, Clear, Deploy, OfInstallation, Provision, Restore
+from holdfast.processors.lifecycle.recovery.faults import TITLES, kind_of
+
+EntryKind = Literal["apply", "incident", "action", "run"]
+Layer = Literal["processor", "state", "changelog", "installation"]
+#: Actions that no apply records. The others are stages of an apply, which has an entry of its own.
+_OWN_ACTIONS = frozenset({"adopt", "rehearse"})
+#: Begin and end of the name of a Dagster run, in the name of who acts (``assets.launched_by``).
+_RUN = "dagster run "
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One event on the timeline of a processor."""
+
+    #: The same for every reading of the same event.
+    identity: str
+    processor: str
+    kind: EntryKind
+    #: What happened, as a sentence.
+    text: str
+    at: datetime
+    outcome: str
+    who: str = ""
+    #: The plan's hash; empty without a plan.
+    plan: str = ""
+    seconds: float | None = None
+    #: The stores whose state it changed; empty for all or none.
+    stores: tuple[str, ...] = ()
+    #: Whether the processor's topics, and whether its version, are as defined since then.
+    provisions: bool = False
+    deploys: bool = False
+    #: Further lines, such as the stages with their results.
+    details: tuple[str, ...] = ()
+
+    @property
+    def run(self) -> str:
+        """The Dagster run that did it; empty for every other program."""
+        return self.who.rpartition(_RUN)[2] if _RUN in self.who else ""
+
+
+class Series(msgspec.Struct):
+    """How far the records of one table are reported: all up to ``low``, without those that ``above`` names."""
+
+    low: int = 0
+    #: Number of a record that may change, or is after ``low`` -> identities of its events that are reported.
+    above: dict[int, list[str]] = {}
+
+
+def of_apply(record: ApplyRecord) -> list[Entry]:
+    """The entry of an apply that ended; none while it is open."""
+    if record.finished_at is None or record.outcome is None:
+        return []
+    try:
+        request = plans.decode(record.plan).request
+    except PlanUnreadable:  # an older version recorded it
+        request = None
+    stores: tuple[str, ...] = ()
+    if isinstance(request, Clear | Restore):
+        stores = request.stores
+    elif isinstance(request, Backfill):
+        stores = (request.store,)
+    done = record.outcome == "done"
+    why = f" {record.reason}" if record.reason else ""
+    return [
+        Entry(
+            identity=f"apply-{record.id}",
+            processor="" if isinstance(request, OfInstallation) else record.processor,
+            kind="apply",
+            text=f"{record.verb} (apply {record.id}) by {record.who}: {record.outcome}.{why}",
+            at=record.finished_at,
+            outcome=record.outcome,
+            who=record.who,
+            plan=record.plan_hash,
+            seconds=(record.finished_at - record.started_at).total_seconds(),
+            stores=stores,
+            provisions=done and isinstance(request, Provision | Deploy),
+            deploys=done and isinstance(request, Deploy),
+            details=tuple(f"{note.stage}: {note.text} ({note.seconds:.1f} s)" for note in record.done),
+        )
+    ]
+
+
+def of_incident(incident: Incident) -> list[Entry]:
+    """The opening of an incident, and its end. A retried incident opens and ends again, with entries of its own."""
+    title = TITLES[kind_of(incident.kind)]
+    seen = " ".join(str(each) for each in incident.detail.values())
+    opened = incident.retried_at or incident.opened_at
+    again = "opened again" if incident.retried_at else "opened"
+    found = [
+        Entry(
+            identity=f"incident-{incident.id}-opened-{opened:%Y%m%dT%H%M%S}",
+            processor=incident.processor,
+            kind="incident",
+            text=f"Incident {incident.id} {again}: {title}. {seen}",
+            at=opened,
+            outcome="opened",
+        )
+    ]
+    if incident.closed_at is not None:
+        action = f" What to do: {incident.action}" if incident.action and incident.outcome == "failed" else ""
+        found.append(
+            Entry(
+                identity=f"incident-{incident.id}-{incident.outcome}-{incident.closed_at:%Y%m%dT%H%M%S}",
+                processor=incident.processor,
+                kind="incident",
+                text=f"Incident {incident.id} {incident.outcome}: {title}. {incident.reason}{action}",
+                at=incident.closed_at,
+                outcome=str(incident.outcome),
+                who="" if incident.claimed_by is None else f"{_RUN}{incident.claimed_by}",
+                seconds=(incident.closed_at - opened).total_seconds(),
+                details=tuple(f"{note.step}: {note.text}" for note in incident.timeline if note.at >= opened),
+            )
+        )
+    return found
+
+
+def of_action(action: Action) -> list[Entry]:
+    """The entry of an action that no apply records: an adoption, a rehearsal."""
+    if action.verb not in _OWN_ACTIONS:
+        return []
+    return [
+        Entry(
+            identity=f"action-{action.id}",
+            processor=action.subject,
+            kind="action",
+            text=f"{action.verb} by {action.who}: {action.plan}",
+            at=action.finished_at,
+            outcome=action.outcome,
+            who=action.who,
+            seconds=(action.finished_at - action.started_at).total_seconds(),
+        )
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """An entry on the timeline of one asset; ``identity`` is unique over all events."""
+
+    identity: str
+    entry: Entry
+    layer: Layer
+    #: The store of a changelog or state; empty for the processor and for the installation.
+    store: str = ""
+
+    @property
+    def materializes(self) -> bool:
+        """Whether the asset is as defined since the entry, as after a run that materialised it.
+
+        A Dagster run that did it has materialised its assets itself.
+        """
+        made = {"processor": self.entry.deploys, "changelog": self.entry.provisions}
+        return made.get(self.layer, False) and not self.entry.run
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of the registry, as far as a timeline needs it."""
+
+    number: int
+    #: Whether a later reading may have other events.
+    may_change: bool
+    events: tuple[Event, ...]
+
+
+def events_of(entry: Entry, stores: Sequence[str], logged: Sequence[str]) -> list[Event]:
+    """The entry on each asset that it is about.
+
+    ``stores`` are the stores of the processor, ``logged`` those with a changelog. A verb on all stores is shown on the
+    processor alone.
+    """
+    if not entry.processor:
+        return [Event(f"{entry.identity} installation", entry, "installation")]
+    found = [Event(f"{entry.identity} processor", entry, "processor")]
+    found += [Event(f"{entry.identity} state {each}", entry, "state", each) for each in entry.stores if each in stores]
+    if entry.provisions:
+        found += [Event(f"{entry.identity} changelog {each}", entry, "changelog", each) for each in logged]
+    return found
+
+
+def unreported(series: Series, records: Sequence[Record]) -> list[tuple[int, Event]]:
+    """The events that are not reported yet, with the number of their record, in the order of their times."""
+    found = [
+        (record.number, event)
+        for record in records
+        for event in record.events
+        if event.identity not in series.above.get(record.number, ())
+    ]
+    return sorted(found, key=lambda each: (each[1].entry.at, each[0]))
+
+
+def reported(series: Series, number: int, identity: str) -> Series:
+    """The series after one more event was reported."""
+    return Series(series.low, {**series.above, number: [*series.above.get(number, ()), identity]})
+
+
+def settled(series: Series, records: Sequence[Record]) -> Series:
+    """The series after the records were reported, as far as they could be.
+
+    ``low`` passes a record that may change; its identities stay in ``above``, by which it is read again.
+    """
+    above, low, is_next = dict(series.above), series.low, True
+    done = set()
+    for record in sorted(records, key=lambda each: each.number):
+        told = above.get(record.number, [])
+        is_reported = all(each.identity in told for each in record.events)
+        if record.may_change:
+            above[record.number] = told
+        elif is_reported:
+            done.add(record.number)
+        is_next = is_next and (is_reported or record.number <= low)
+        low = max(low, record.number) if is_next else low
+    return Series(low, {number: told for number, told in above.items() if number > low or number not in done})

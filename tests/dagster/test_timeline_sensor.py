@@ -1,0 +1,188 @@
+"""The timeline both ways: what commands did is on the assets' pages, and Dagster's runs are in the history.
+
+The registry and the Dagster instance are real; the records are those that applies and recovery write.
+"""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from holdfast.assets import keys
+from holdfast.assets.timeline import EVENT_TAG
+from holdfast.infra.database.registry import Registry
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.orchestration import local, timeline_sensor
+from holdfast.orchestration.commands.history import entries
+from holdfast.orchestration.definitions import build_definitions
+from holdfast.orchestration.world import open_registry
+from holdfast.processors.lifecycle.plans import plan as plans
+from holdfast.processors.lifecycle.plans.plan import Plan, Ready
+from holdfast.processors.lifecycle.plans.requests import Deploy, Request, Stop
+
+Tick = Callable[[], str]
+PROCESSOR, CHANGELOG = keys.processor_key("fleet"), keys.changelog_key("fleet", "aircraft")
+
+
+class Killed(BaseException):
+    """The tick ends here, as if its process were killed."""
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    return load_settings()
+
+
+@pytest.fixture
+def registry(settings: Settings) -> Iterator[Registry]:
+    opened = open_registry(settings)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as ephemeral:
+        yield ephemeral
+
+
+@pytest.fixture
+def tick(settings: Settings, instance: dg.DagsterInstance) -> Tick:
+    definitions = build_definitions(settings)
+    sensor = definitions.resolve_sensor_def("timeline")
+
+    def evaluate() -> str:
+        with dg.build_sensor_context(
+            instance=instance, resources=definitions.resources, definitions=definitions
+        ) as context:
+            return sensor.evaluate_tick(context).skip_message or ""
+
+    return evaluate
+
+
+def apply(registry: Registry, request: Request, who: str, *, ends: bool = True) -> int:
+    """The records of an apply, as it writes them; returns its number."""
+    now = datetime.now(UTC)
+    plan = Plan(request=request, verdict=Ready("It can be done."))
+    record, _ = registry.journal.begin_apply(
+        processor=request.processor,
+        verb=plan.verb,
+        plan_hash=plan.hash,
+        plan=plans.encode(plan),
+        who=who,
+        holder="test",
+        now=now,
+    )
+    if ends:
+        assert registry.journal.end_apply(record.id, record.token, "done", now + timedelta(seconds=2))
+    return record.id
+
+
+def observed(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[dg.AssetObservation]:
+    found = [each.event_log_entry.asset_observation for each in instance.fetch_observations(key, limit=50).records]
+    return [each for each in reversed(found) if each is not None]
+
+
+def materialized(instance: dg.DagsterInstance, key: dg.AssetKey) -> list[dg.AssetMaterialization]:
+    found = [each.asset_materialization for each in instance.fetch_materializations(key, limit=50).records]
+    return [each for each in reversed(found) if each is not None]
+
+
+def test_what_commands_and_recovery_did_is_on_the_assets_once(
+    registry: Registry, instance: dg.DagsterInstance, tick: Tick
+) -> None:
+    number = apply(registry, Deploy("fleet"), "ann (pid 7)")
+    apply(registry, Stop("fleet"), "bob (pid 8)", ends=False)
+    incident, _ = registry.open_incident("routes", "dead", {"0": "Its process is gone."}, datetime.now(UTC))
+    assert tick() == "3 events reported, 0 waiting."
+    (deployed,) = materialized(instance, PROCESSOR)
+    assert deployed.metadata["who"].value == "ann (pid 7)"
+    assert deployed.metadata["seconds"].value == 2.0
+    assert deployed.metadata["outcome"].value == "done"
+    assert deployed.metadata["plan"].value == registry.journal.applies(2)[1].plan_hash
+    assert deployed.tags[EVENT_TAG] == f"apply-{number}_processor"
+    assert len(materialized(instance, CHANGELOG)) == 1
+    assert tick() == "0 events reported, 0 waiting."
+
+    (stop,) = registry.journal.applies(1)
+    assert registry.journal.end_apply(stop.id, stop.token, "failed", datetime.now(UTC), reason="It did not end.")
+    registry.close_incident(incident.id, "resolved", datetime.now(UTC), reason="It works again.")
+    assert tick() == "2 events reported, 0 waiting."
+    (stopped,) = observed(instance, PROCESSOR)
+    assert stopped.description == f"stop (apply {stop.id}) by bob (pid 8): failed. It did not end."
+    assert [each.metadata["outcome"].value for each in observed(instance, keys.processor_key("routes"))] == [
+        "opened",
+        "resolved",
+    ]
+    assert tick() == "0 events reported, 0 waiting."
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_tick_that_is_killed_loses_and_doubles_nothing(
+    registry: Registry, instance: dg.DagsterInstance, tick: Tick, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    for number in range(3):
+        apply(registry, Stop("fleet"), f"ann (pid {number})")
+    report, told = type(instance).report_runless_asset_event, []
+
+    def killed(self: dg.DagsterInstance, event: dg.AssetObservation) -> None:
+        told.append(event)
+        if moment == "after" or len(told) != 2:
+            report(self, event)
+        if len(told) == 2:
+            raise Killed
+
+    monkeypatch.setattr(type(instance), "report_runless_asset_event", killed)
+    with pytest.raises(Killed):
+        tick()
+    tick()
+    assert [each.metadata["who"].value for each in observed(instance, PROCESSOR)] == [
+        f"ann (pid {number})" for number in range(3)
+    ]
+
+
+def test_more_than_a_tick_reports_and_reads_comes_with_the_next_ticks(
+    registry: Registry, instance: dg.DagsterInstance, tick: Tick, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timeline_sensor, "EVENTS_PER_TICK", 2)
+    monkeypatch.setattr(timeline_sensor, "RECORDS_MAX", 3)
+    for number in range(7):
+        apply(registry, Stop("fleet"), f"ann (pid {number})")
+    assert tick() == "2 events reported, 1 waiting."
+    while tick() != "0 events reported, 0 waiting.":
+        pass
+    assert [each.metadata["who"].value for each in observed(instance, PROCESSOR)] == [
+        f"ann (pid {number})" for number in range(7)
+    ]
+
+
+def test_history_has_applies_incidents_and_runs_in_the_order_of_time(settings: Settings, registry: Registry) -> None:
+    @dg.op
+    def nothing() -> None:
+        """Succeed."""
+
+    @dg.job
+    def stop_processor() -> None:
+        nothing()
+
+    apply(registry, Stop("fleet"), "ann (pid 7)")
+    apply(registry, Stop("routes"), "ann (pid 7)")
+    home = local.prepare(settings)
+    with dg.DagsterInstance.from_config(str(home)) as stored:
+        for name in ("fleet", "routes"):
+            stop_processor.execute_in_process(instance=stored, tags={"processor": name, "user": "ann"})
+    registry.open_incident("fleet", "dead", {"0": "Its process is gone."}, datetime.now(UTC))
+    found = entries(settings, "fleet", 10)
+    assert sorted((each.kind, each.outcome) for each in found) == [
+        ("apply", "done"),
+        ("incident", "opened"),
+        ("run", "success"),
+    ]
+    assert [each.at for each in found] == sorted((each.at for each in found), reverse=True)
+    (run,) = [each for each in found if each.kind == "run"]
+    assert run.who.startswith("ann, dagster run ")
+    assert run.run
+    assert [each.kind for each in entries(settings, "fleet", 1)] == [found[0].kind]
