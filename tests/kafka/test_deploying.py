@@ -26,6 +26,7 @@ from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Deploy
 from holdfast.processors.registration import ProcessorUnknown
 from tests.kafka.conftest import Stream, wait_for
+from tests.operating import Killed
 from tests.tiers import variants
 
 HEAD = """
@@ -324,10 +325,6 @@ def test_a_renamed_store_keeps_its_state(project: Project) -> None:
     project.deploy()
     project.stream.feed_numbers(20, keys=2)
     project.counted({b"k0": 20, b"k1": 20})
-
-
-class Killed(BaseException):
-    """A process that ends in the middle."""
 
 
 @pytest.mark.thorough
