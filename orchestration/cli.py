@@ -43,6 +43,11 @@ _LAZIES = (
         "Stop every slot after a commit, and start the deployed release again.",
     ),
     Lazy(
+        "scale",
+        f"{_COMMANDS}.daily:make_scale",
+        "Run the deployed version in another number of workers; their state is fetched before partitions move.",
+    ),
+    Lazy(
         "stop",
         f"{_COMMANDS}.daily:make_stop",
         "Stop every slot after a commit; recovery does not restart the processor until the next deploy.",

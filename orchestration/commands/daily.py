@@ -1,4 +1,4 @@
-"""``holdfast deploy | rollback | restart | stop NAME`` show their plan, ask, and apply it.
+"""``holdfast deploy | rollback | restart | scale | stop NAME`` show their plan, ask, and apply it.
 
 Planning, the hash that is confirmed, and the stages are those of ``holdfast apply``; only the question is here.
 
@@ -42,6 +42,11 @@ def make_rollback() -> Callable[..., None]:
 def make_restart() -> Callable[..., None]:
     """The command ``holdfast restart``."""
     return joined_command(requests.restart, carry_out_asked)
+
+
+def make_scale() -> Callable[..., None]:
+    """The command ``holdfast scale``."""
+    return joined_command(requests.scale, carry_out_asked)
 
 
 def make_stop() -> Callable[..., None]:
