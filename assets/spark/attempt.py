@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.assets.spark import changelog, current, history, sides, versions
 from holdfast.assets.spark.changelog import ChangelogSource, PartitionRange
 from holdfast.assets.spark.checkpoint_source import checkpoint_rows
+from holdfast.assets.spark.fingerprint import Prints
 from holdfast.assets.spark.history import Counted
 from holdfast.processors.engine.schema.types import StoreSchema
 from holdfast.processors.engine.state.fingerprint import Fingerprint
@@ -42,6 +43,9 @@ class Work:
     #: Store partition -> the fingerprint of the typed columns, computed from all rows that were to be written; None
     #: where only changes were written.
     typed: Mapping[int, Fingerprint] | None = None
+    #: The fingerprints that the merge of the changes must give; None unless they were computed as the changes were
+    #: parsed.
+    merged: Prints | None = None
     #: Reports the step that starts.
     doing: Callable[[str], None] = lambda step: None
 
@@ -76,6 +80,10 @@ class Work:
             tests = history.between(self.plan.generation, self.counted_ranges())
             self.counted = history.counted(self.changes().where(tests))
         return self.counted
+
+    def quick_to_join(self, changed: DataFrame) -> DataFrame:
+        """The changes, with the hint to join them in memory if they fit there."""
+        return current.joined_in_memory(changed) if self.are_few() else changed
 
     def are_few(self) -> bool:
         """Whether the changes fit in memory."""

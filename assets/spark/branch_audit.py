@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.assets.spark import current, history, versions
+from holdfast.assets.spark import history, versions
 from holdfast.assets.spark.attempt import Work
 from holdfast.assets.spark.fingerprint import Prints, differing_partitions, prints_after, prints_of, typed_hash
 from holdfast.assets.spark.tables import COLUMNS
@@ -63,26 +63,21 @@ def _require_equal(
 
 def _expected(work: Work) -> Prints:
     """The fingerprints that the branch must have."""
-    plan, typed = work.plan, typed_hash(work.schema)
-    pairs = work.stored
+    plan, pairs = work.plan, work.stored
     if not plan.incremental:
         if pairs is None:
             whole = history.live(history.fold(work.changes())) if work.history_tells_all() else work.full()
             pairs = prints_of(whole).pairs
         return Prints(pairs, work.typed or {})
     assert plan.base is not None
-    known = Prints(plan.base.fingerprints, plan.base.typed_fingerprints)
-    adds_typed = typed is not None and work.typed is None and bool(known.typed)
-    found = known
-    if pairs is None or adds_typed:
-        changed = work.changed()
-        if adds_typed:
-            changed = current.typed_rows(changed, work.schema, keep=("op",))
-        if work.are_few():
-            changed = current.joined_in_memory(changed)
-        before = versions.at_version(work.spark, plan.table, versions.MAIN)
-        found = prints_after(known, before, changed, history.LIVE, typed if adds_typed else None)
-    return Prints(found.pairs if pairs is None else pairs, found.typed if adds_typed else _typed(work))
+    found = work.merged
+    if found is None:
+        found = Prints(plan.base.fingerprints)
+        if pairs is None:
+            before = versions.at_version(work.spark, plan.table, versions.MAIN)
+            found = prints_after(found, before, work.quick_to_join(work.changed()), history.LIVE)
+    typed = found.typed if work.merged is not None else _typed(work)
+    return Prints(found.pairs if pairs is None else pairs, typed)
 
 
 def _typed(work: Work) -> Mapping[int, Fingerprint]:

@@ -6,7 +6,7 @@ Typed columns have fingerprints of their own, which only Spark computes: of the 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 BUCKET = "cast(xxhash64(key) & 255L AS int)"
 #: SQL: the hash of one pair.
 _HASH = "xxhash64(key, value)"
+#: SQL: whether a row of ``type_rows`` could not be read.
+_UNREADABLE = "why IS NOT NULL"
 _MASK = (1 << 64) - 1
 
 
@@ -86,10 +88,9 @@ def typed_prints(rows: DataFrame, typed: str) -> tuple[dict[int, Fingerprint], d
 
     One scan computes both; partitions without an unreadable value are absent from the second.
     """
-    sums = (*_sums("typed"), F.expr("count_if(why IS NOT NULL)").alias("strange"))
+    sums = (*_sums("typed"), F.expr(f"count_if({_UNREADABLE})").alias("strange"))
     found = _hashed(rows, f"{typed} AS typed", "why").groupBy("store_partition").agg(*sums).collect()
-    strange = {row["store_partition"]: row["strange"] for row in found if row["strange"]}
-    return {row["store_partition"]: _fingerprint(row, "typed") for row in found}, strange
+    return {row["store_partition"]: _fingerprint(row, "typed") for row in found}, _strange(found)
 
 
 def prints_after(known: Prints, before: DataFrame, changed: DataFrame, live: str, typed: str | None = None) -> Prints:
@@ -98,9 +99,27 @@ def prints_after(known: Prints, before: DataFrame, changed: DataFrame, live: str
     Where ``typed`` is given (the result of ``typed_hash``), both frames have the typed columns; the other arguments
     are those of ``replacing_sums``.
     """
+    return _after(known, replacing_sums(changed, live, before, typed).collect(), typed)
+
+
+def typed_prints_after(
+    known: Prints, before: DataFrame, changed: DataFrame, live: str, typed: str
+) -> tuple[Prints, dict[int, int]]:
+    """The result of ``prints_after``, and the number of unreadable values as in ``typed_prints``, by one scan.
+
+    ``changed`` has the column ``why`` of ``type_rows``.
+    """
     rows = replacing_sums(changed, live, before, typed).collect()
+    return _after(known, rows, typed), _strange(rows)
+
+
+def _after(known: Prints, rows: Sequence[Any], typed: str | None) -> Prints:
     old, new = _prints(rows, "old", typed and "typed_old"), _prints(rows, "new", typed and "typed_new")
     return Prints(_replaced(known.pairs, old.pairs, new.pairs), _replaced(known.typed, old.typed, new.typed))
+
+
+def _strange(rows: Sequence[Any]) -> dict[int, int]:
+    return {row["store_partition"]: row["strange"] for row in rows if row["strange"]}
 
 
 def _replaced(
@@ -122,14 +141,17 @@ def replacing_sums(changed: DataFrame, live: str, before: DataFrame, typed: str 
         live: SQL: whether such a row has a value.
         before: The rows before the changes, each key once: store_partition, key, value.
         typed: SQL: the hash of a row's typed columns; both frames have these columns then.
+
+    Where ``changed`` has the column ``why``, ``strange`` is the number of its unreadable values.
     """
     named = {"": _HASH} if typed is None else {"": _HASH, "typed_": typed}
-    new = changed.selectExpr(
-        "store_partition", "key", *(f"if({live}, {each}, NULL) AS {name}new" for name, each in named.items())
-    )
+    hashes = [f"if({live}, {each}, NULL) AS {name}new" for name, each in named.items()]
+    judged = [f"{_UNREADABLE} AS unreadable"] if "why" in changed.columns else []
+    new = changed.selectExpr("store_partition", "key", *hashes, *judged)
     old = before.selectExpr("store_partition", "key", *(f"{each} AS {name}old" for name, each in named.items()))
     both = new.join(old, ["store_partition", "key"], "left").groupBy("store_partition")
-    return both.agg(*(each for name in named for side in ("old", "new") for each in _sums(f"{name}{side}")))
+    strange = [F.expr("count_if(unreadable)").alias("strange")] if judged else []
+    return both.agg(*(each for name in named for side in ("old", "new") for each in _sums(f"{name}{side}")), *strange)
 
 
 def _prints(rows: Any, pairs: str, typed: str | None) -> Prints:

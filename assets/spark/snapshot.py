@@ -28,7 +28,7 @@ from holdfast.assets.spark import changelog, current, history, shapes, sides, ve
 from holdfast.assets.spark.attempt import Work
 from holdfast.assets.spark.branch_audit import audit_branch
 from holdfast.assets.spark.changelog import ChangelogSource
-from holdfast.assets.spark.fingerprint import Prints, typed_hash, typed_prints
+from holdfast.assets.spark.fingerprint import Prints, typed_hash, typed_prints, typed_prints_after
 from holdfast.assets.spark.quarantine import write_quarantine
 from holdfast.assets.spark.records import record_snapshot
 from holdfast.assets.spark.tables import create_history, create_table
@@ -264,13 +264,18 @@ def _is_base(newest: versions.Version | None, plan: SnapshotPlan) -> bool:
 def put_aside(work: Work, rows: DataFrame, *, whole: bool) -> None:
     """Write the values that do not fit the columns to the quarantine; ``whole``: the rows are all of the table."""
     plan = work.plan
-    work.typed, work.quarantined = None, {}
+    work.typed, work.merged, work.quarantined = None, None, {}
     if work.schema is None:
         return
-    quarantine, typed = quarantine_name(plan.processor, plan.store), type_rows(current.current_rows(rows), work.schema)
-    counted, hashed = None, typed_hash(work.schema)
+    quarantine, counted, hashed = quarantine_name(plan.processor, plan.store), None, typed_hash(work.schema)
+    typed = type_rows(current.current_rows(rows, keep=() if whole else ("op",)), work.schema)
+    # One scan counts the unreadable values and computes what the audit expects: to parse costs more than to hash.
     if whole and hashed is not None:
         work.typed, counted = typed_prints(typed, hashed)
+    elif hashed is not None and plan.base is not None and plan.base.typed_fingerprints:
+        known = Prints(plan.base.fingerprints, plan.base.typed_fingerprints)
+        before = versions.at_version(work.spark, plan.table, versions.MAIN)
+        work.merged, counted = typed_prints_after(known, before, work.quick_to_join(typed), history.LIVE, hashed)
     work.quarantined = write_quarantine(work.spark, quarantine, typed, plan.snapshot_id, counted)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -13,9 +14,12 @@ from pydantic import BaseModel
 
 from holdfast.assets.spark import current, past
 from holdfast.assets.spark.branch_audit import SnapshotAuditFailed
+from holdfast.assets.spark.maintenance import maintain_store
 from holdfast.assets.spark.planning import planned_shape
 from holdfast.assets.spark.versions import Versions, branch_table
+from holdfast.infra.settings import MaintenanceSettings
 from holdfast.processors.engine.schema.models import schema_of
+from holdfast.processors.snapshots.names import quarantine_name, quoted
 from holdfast.processors.snapshots.plan import Wanted
 from tests.tiers import variants
 
@@ -116,3 +120,35 @@ def test_a_base_of_an_earlier_version_has_no_fingerprint_of_typed_columns(
     full = snapshot(changelog, Wanted.CHANGELOG)
     assert made.manifest.source == "incremental"
     assert made.manifest.typed_fingerprints == full.manifest.typed_fingerprints
+
+
+def test_unreadable_values_of_a_snapshot_that_was_never_published_leave_quarantine(
+    changelog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They stay as long as their branch may be of a live run."""
+    changelog.write(0, [(b"one", ONE), (b"odd", {"flights": "three"})])
+    published = snapshot(changelog).manifest.snapshot_id
+    changelog.write(0, [(b"odd", {"flights": "four"}), (b"strange", {"flights": []})])
+    with monkeypatch.context() as patched:
+        spoil(patched, changelog, "merge", "flights")
+        with pytest.raises(SnapshotAuditFailed):
+            snapshot(changelog)
+    failed = changelog.plan().snapshot_id
+    assert quarantined(changelog) == {published: 1, failed: 2}
+    assert maintained(changelog, after=timedelta(hours=1)) == 0
+    assert quarantined(changelog) == {published: 1, failed: 2}
+    assert maintained(changelog, after=timedelta(days=2)) == 2
+    assert quarantined(changelog) == {published: 1}
+
+
+def quarantined(changelog: Any) -> Counter[str]:
+    """Snapshot id -> its values in quarantine."""
+    rows = changelog.spark.table(quoted(quarantine_name(changelog.processor, "s"))).select("snapshot_id").collect()
+    return Counter(row["snapshot_id"] for row in rows)
+
+
+def maintained(changelog: Any, after: timedelta) -> int:
+    """The number of values that maintenance removed from quarantine at that time after now."""
+    keep, later = MaintenanceSettings(leftovers_hours=24), datetime.now(UTC) + after
+    done = maintain_store(changelog.spark, changelog.processor, "s", keep, later)
+    return next(each for each in done if each.table == quarantine_name(changelog.processor, "s")).quarantined_dropped

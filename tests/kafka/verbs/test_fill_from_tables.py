@@ -17,6 +17,7 @@ from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Deploy
 from holdfast.processors.lifecycle.plans.stages import LoadTable
 from holdfast.processors.lifecycle.rebuild.table_rows import TableUnfit
+from tests.colliding import colliding_texts
 from tests.operating import Operated, killing_at_stages
 from tests.warehouse_tables import write_table
 
@@ -139,6 +140,9 @@ def test_what_can_t_be_a_store_s_content_is_refused_and_changes_nothing(operated
     planes(operated, tailnum=["twice"] * KEYS)
     with pytest.raises(TableUnfit, match="two rows with tailnum 'twice'"):
         operated.do(fill(operated))
+    # keys are compared themselves: two with one hash are two keys
+    planes(operated, tailnum=[*colliding_texts(), *(f"key-{number}" for number in range(2, KEYS))])
+    assert f"{KEYS} entries differed or were missing and are set" in operated.do(fill(operated)).text
     planes(operated, tailnum=[None, *(f"key-{number}" for number in range(1, KEYS))])
     assert "1 rows without tailnum are left out" in operated.do(fill(operated)).text
     producer = Producer({"bootstrap.servers": operated.topics.bootstrap})

@@ -1,6 +1,12 @@
-"""Keys that were seen: all of them, by the key itself and not by a hash."""
+"""Keys that were seen: all of them, by the key itself and not by a hash, and none of them in memory."""
+
+import os
+from pathlib import Path
 
 from holdfast.processors.lifecycle.rebuild.seen_keys import SeenKeys
+from tests.colliding import colliding_texts
+
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 def test_each_key_is_new_once() -> None:
@@ -11,7 +17,31 @@ def test_each_key_is_new_once() -> None:
         assert len(seen) == len(keys)
 
 
+def test_two_keys_with_one_hash_are_two_keys() -> None:
+    with SeenKeys() as seen:
+        one, other = (each.encode() for each in colliding_texts())
+        assert seen.add(one)
+        assert seen.add(other)
+        assert not seen.add(other)
+        assert len(seen) == 2
+
+
 def test_sets_of_keys_know_nothing_of_each_other() -> None:
     with SeenKeys() as one, SeenKeys() as other:
         assert one.add(b"a")
         assert other.add(b"a")
+
+
+def test_a_key_takes_no_memory() -> None:
+    """The keys below would take 20 MB as they are, and 15 MB as a set of their hashes."""
+    with SeenKeys() as seen:
+        assert seen.add(b"first")
+        before = _resident()
+        for number in range(200_000):
+            seen.add(b"%0100d" % number)
+        assert _resident() - before < 8 << 20
+        assert len(seen) == 200_001
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
