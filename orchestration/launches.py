@@ -5,8 +5,8 @@ forgotten service, both look at a run, see it queued, and launch it. One that wa
 and notes a run that has ended as starting.
 
 Invariants:
-    - Of all launches of a run from one stay in the queue, one is the first. A run that Dagster puts into the queue again,
-      because its code server was away, is launched again.
+    - Of all launches of a run from one stay in the queue, one is the first. A run that Dagster puts into the queue
+      again, because its code server was away, is launched again.
     - Loading this module imports Dagster alone.
 """
 
@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import sqlalchemy as sa
-from dagster import DagsterEventType, DagsterInstance
+from dagster import DagsterEventType, DagsterInstance, RunsFilter
 from dagster._core.events import EVENT_TYPE_TO_PIPELINE_RUN_STATUS
 from dagster._core.storage.runs import InMemoryRunStorage, SqliteRunStorage
 from dagster._core.storage.runs.sql_run_storage import SqlRunStorage
@@ -38,10 +38,12 @@ def is_first(instance: DagsterInstance, run_id: str) -> bool:
     """Whether nobody launched this run since it was put into the queue; from then on, somebody has."""
     with _alone(instance, run_id):
         stays = len(instance.all_logs(run_id, of_type=DagsterEventType.RUN_ENQUEUED))
-        run, mine = instance.get_run_by_id(run_id), f"{run_id} {stays}"
-        if run is None or run.tags.get(LAUNCHED_TAG) == mine:
+        mine = {LAUNCHED_TAG: f"{run_id} {stays}"}
+        # By a filter, which asks the table of tags: a run that is read has its own copy of them, and another daemon
+        # that notes the run as starting at this moment writes it back as it was.
+        if instance.get_runs_count(RunsFilter(run_ids=[run_id], tags=mine)):
             return False
-        instance.add_run_tags(run_id, {LAUNCHED_TAG: mine})
+        instance.add_run_tags(run_id, mine)
         return True
 
 

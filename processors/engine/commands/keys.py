@@ -100,7 +100,7 @@ def clear(  # tidy: allow-wide because these are the parts of one command
             deletes = {
                 store: Writes([key for key, _ in entries], [None] * len(entries)) for store, entries in found.items()
             }
-            inputs = moves.get(task.name, {}) if sweep.done else {}
+            inputs: Mapping[str, int] = moves.get(task.name, {}) if sweep.done else {}
             yield from commit_apart(worker, task, ticket, deletes, inputs, asked.once if sweep.done else "")
             ticket.done = totals.entries
             yield

@@ -12,6 +12,8 @@ Verb = Literal[
 ]
 Victim = Literal["operator", "daemon 1", "daemon 2", "recovery", "worker"]
 Fault = Literal["kill", "freeze"]
+Killed = Literal["none", "before", "during"]
+Thaw = Literal["before", "during", "after"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
 VICTIMS: tuple[Victim, ...] = get_args(Victim)
 #: Statuses of a recovery run at which a daemon is struck.
@@ -51,21 +53,20 @@ class Draw:
     verb: Verb
     victim: Victim
     fault: Fault
-    incident: Literal["none", "before", "during"]
+    incident: Killed
     recovery_first: bool
     at: int
     later_s: float
     status: str | None
     whole: bool
-    thaw: Literal["before", "during", "after"]
+    thaw: Thaw
     again: int
     key: str
     partition: int
 
     def __str__(self) -> str:
-        when = (
-            self.status if self.victim.startswith("daemon") and self.status else f"sign {self.at} + {self.later_s:g} s"
-        )
+        daemon = self.victim.startswith("daemon")
+        when = self.status if daemon and self.status else f"sign {self.at} + {self.later_s:g} s"
         return (
             f"seed {self.seed}: {self.verb}; {self.fault} {self.victim}{' with its group' if self.whole else ''} at "
             f"{when}; worker killed: {self.incident}; {'recovery' if self.recovery_first else 'operator'} first; "
@@ -81,6 +82,7 @@ def drawn(seed: int) -> Draw:
     victim, fault = STRIKES[seed % len(STRIKES)]
     verb = VERBS[(seed + seed // len(STRIKES)) % len(VERBS)]
     daemon = victim.startswith("daemon")
+    incident: Killed
     if victim == "recovery" or daemon:
         incident = "before"
     elif victim == "worker":
@@ -98,7 +100,7 @@ def drawn(seed: int) -> Draw:
         later_s=dice.choice((0.0, 0.0, 0.1, 0.3, 0.6)),
         status=dice.choice((*STATUSES, None)) if daemon else None,
         whole=daemon and dice.random() < 0.5,
-        thaw=dice.choice(("before", "during", "after")),  # type: ignore[arg-type]
+        thaw=dice.choice(get_args(Thaw)),
         again=dice.randint(1, 5),
         key=f"key-{dice.randrange(KEYS)}",
         partition=dice.randrange(PARTITIONS),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from itertools import pairwise
 
 from confluent_kafka import KafkaError, Message, Producer
 
@@ -90,7 +90,7 @@ def wrong_counts(sent: Counter[str], counts: dict[str, list[int]], clears: Count
         seen = counts.get(key, [])
         if len(seen) != number:
             found.append(f"{key}: {number} records in, {len(seen)} out")
-        begins = [place for place, (before, now) in enumerate(_pairs(seen), 1) if now != before + 1]
+        begins = [place for place, (before, now) in enumerate(pairwise(seen), 1) if now != before + 1]
         if odd := [seen[place - 1 : place + 1] for place in begins if seen[place] != 1]:
             found.append(f"{key}: counts {odd} follow each other")
         if seen[:1] not in ([], [1]):
@@ -103,7 +103,3 @@ def wrong_counts(sent: Counter[str], counts: dict[str, list[int]], clears: Count
 def last_counts(counts: dict[str, list[int]]) -> dict[str, int]:
     """The state that belongs to the output."""
     return {key: seen[-1] for key, seen in counts.items() if seen}
-
-
-def _pairs(seen: list[int]) -> Iterable[tuple[int, int]]:
-    return zip(seen, seen[1:], strict=False)

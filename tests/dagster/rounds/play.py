@@ -17,6 +17,8 @@ from confluent_kafka.admin import AdminClient
 from holdfast.infra.database.lease_times import SILENT_S
 from holdfast.infra.holders import is_gone
 from holdfast.infra.waiting import Deadline
+from holdfast.processors.lifecycle.plans import plan as plans
+from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
 from tests.dagster.rounds.draws import PARTITIONS, Draw
 from tests.dagster.rounds.history import Event, RunEvent
 from tests.dagster.rounds.installation import Daemon, Installation
@@ -153,7 +155,9 @@ class Round:
             return False
         desired = registry.deployment(group)
         stopped = desired is not None and desired.desired == "stopped"
-        return bool(begun) or stopped or self._runs()
+        # recovery mends the worker, unless the apply that was broken off starts it itself
+        mended_by_us = any(_starts(each.plan) for each in begun)
+        return mended_by_us or stopped or self._runs()
 
     def _runs(self) -> bool:
         status = self.here.operated.client.status()
@@ -338,6 +342,10 @@ class Round:
 
     def _story(self, why: str) -> str:
         return "\n  ".join((why, str(self.draw), *self.said, *map(str, self.events[-12:]), *map(str, self.runs)))
+
+
+def _starts(plan: str) -> bool:
+    return any(isinstance(stage, RunProcessor | StopProcessor) for stage in plans.decode(plan).stages)
 
 
 def _end(output: str) -> str:

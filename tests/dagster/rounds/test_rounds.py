@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from urllib.parse import quote
@@ -56,10 +55,8 @@ def here(
 @pytest.mark.parametrize("first", range(0, ROUNDS, SHARE))
 def test_one_holder_at_a_time_and_each_effect_once(here: Installation, first: int) -> None:
     here.feeder.start()
-    share = int(os.environ.get("ROUNDS", SHARE))
-    first = int(os.environ.get("FIRST", first))
     wrong: list[str] = []
-    for seed in range(first, first + share):
+    for seed in range(first, first + SHARE):
         deploy_after_incidents(here)
         began, round_ = time.monotonic(), Round(here, drawn(seed))
         try:
