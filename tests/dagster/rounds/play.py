@@ -103,7 +103,11 @@ class Round:
             ),
             "restore": (Step(("restore", group)),),
             "stop and deploy": (Step(("stop", group)), Step(("deploy", group))),
-            "reposition": (Step(("stop", group)), Step(("reposition", group), self._reset), Step(("deploy", group))),
+            "reposition": (
+                Step(("stop", group)),
+                Step(("reposition", group, "--yes"), self._reset),
+                Step(("deploy", group)),
+            ),
         }
         return apply[draw.verb]
 
@@ -341,7 +345,10 @@ class Round:
                 raise NotQuiet(f"waited for: {what}\n{late}") from None
 
     def _story(self, why: str) -> str:
-        return "\n  ".join((why, str(self.draw), *self.said, *map(str, self.events[-12:]), *map(str, self.runs)))
+        failed = [each.run for each in self.runs if each.status == "FAILURE"]
+        logs = (f"run {run}: {each.message}" for run in failed for each in self.here.instance.all_logs(run))
+        seen = (*map(str, self.events[-12:]), *map(str, self.runs), *logs)
+        return "\n  ".join((why, str(self.draw), *self.said, *seen))
 
 
 def _starts(plan: str) -> bool:
