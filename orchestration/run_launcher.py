@@ -13,6 +13,7 @@ Invariants:
       run. The process is known by its identity (``infra.process``), which the daemon records as a tag of the run.
     - A run without the tag, as one of a former version, has its process judged by id and by the home folder in that
       process's environment, and is tagged then.
+    - A run is launched once, also by two daemons (``launches``).
     - A process is signalled only when it is the run's: on this machine, of this instance, and recorded for this run.
 """
 
@@ -32,6 +33,7 @@ from dagster._serdes import ConfigurableClassData
 
 from holdfast.infra.process import ProcessIdentity, end_tree, fate_of, identity_of
 from holdfast.infra.waiting import wait_until
+from holdfast.orchestration import launches
 
 #: The tag with the run's id and the identity of its process. A run that repeats another one copies the tags of that
 #: run; the id tells that the identity is not its own.
@@ -63,11 +65,18 @@ class LocalRunLauncher(DefaultRunLauncher):
         return cls(inst_data, **config_value)
 
     def launch_run(self, context: LaunchRunContext) -> None:
-        """Launch a run with its kind and its limit as tags, and record its process as soon as the run names it."""
+        """Launch a run with its kind and its limit as tags, and record its process as soon as the run names it.
+
+        A run that another daemon launched is left to it.
+        """
         from holdfast.infra.settings import load_settings
         from holdfast.orchestration.run_limits import new_tags
 
         run = context.dagster_run
+        if not launches.is_first(self._instance, run.run_id):
+            self._instance.report_engine_event("Another daemon launched this run; it is not launched again.", run)
+            launches.restate(self._instance, run.run_id)
+            return
         assets, checks = run.asset_selection or (), run.asset_check_selection or ()
         only_checks = bool(checks) and not assets
         tags = new_tags(run.job_name, run.tags, assets, load_settings().runs, only_checks=only_checks)

@@ -345,7 +345,7 @@ class Verbs:
         return Execution(
             topics=topics,
             runner=runner,
-            owners=WorkingOwners(client, self._slots, self._tasks_with),
+            owners=WorkingOwners(client, self._slots, self._tasks_with, lambda: hold.step),
             local=lambda processor: fenced(self._folders(processor), FOLDERS, hold),
             check_local=lambda name, stores: check_local(name, stores, self._facts, self.definition(name).topology),
             shadows=rebuilding,

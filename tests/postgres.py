@@ -11,6 +11,7 @@ import time
 import uuid
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 USER, PASSWORD = "postgres", "a password's test: 50% @/:?"
 PATIENCE_S = 60.0
@@ -89,11 +90,15 @@ class PostgresServer:
         self.query(f'CREATE DATABASE "{name}"')
         return name
 
-    def query(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
+    def connection(self, database: str) -> Any:
+        """A session of psycopg, each statement by itself; the caller closes it."""
         import psycopg
 
-        with psycopg.connect(
+        return psycopg.connect(
             host="127.0.0.1", port=self.port, user=USER, password=PASSWORD, dbname=database, autocommit=True
-        ) as connection:
-            answer = connection.execute(statement)  # type: ignore[call-overload]
+        )
+
+    def query(self, statement: str, database: str = "postgres") -> list[tuple[object, ...]]:
+        with self.connection(database) as connection:
+            answer = connection.execute(statement)
             return list(answer.fetchall()) if answer.description else []

@@ -34,6 +34,7 @@ from dagster._core.storage.runs.sql_run_storage import SqlRunStorage
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import UpkeepSettings
 from holdfast.infra.waiting import Deadline
+from holdfast.orchestration.launches import sql_run_storage
 from holdfast.orchestration.upkeep.old_runs import OldRun, to_delete
 
 #: Rows that one transaction deletes, and runs that one query reads.
@@ -259,10 +260,9 @@ def _event_storage(instance: dg.DagsterInstance) -> SqlEventLogStorage:
 
 
 def _run_storage(instance: dg.DagsterInstance) -> SqlRunStorage:
-    found = instance.run_storage
-    found = getattr(getattr(found, "_storage", None), "run_storage", found)
-    if not isinstance(found, SqlRunStorage):
-        raise _unknown(found)
+    found = sql_run_storage(instance)
+    if found is None:
+        raise _unknown(instance.run_storage)
     return found
 
 

@@ -100,6 +100,34 @@ def test_what_is_cleared_begins_anew_while_the_worker_runs(
     assert one.terminate() == 0
 
 
+def test_a_clear_with_a_name_is_carried_out_once_also_by_the_next_worker_on_another_machine(
+    stream: Any, worker: Any, waiting: Callable[..., Any]
+) -> None:
+    one = worker().start().wait_running()
+    stream.feed_numbers(100)
+    waiting(processed(one, 100), "100 records")
+    assert one.client.clear("counts", keys=["k3", "k4"], once="apply 7, stage 2")["keys"] == 2
+    stream.feed_numbers(100)
+    waiting(processed(one, 200), "what came after")
+    expected = dict.fromkeys(KEYS, 20) | {b"k3": 10, b"k4": 10}
+    # the sender died before it heard of the end, or was frozen: the command comes once more
+    assert one.client.clear("counts", keys=["k3", "k4"], once="apply 7, stage 2")["keys"] == 0
+    assert stream.counts() == expected
+    # the worker's machine is lost: the next one knows the command by the changelog, or by a checkpoint
+    for again in ("changelog", "newest"):
+        one.client.checkpoint()
+        one.kill()
+        shutil.rmtree(one.paths.state)
+        one.flags = ("--restore-from", again)
+        one.start().wait_running()
+        assert one.client.clear("counts", prefix="k", once="apply 7, stage 2")["keys"] == 0
+    assert stream.counts() == expected
+    assert one.client.clear("counts", keys=["k3"], once="apply 8, stage 2")["keys"] == 1
+    assert one.client.clear("counts", keys=["k4"])["keys"] == 1
+    assert one.terminate() == 0
+    assert stream.counts() == {key: count for key, count in expected.items() if key not in (b"k3", b"k4")}
+
+
 @pytest.mark.thorough
 def test_a_store_is_built_anew_from_another_position(stream: Any, worker: Any, waiting: Callable[..., Any]) -> None:
     one = worker().start().wait_running()

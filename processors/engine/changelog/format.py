@@ -32,6 +32,10 @@ CODEC_JSON = 1
 CODEC_BYTES = 2
 
 META_KEY = b"\x00meta"
+#: Owner commands that a task remembers by name; a repetition comes soon, or after few others.
+COMMANDS_KEPT = 8
+#: Names of the owner commands that a task carried out last; UNSET, and absent from the JSON, before the first.
+Commands = tuple[str, ...] | msgspec.UnsetType
 #: The input offset in the meta record of a changelog while it is loaded from the warehouse. No group ever commits this
 #: offset, so no worker restores from such a changelog.
 UNFINISHED = -1
@@ -215,6 +219,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
         owner: The worker's transactional id. The next owner uses it to end a transaction that was left open.
         processor: The processor that owns the changelog; empty in records of versions that did not name it.
         generation: The generation of the deployment that the worker was started by; 0 for other workers.
+        commands: Names of the owner commands whose effects the state holds, oldest first.
     """
 
     inputs: Mapping[str, int]
@@ -225,6 +230,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
     processor: str = ""
     generation: int = 0
     version: int = META_VERSION
+    commands: Commands = msgspec.UNSET
 
     def encode(self) -> bytes:
         """The record as JSON."""
@@ -240,6 +246,11 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
         except JSON_FAILURES as failure:
             raise _unknown(f"A changelog's meta record can't be read ({failure})", "its JSON") from failure
         raise _unknown(f"A changelog's meta record has version {version}", META_VERSION, version=version)
+
+
+def with_command(before: Commands, name: str) -> Commands:
+    """The names of a task's last commands after one more; an empty name changes nothing."""
+    return (*(before or ()), name)[-COMMANDS_KEPT:] if name else before
 
 
 class _Versioned(msgspec.Struct):

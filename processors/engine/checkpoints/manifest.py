@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.infra.storage.errors import ObjectTooLarge
 from holdfast.infra.storage.objects import is_object_name
-from holdfast.processors.engine.changelog.format import KEY_VERSION, VALUE_VERSION, FormatUnknown
+from holdfast.processors.engine.changelog.format import KEY_VERSION, VALUE_VERSION, Commands, FormatUnknown
 from holdfast.processors.engine.changelog.names import file_name
 from holdfast.processors.engine.checkpoints.ports import Objects
 from holdfast.processors.engine.state.task_store import META_VERSION, StoreOffset, TaskMeta
@@ -83,6 +83,7 @@ class Manifest:
             sources=dict(meta.sources),
             transaction=meta.transaction,
             stores=stores,
+            commands=meta.commands,
             **{name: getattr(self, name) for name in _OWN_FIELDS},
         )
         return msgspec.json.format(msgspec.json.encode(document), indent=1)
@@ -118,6 +119,7 @@ class Manifest:
             transaction=read.transaction,
             complete_at=read.complete_at,
             sources=read.sources,
+            commands=read.commands,
         )
         return Manifest(meta=meta, **{name: getattr(read, name) for name in _OWN_FIELDS})
 
@@ -150,6 +152,7 @@ class _Document(_Version, frozen=True, kw_only=True):
     transaction: int
     stores: dict[str, _Store]
     files: tuple[CheckpointFile, ...]
+    commands: Commands = msgspec.UNSET
 
 
 #: The fields that a manifest and its JSON have in common.

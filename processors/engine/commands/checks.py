@@ -132,11 +132,19 @@ def settle(worker: Owner, task: Task, ticket: Ticket) -> Generator[None, None, N
 
 
 def commit_apart(
-    worker: Owner, task: Task, ticket: Ticket, writes: Mapping[str, Writes], inputs: Mapping[str, int]
+    worker: Owner,
+    task: Task,
+    ticket: Ticket,
+    writes: Mapping[str, Writes],
+    inputs: Mapping[str, int],
+    command: str = "",
 ) -> Generator[None, None, None]:
-    """Commit writes of one task, by store, and new positions; the task has no other uncommitted work."""
+    """Commit writes of one task, by store, and new positions; the task has no other uncommitted work.
+
+    With the last commit of a ``command`` that has a name, the task remembers that it was carried out.
+    """
     while True:
-        part = TaskCommit(task, {**task.committed, **inputs}, task.meta.transaction + 1)
+        part = TaskCommit(task, {**task.committed, **inputs}, task.meta.transaction + 1, command=command)
         part.writes = {name: writes.get(name, Writes([], [])) for name in task.states}
         if worker.maintenance.commit(part) is Outcome.DONE:
             break

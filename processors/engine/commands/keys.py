@@ -7,6 +7,9 @@ Invariants:
     - Deletes are committed like every write: changelog and offsets in one transaction, then the database.
     - ``clear`` with an export finishes the file under its final name before it sends the first delete.
     - Positions change in the commit of their task's last deletes, or after it.
+    - A ``clear`` with a name (``once``) changes nothing in a task that has carried it out: the task's last commit of
+      deletes records the name in the meta records and beside the data. So a sender that died before it knew the result
+      repeats it, and one that was frozen may send it late: keys that were set since stay.
 """
 
 from __future__ import annotations
@@ -88,6 +91,8 @@ def clear(  # tidy: allow-wide because these are the parts of one command
     totals = Totals()
     for task in tasks:
         check_running(task, ticket)  # the group may have taken it while the task before was at work
+        if asked.once and asked.once in (task.meta.commands or ()):
+            continue
         sweep = Sweep(task, asked.stores, selection, totals)
         while not sweep.done:
             yield from settle(worker, task, ticket)
@@ -95,7 +100,8 @@ def clear(  # tidy: allow-wide because these are the parts of one command
             deletes = {
                 store: Writes([key for key, _ in entries], [None] * len(entries)) for store, entries in found.items()
             }
-            yield from commit_apart(worker, task, ticket, deletes, moves.get(task.name, {}) if sweep.done else {})
+            inputs: Mapping[str, int] = moves.get(task.name, {}) if sweep.done else {}
+            yield from commit_apart(worker, task, ticket, deletes, inputs, asked.once if sweep.done else "")
             ticket.done = totals.entries
             yield
     return {**_told(totals, tasks), **({"export": exported} if exported else {})}

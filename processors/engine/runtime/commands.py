@@ -7,7 +7,7 @@ at the start of a command what depends on the worker: the partitions that it own
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -73,9 +73,11 @@ class Clear(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Delete the selected keys in the store and in the changelog.
 
     With ``export``, they are written to a file first. With ``positions``, the inputs are read from these offsets,
-    committed together with the last deletes.
+    committed together with the last deletes. A command with the name ``once`` deletes nothing in a task that has
+    carried out one of that name.
     """
 
+    once: Annotated[str, msgspec.Meta(max_length=200)] = ""
     export: bool = False
     positions: dict[str, dict[int, int]] | None = None
 

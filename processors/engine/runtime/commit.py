@@ -24,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
+from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, Commands, with_command
 from holdfast.processors.engine.runtime.ports import GroupMember, TransactionProducer
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.store import Writes
@@ -47,6 +47,13 @@ class TaskCommit:
     writes: dict[str, Writes] = field(default_factory=dict)
     #: Send records only: no meta record and no local write, because a later commit completes the changelog.
     records_only: bool = False
+    #: Name of the owner command whose effect this commit completes; empty for every other commit.
+    command: str = ""
+
+    @property
+    def commands(self) -> Commands:
+        """The names of the task's last commands after this commit."""
+        return with_command(self.task.meta.commands, self.command)
 
 
 @dataclass(slots=True)
@@ -105,6 +112,7 @@ def produce_changelogs(
             owner=owner,
             processor=topology.processor,
             generation=generation,
+            commands=part.commands,
         ).encode()
         for name, state in part.task.states.items():
             if name not in part.writes:  # a command gives its own writes
@@ -158,6 +166,7 @@ def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str]
                 restoring=False,
                 sources=_ids_of(part.inputs, topic_ids),
                 complete_at=complete_at,
+                commands=part.commands,
             )
             changes = [task.states[name].rocks_changes(writes) for name, writes in part.writes.items()]
             task.store.write(chain.from_iterable(changes), task.meta)

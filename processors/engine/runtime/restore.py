@@ -17,10 +17,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import cast
 
+import msgspec
 import structlog
 
 from holdfast.infra.kafka.records import Batch, Partition
-from holdfast.processors.engine.changelog.format import META_KEY, check_records, decode_meta
+from holdfast.processors.engine.changelog.format import META_KEY, Commands, check_records, decode_meta
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts
@@ -80,6 +81,8 @@ class TaskRestore:
     sources: Mapping[str, str]
     #: Transactional id of the last commit replayed; empty before the first.
     owner: str = ""
+    #: Names of the commands whose effects the state holds, by the last commit replayed.
+    commands: Commands = msgspec.UNSET
     records: int = 0
     #: Offsets to replay at the start.
     started_with: int = 0
@@ -190,6 +193,7 @@ class Restorer:
         now = self._clock.monotonic()
         complete_at = task.meta.complete_at if task.meta.stores else looked_at
         restore = TaskRestore(task, replays, committed, now, now, looked_at, complete_at, task.meta.sources)
+        restore.commands = task.meta.commands
         restore.started_with = restore.remaining
         self._tasks[task.name] = restore
         if is_for_bulk(restore.started_with) and not often and task.store is not None and not restore.bulk:
@@ -313,6 +317,7 @@ class Restorer:
             restoring=True,
             sources=restore.sources,
             complete_at=restore.complete_at,
+            commands=restore.commands,
             stores={name: at for name, at in task.meta.stores.items() if at.topic_id == RESEEDING}
             | {
                 replay.store: StoreOffset(replay.facts.topic, replay.facts.topic_id, replay.position, replay.inputs)
@@ -430,4 +435,5 @@ def _data_of(
         replay.inputs = meta.inputs
         restore.sources = meta.sources or restore.sources
         restore.owner = meta.owner
+        restore.commands = meta.commands
     return cast(list[bytes], keys), values

@@ -189,7 +189,8 @@ class ProcessorClient:
         Args:
             which: As for ``count``, and ``export=True`` to write the keys to files first, and ``positions`` (topic to
                 partition to offset): a paused worker then reads the inputs from there. They are committed together
-                with the last deletes of their task.
+                with the last deletes of their task. ``once`` names the command: repeated with the same name and keys,
+                it deletes nothing where it was carried out.
 
         Returns:
             As ``count``, of the deleted keys; with ``export``, as ``export``.
@@ -235,7 +236,7 @@ class ProcessorClient:
 
     def _select(self, page: str, store: str | Sequence[str], timeout_s: float, **which: Any) -> dict[str, Any]:
         """Run a command about keys, in several requests when one would be too long."""
-        asked = {name: value for name, value in which.items() if value is not None and value is not False}
+        asked = {name: value for name, value in which.items() if value not in (None, False, "") or name == "prefix"}
         asked["store"] = store if isinstance(store, str) else list(store)
         if "prefix" in asked:
             asked["prefix"] = key_of(asked["prefix"])
@@ -246,6 +247,8 @@ class ProcessorClient:
         results = []
         for number, keys in enumerate(parts, 1):
             part = {**asked, "keys": keys}
+            if "once" in asked and len(parts) > 1:
+                part["once"] = f"{asked['once']}/{number}"
             if positions is not None and number == len(parts):
                 part["positions"] = positions
             results.append(self._command(page, part, deadline - time.monotonic()))

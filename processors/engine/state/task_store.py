@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 import structlog
 
-from holdfast.processors.engine.changelog.format import META_KEY, FormatUnknown, decode_json, encode_json
+from holdfast.processors.engine.changelog.format import META_KEY, Commands, FormatUnknown, decode_json, encode_json
 from holdfast.processors.engine.state.database import Change, Database, DatabaseCorrupt, Databases
 from holdfast.processors.engine.state.errors import StateCorrupt, StateDiskFailed, StateFailed
 from holdfast.processors.engine.state.keys import store_prefix
@@ -62,6 +62,7 @@ class TaskMeta:
         restoring: Whether a replay is incomplete; the data is then the state at no input offset.
         complete_at: When the data last held the whole changelog, in wall-clock seconds since 1970. A replay keeps this
             time until it reaches its target, because compaction may already have removed deletes written since then.
+        commands: Names of the owner commands whose effects the data holds, oldest first.
     """
 
     inputs: Mapping[str, int] = field(default_factory=dict)
@@ -71,6 +72,7 @@ class TaskMeta:
     complete_at: float = 0.0
     sources: Mapping[str, str] = field(default_factory=dict)
     version: int = META_VERSION
+    commands: Commands = msgspec.UNSET
 
     @property
     def reseeding(self) -> bool:

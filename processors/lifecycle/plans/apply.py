@@ -299,7 +299,7 @@ class Applier:
         notes = list(record.done)
         again = standing(plan.stages[: len(notes)])
         for number, stage in list(enumerate(plan.stages, 1))[len(notes) :]:
-            started = self.clock()
+            started, self.hold.step = self.clock(), f"{record.started_at.isoformat()}/{record.id}/{number}"
             try:
                 self._heard(f"stage {number} of {len(plan.stages)}: {stage.says}")
                 with self.hold.beating():

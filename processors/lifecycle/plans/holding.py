@@ -8,8 +8,9 @@ Between the answer of the registry and the change, a process may still be frozen
 afterwards. The reasons, by port:
     deployer            It starts, stops and registers what the deployment says. The next holder compares programs and
                         workers with its own stage, and replaces a worker that does not fit.
-    owners              A worker carries out one command at a time, and answers that it is done. Clear and adopt are
-                        ordinary transactions of the owner at offsets that it compares.
+    owners              A worker carries out one command at a time, and answers that it is done. A clear has the name of
+                        its stage (``Hold.step``), which each task remembers in the transaction of the last deletes: a
+                        second one deletes nothing. Adopt and positions need a paused worker, and compare offsets.
     topics              Create, configure and delete are repeated by the next holder without harm. Names of changelogs
                         carry no generation, so ``Topics.delete`` is asked for only by stages whose plan names the
                         present topic, and the workers' guard compares topic ids.
@@ -54,6 +55,8 @@ class Hold:
         self._fence: Fence | None = None
         self._beat: Callable[[], bool] = lambda: False
         self._lost = threading.Event()
+        #: The name of the stage that is carried out: the same for each run that holds the apply, and no other's.
+        self.step = ""
 
     def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
         """Hold this from now on; ``beat`` records a sign of life, and returns False when the hold is another run's."""

@@ -68,6 +68,8 @@ class WorkingOwners:
         slots: Processor -> its slots.
         tasks: Processor, stores -> the tasks that have all of these stores, as subtopology and partition. A command
             without partitions needs owners of all of them.
+        once: The name of the stage that is carried out, which is the same when another run repeats it. The owners'
+            tasks remember the name of a clear, so it deletes once.
     """
 
     def __init__(
@@ -75,10 +77,12 @@ class WorkingOwners:
         client: Callable[[str, str], ProcessorClient],
         slots: Callable[[str], tuple[str, ...]],
         tasks: Callable[[str, Sequence[str]], Set[tuple[str, int]]],
+        once: Callable[[], str] = lambda: "",
     ) -> None:
         self._client = client
         self._slots = slots
         self._tasks = tasks
+        self._once = once
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
         """Keys and bytes of a selection, counted by its owners; None when an owner is missing or does not answer."""
@@ -126,7 +130,8 @@ class WorkingOwners:
                 for topic, each in stage.positions.items()
             }
             named = _named(stage.selection)
-            answer = client.clear(stage.stores, partitions=owned, positions=positions or None, **named)
+            named |= {"partitions": owned, "positions": positions or None, "once": self._once()}
+            answer = client.clear(stage.stores, **named)
             keys += int(answer["keys"])
         return keys
 

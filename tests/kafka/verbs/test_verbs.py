@@ -10,12 +10,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
+from holdfast.infra.database.applies import ApplyJournal
+from holdfast.infra.database.records import StageNote
 from holdfast.infra.kafka.hanging_transactions import MAX_TIMEOUT_S, SLACK_S
 from holdfast.infra.kafka.reader import read_range
 from holdfast.orchestration.commands.status import describe
@@ -36,7 +39,7 @@ from holdfast.processors.lifecycle.plans.requests import (
 )
 from holdfast.processors.registration import ProcessorUnknown
 from tests.kafka.hanging import leave_hanging, unverified
-from tests.operating import PARTITIONS, Operated
+from tests.operating import PARTITIONS, Killed, Operated
 
 PROJECT = Path(__file__).resolve().parents[3]
 ALL_THREE = {f"key-{number}": 4 for number in range(3)}
@@ -98,6 +101,35 @@ def test_everything_is_cleared_and_built_anew_from_the_beginning_without_double_
     operated.processed(12)
     assert operated.logged() == ALL_THREE
     assert operated.verbs.audit(operated.group, ())[0].differences == ()
+
+
+def test_a_clear_whose_run_is_killed_before_it_records_it_keeps_what_was_counted_since(
+    operated: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operated.bring_up()
+    operated.feed(keys=3, each=4)
+    operated.processed(12)
+    plan = operated.verbs.plan(Clear(operated.group, selection=Keys(("key-1",))))
+    noted = ApplyJournal.note_stage
+
+    def killed(journal: ApplyJournal, apply_id: int, token: int, note: StageNote, now: datetime) -> bool:
+        if note.stage == "clear_keys":
+            raise Killed("after the effect")
+        return noted(journal, apply_id, token, note, now)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ApplyJournal, "note_stage", killed)
+        with pytest.raises(Killed):
+            operated.verbs.apply(plan, confirmed=plan.hash)
+    operated.feed(keys=3, each=2)
+    operated.processed(18)
+    record = operated.verbs.begun(plan.request)
+    assert record is not None
+    done = operated.verbs.resume(record.id)
+    assert [note.text for note in done.notes][-1] == "0 keys deleted"
+    assert operated.logged() == {"key-0": 6, "key-1": 2, "key-2": 6}
+    again = operated.do(plan.request)  # another apply is another effect
+    assert operated.logged() == {"key-0": 6, "key-2": 6}, again.text
 
 
 @pytest.mark.thorough
