@@ -1,7 +1,7 @@
 """Hooks of MkDocs: pages outside of ``docs/`` belong to the site, too, and links are written as code hosts read them.
 
-A link on a page is a path from the page's folder in the repository. A link to another page becomes a link of the site. A
-link to any other file of the repository keeps its text alone, because the site has no such file.
+A link on a page is a path from the page's folder in the repository. A link to another page becomes a link of the site.
+A link to any other file of the repository keeps its text alone, because the site has no such file.
 """
 
 from __future__ import annotations

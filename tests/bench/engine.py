@@ -75,7 +75,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--cache-keys", type=int, default=None, help="keys of the case that outgrows the block cache")
     parser.add_argument("--latency-s", type=int, default=None, help="seconds that count in the latency case")
     parser.add_argument("--results", type=Path, default=None, help="a file for raw results, as JSON lines; kept")
-    parser.add_argument("--page", type=Path, default=None, help="Markdown to write, of all results: this page and one beside it")
+    parser.add_argument("--page", type=Path, default=None, help="a Markdown page to write, with one beside it")
     parser.add_argument("--small", action="store_true", help="the smallest sizes, one round")
     given = parser.parse_args(arguments)
     given.rounds = given.rounds or (1 if given.small else 3)

@@ -18,7 +18,7 @@ STRUCTS = {"Struct", "NamedTuple"}
 PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     "api-processors.md": (
         "Python API: processors",
-        "Everything that declares a processor. [Declaring a processor](../processors.md) shows how the parts work together.",
+        "Everything that declares a processor. [Declaring a processor](../processors.md) shows how it is used.",
         "from holdfast import Application, Count\n\n"
         'app = Application("localhost:9092", consumer_group="shop")\n'
         'app.dataframe(app.topic("orders")).aggregate({"orders": Count()}).to_topic(app.topic("totals"))',
@@ -26,7 +26,7 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     ),
     "api-streams.md": (
         "Python API: streams and state",
-        "The steps of a stream, and the state that functions get. [Declaring a processor](../processors.md) shows both.",
+        "Steps of a stream, and the state that functions get. [Declaring a processor](../processors.md) shows both.",
         "from holdfast import State\n\n\n"
         "def count(value: dict, state: State) -> dict:\n"
         '    total = state.get("total", default=0) + 1\n'
@@ -36,9 +36,8 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     ),
     "api-aggregates.md": (
         "Python API: aggregates",
-        "The columns of `StreamingDataFrame.aggregate`. [Aggregations](../aggregations.md) has an example and the rules.",
-        "from holdfast import Count, Sum\n\n"
-        'columns = {"orders": Count(), "total": Sum("amount")}',
+        "The columns of `StreamingDataFrame.aggregate`. [Aggregations](../aggregations.md) has the rules.",
+        'from holdfast import Count, Sum\n\ncolumns = {"orders": Count(), "total": Sum("amount")}',
         ("Count", "Sum", "Mean", "Min", "Max", "Last", "Collect"),
     ),
     "api-testing.md": (

@@ -49,16 +49,17 @@ def errors_page() -> str:
     lines = [
         "# Errors",
         "",
-        "Every error that Holdfast raises on purpose: when it is raised, the exit code of the process that it ends, and what",
-        "to do. An error's own message has the values, and the one action that fits; `…` stands for a value here.",
+        "Every error that Holdfast raises on purpose: when it is raised, the exit code of the process that it ends,",
+        "and what to do. An error's own message has the values and the one action that fits; `…` stands for a value.",
         "",
         "```text",
         "ExtraMissing: The library sqlalchemy is not installed. Deployments, plans and incidents need it.",
         "What to do: Run `pip install 'holdfast[operate]'`.",
         "```",
         "",
-        "All of them are subclasses of `HoldfastError`, with `message`, `action`, `cause` and `fields`. With `--json` a command",
-        'prints them as `{"error": {...}}`. [Verbs](../verbs.md#from-the-command-line) has the exit codes of commands.',
+        "All of them are subclasses of `HoldfastError`, with `message`, `action`, `cause` and `fields`.",
+        'With `--json` a command prints them as `{"error": {...}}`.',
+        "[Verbs](../verbs.md#from-the-command-line) has the exit codes of commands.",
     ]
     for part in PARTS:
         lines += ["", f"## {part}", "", "| error | exit code | when | what to do |", "|---|--:|---|---|", *rows[part]]

@@ -14,7 +14,17 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 
 def build(folder: Path, config: Path = PROJECT / "mkdocs.yml") -> subprocess.CompletedProcess[str]:
     """Build the site into a folder; a warning is an error."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", str(config), "--site-dir", str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "mkdocs",
+        "build",
+        "--strict",
+        "--config-file",
+        str(config),
+        "--site-dir",
+        str(folder),
+    ]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
     return subprocess.run(
         command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=False, timeout=300
@@ -59,9 +69,8 @@ def lost(pages: dict[Path, HtmlPage]) -> list[str]:
                 continue
             there = (page.path.parent / file.partition("?")[0]).resolve() if file else page.path
             there = there / "index.html" if there.is_dir() else there
-            if not there.is_file():
-                found.append(f"{page.path.name}: {link}")
-            elif anchor and not anchor.startswith("__") and there in pages and anchor not in pages[there].ids:
+            wanted = anchor if there in pages and not anchor.startswith("__") else ""
+            if not there.is_file() or (wanted and wanted not in pages[there].ids):
                 found.append(f"{page.path.name}: {link}")
     return sorted(found)
 

@@ -33,9 +33,7 @@ def test_links_of_the_site_lead_to_files_and_anchors(site: Path) -> None:
 def test_the_site_loads_nothing_from_another_host(site: Path) -> None:
     loaded = [address for page in pages_of(site).values() for address in page.loaded]
     styled = [
-        "".join(found)
-        for sheet in site.rglob("*.css")
-        for found in STYLED.findall(sheet.read_text(encoding="utf-8"))
+        "".join(found) for sheet in site.rglob("*.css") for found in STYLED.findall(sheet.read_text(encoding="utf-8"))
     ]
     assert len(loaded) > 500
     assert [address for address in [*loaded, *styled] if FOREIGN.match(address)] == []
