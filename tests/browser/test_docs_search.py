@@ -4,7 +4,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, Route, expect
 
-from tests.docs.site import build
+from tests.docs.built_site import build
 
 
 def test_the_search_works_in_files_and_without_a_network(page: Page, tmp_path: Path) -> None:

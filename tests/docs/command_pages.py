@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Any
 
 from holdfast.orchestration.cli import app
@@ -17,9 +18,15 @@ BY_PLAN = ("plan", "explain", "apply")
 EVERYWHERE = ("--json", "--who")
 
 
+@cache
+def _program() -> Any:
+    """The program with all of its commands; importing them takes seconds."""
+    return loaded(app)
+
+
 def commands_page() -> str:
     """The commands that have no commands below them."""
-    tree = loaded(app).commands
+    tree = _program().commands
     lines = [
         "# Commands",
         "",
@@ -37,7 +44,7 @@ def commands_page() -> str:
         "",
         "## holdfast",
         "",
-        *_described(loaded(app), PROGRAM),
+        *_described(_program(), PROGRAM),
     ]
     for name, command in tree.items():
         if not hasattr(command, "commands"):
@@ -47,7 +54,7 @@ def commands_page() -> str:
 
 def groups_page() -> str:
     """The commands below other commands, without the verbs."""
-    tree = loaded(app).commands
+    tree = _program().commands
     verbs = set(tree["plan"].commands)
     lines = [
         "# Commands: groups",
@@ -71,7 +78,7 @@ def groups_page() -> str:
 
 def verbs_page() -> str:
     """The verbs of ``plan``, ``explain`` and ``apply``."""
-    tree = loaded(app).commands
+    tree = _program().commands
     shared = {tuple(each.opts) for each in _options(tree["plan"].commands["deploy"])}
     extra = [each for each in _options(tree["apply"].commands["deploy"]) if tuple(each.opts) not in shared]
     lines = [
@@ -125,5 +132,5 @@ def _cell(text: str) -> str:
 
 
 def _context() -> Any:
-    made = loaded(app)
+    made = _program()
     return made.context_class(made, info_name=PROGRAM)

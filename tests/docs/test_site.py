@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.site import build, lost, pages_of
+from tests.docs.built_site import build, lost, pages_of
 
 FOREIGN = re.compile(r"^(?:https?:)?//")
 #: What a style sheet loads.
