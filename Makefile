@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Each file goes to one test process. Tests of real parts wait for about half of their time: three processes fill two cores.
 PYTEST = $(BIN)/python -m pytest tests --dist loadfile --no-loadscope-reorder --numprocesses
 
-.PHONY: help setup demo ui ui-stop quick quick-on test test-thorough bill advisories test-simulation fuzz drills endurance lint bench lock clean
+.PHONY: help setup demo ui ui-stop quick quick-on test test-thorough bill advisories test-simulation fuzz drills endurance lint bench docs reference lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -62,6 +62,12 @@ lint: setup ## ruff, mypy, import contracts
 
 bench: setup ## measure engine and peers, 30 min; BENCH=--small is quick
 	@$(BIN)/python -m tests.bench.engine $(BENCH)
+
+docs: setup ## build the site of the docs into build/site
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+reference: setup ## write docs/reference from the code
+	@$(BIN)/python -m tests.docs.reference
 
 lock: ## write requirements.lock from requirements.in
 	@$(PYTHON) -m holdfast.infra.bootstrap --lock

@@ -40,7 +40,7 @@ from tests.bench import audit, checkpoint, failover, pair, partitions, scenario,
 from tests.bench.cases import Case, Kind, Runner, Sizes, all_cases
 from tests.bench.goals import summary
 from tests.bench.measured import RunWrong
-from tests.bench.page import page
+from tests.bench.page import write_pages
 from tests.bench.peers import CONTENDERS, JAVA_HEAP_MB, Contender, Machine, NotHere, versions
 from tests.bench.report import against_ourselves, block
 from tests.bench.results import Results
@@ -75,7 +75,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--cache-keys", type=int, default=None, help="keys of the case that outgrows the block cache")
     parser.add_argument("--latency-s", type=int, default=None, help="seconds that count in the latency case")
     parser.add_argument("--results", type=Path, default=None, help="a file for raw results, as JSON lines; kept")
-    parser.add_argument("--page", type=Path, default=None, help="a Markdown page to write, of all results")
+    parser.add_argument("--page", type=Path, default=None, help="a Markdown page to write, with one beside it")
     parser.add_argument("--small", action="store_true", help="the smallest sizes, one round")
     given = parser.parse_args(arguments)
     given.rounds = given.rounds or (1 if given.small else 3)
@@ -226,7 +226,7 @@ def report(given: argparse.Namespace, results: Results) -> None:
     print(summary(results, os.cpu_count() or 1))
     print(f"load       {load()} after the bench", flush=True)
     if given.page is not None:
-        given.page.write_text(page(results, os.cpu_count() or 1))
+        write_pages(given.page, results, os.cpu_count() or 1)
 
 
 def main(arguments: list[str]) -> int:

@@ -1,6 +1,8 @@
-"""The benchmarks as a page in Markdown: how it is measured, goals, tables, conditions.
+"""The benchmarks as two pages in Markdown: goals, contenders and conditions; and the engine against itself.
 
 python -m tests.bench.page raw.jsonl docs/benchmarks.md      of results that are there; measures nothing
+
+The second page lies beside the first one: ``docs/benchmarks-engine.md``. It is written when it was measured.
 """
 
 from __future__ import annotations
@@ -42,10 +44,22 @@ for twenty snapshots and more. `cold` is the first of all.
 }
 
 
-def page(results: Results, cores: int) -> str:
-    """The whole page."""
-    again = "`make bench` measures again; `BENCH='--page docs/benchmarks.md'` writes this page.\n"
-    parts = ["# Benchmarks\n", f"{HOW}\n{again}"]
+AGAIN = "`make bench` measures again; `BENCH='--page docs/benchmarks.md'` writes this page.\n"
+
+
+def write_pages(first: Path, results: Results, cores: int) -> None:
+    """Write ``first``, and beside it the page of the engine against itself, if that was measured."""
+    second = first.with_name(f"{first.stem}-engine{first.suffix}")
+    first.write_text(page(results, cores, second.name))
+    if results.figures:
+        second.write_text(engine_page(results, first.name))
+
+
+def page(results: Results, cores: int, second: str) -> str:
+    """Goals, the contenders beside each other, conditions; ``second`` is the file of the other page."""
+    parts = ["# Benchmarks\n", f"{HOW}\n{AGAIN}"]
+    if results.figures:
+        parts.append(f"The engine against itself is on [another page]({second}).\n")
     parts += ["## Goals\n", _goals(results, cores)]
     if results.wrong:
         parts += ["Runs that do not count:\n", "\n".join(f"- {told}" for told in results.wrong) + "\n"]
@@ -58,14 +72,23 @@ def page(results: Results, cores: int) -> str:
     if ratios := against_ourselves(results.runs):
         first, *lines = ratios.splitlines()
         parts += [f"### {first}\n", "\n".join(f"- {line.strip()}" for line in lines) + "\n"]
-    if results.figures:
-        parts.append("## The engine against itself\n")
+    parts += ["## Conditions\n", f"```text\n{_conditions(results.conditions)}\n```\n"]
+    return "\n".join(parts)
+
+
+def engine_page(results: Results, first: str) -> str:
+    """The scenarios of the engine alone; ``first`` is the file of the page that has the conditions."""
+    parts = [
+        "# Benchmarks: the engine against itself\n",
+        f"Starts, failovers, checkpoints, audits and snapshots, without peers. [Benchmarks]({first}) says how it is\n"
+        f"measured, and has the [conditions]({first}#conditions).\n",
+        AGAIN,
+    ]
     for name, (title, ways) in results.figures.items():
         columns, rows = scenario.rows_of(ways)
-        parts += [f"### {name}\n", f"{title[0].upper()}{title[1:]}; medians.\n", _table([columns, *rows])]
+        parts += [f"## {name}\n", f"{title[0].upper()}{title[1:]}; medians.\n", _table([columns, *rows])]
         if name in ABOUT:
             parts.append(ABOUT[name])
-    parts += ["## Conditions\n", f"```text\n{_conditions(results.conditions)}\n```\n"]
     return "\n".join(parts)
 
 
@@ -90,4 +113,4 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 
 
 if __name__ == "__main__":
-    Path(sys.argv[2]).write_text(page(Results.kept_in(Path(sys.argv[1])), os.cpu_count() or 1))
+    write_pages(Path(sys.argv[2]), Results.kept_in(Path(sys.argv[1])), os.cpu_count() or 1)

@@ -13,7 +13,7 @@ from tests.bench.cases import Case, Kind, Result, all_cases
 from tests.bench.engine import FULL, in_turns
 from tests.bench.goals import judged, summary
 from tests.bench.measured import RunWrong
-from tests.bench.page import page
+from tests.bench.page import page, write_pages
 from tests.bench.report import against_ourselves, block
 from tests.bench.results import Results
 from tests.bench.scenario import what_failed
@@ -105,7 +105,7 @@ def test_a_bench_in_parts_is_one_bench(tmp_path: Path) -> None:
     case, runs = found.runs["few-eos-1s"]
     assert case == CASES["few-eos-1s"]
     assert set(runs) == {"ours", "quix"}
-    told = page(found, 2)
+    told = page(found, 2, "engine.md")
     assert told.startswith("# Benchmarks")
     assert "load 1" in told
     assert "load 2" in told
@@ -113,12 +113,18 @@ def test_a_bench_in_parts_is_one_bench(tmp_path: Path) -> None:
     assert "### latency" in told
     assert summary(found, 2).count("\n") == len(judged(found, 2)) - 1
 
+    write_pages(tmp_path / "page.md", found, 2)
+    assert "[another page](page-engine.md)" in (tmp_path / "page.md").read_text()
+    beside = (tmp_path / "page-engine.md").read_text()
+    assert "## failover" in beside
+    assert "(page.md#conditions)" in beside
+
 
 def test_conditions_that_hold_for_all_parts_are_told_once() -> None:
     results = Results()
     results.add_conditions("measured   one\nmachine    9 cores\nload       1.0")
     results.add_conditions("measured   two\nmachine    9 cores\nload       2.0")
-    told = page(results, 9)
+    told = page(results, 9, "engine.md")
     assert told.count("machine    9 cores") == 1
     assert "measured   one\nload       1.0\n\nmeasured   two\nload       2.0" in told
 

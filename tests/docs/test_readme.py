@@ -11,13 +11,10 @@ import typer
 
 from holdfast import Application
 from holdfast.orchestration.cli import app as command_line
+from tests.docs.pages import PAGES as EVERY_PAGE
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
-PAGES = (
-    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"),
-    *sorted(f"docs/{path.name}" for path in (PROJECT / "docs").glob("*.md")),
-    *sorted(f"docs/decisions/{path.name}" for path in (PROJECT / "docs" / "decisions").glob("*.md")),
-)
+PAGES = tuple(path.relative_to(PROJECT).as_posix() for path in EVERY_PAGE if path.parent.name != "tests")
 #: A path on a page is meant from the checkout's root, or from one of these where the page speaks of that folder.
 ROOTS = ("", "infra", "processors", "assets", "orchestration")
 

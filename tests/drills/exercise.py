@@ -6,6 +6,7 @@ Every moment is taken from Dagster's own events, never from when this looked.
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import threading
 import time
@@ -226,7 +227,7 @@ class Exercise:
     def act(self, *words: str) -> Told:
         """Do the one thing that mends it, on the command line."""
         self._acted_at = self._acted_at if self._acted else time.time()
-        self._acted.append(f"`holdfast {' '.join(words)}`")
+        self._acted.append(f"`holdfast {shlex.join(words)}`")
         self.result.acted(", then ".join(self._acted))
         return self.home.cli(*words)
 

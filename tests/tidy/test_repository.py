@@ -25,6 +25,7 @@ REGISTRY_HOSTS = re.compile(
         ("pypi" + r"\.org", "python" + "hosted", "maven" + r"\.org", "maven" + r"\.apache\.org/maven2", "npm" + "js")
     )
 )
+PAGE_LINES = 250
 COMMANDS = re.compile(r"^([a-z-]+):", re.M)
 
 
@@ -75,6 +76,13 @@ def test_a_page_names_no_make_target_that_does_not_exist(page: str) -> None:
     assert set(re.findall(r"`make ([a-z-]+)`|^\$? ?make ([a-z-]+)", text, re.M)) <= {
         pair for target in targets for pair in ((target, ""), ("", target))
     }
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
+def test_a_page_of_the_docs_is_not_long(page: str) -> None:
+    assert len(read(page).splitlines()) <= PAGE_LINES, (
+        "split it by what readers look for, and keep its headings as links"
+    )
 
 
 def test_every_make_target_says_what_it_does() -> None:

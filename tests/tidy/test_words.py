@@ -25,7 +25,11 @@ from typing import NamedTuple
 PROJECT = Path(__file__).resolve().parent.parent.parent
 LEFT = Path(__file__).with_name("words_left.json")
 FOLDERS = ("holdfast", "orchestration", "assets", "processors", "infra")
-PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/*.md", "docs/decisions/*.md")
+#: The other pages of the reference are made from texts of the code, which are read there.
+PAGES = (
+    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/*.md", "docs/decisions/*.md"),
+    *("docs/tasks/*.md", "docs/coming-from/*.md", "docs/reference/README.md"),
+)
 #: The table of this page quotes what the rules are against.
 ITSELF = "docs/writing.md"
 WORDS_MAX = 30

@@ -1,0 +1,239 @@
+"""The reference of the Python API: every name that ``holdfast`` exports, from signatures and docstrings (griffe)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import griffe
+
+PROJECT = Path(__file__).resolve().parent.parent.parent
+LINE_MAX = 118
+#: Bases of classes whose arguments are their fields.
+STRUCTS = {"Struct", "NamedTuple"}
+#: Page -> its title, what it is for, an example, and its names.
+PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
+    "api-processors.md": (
+        "Python API: processors",
+        "Everything that declares a processor. [Declaring a processor](../processors.md) shows how it is used.",
+        "from holdfast import Application, Count\n\n"
+        'app = Application("localhost:9092", consumer_group="shop")\n'
+        'app.dataframe(app.topic("orders")).aggregate({"orders": Count()}).to_topic(app.topic("totals"))',
+        ("Application", "Topic", "TopicConfig"),
+    ),
+    "api-streams.md": (
+        "Python API: streams and state",
+        "Steps of a stream, and the state that functions get. [Declaring a processor](../processors.md) shows both.",
+        "from holdfast import State\n\n\n"
+        "def count(value: dict, state: State) -> dict:\n"
+        '    total = state.get("total", default=0) + 1\n'
+        '    state.set("total", total)\n'
+        '    return {**value, "total": total}',
+        ("StreamingDataFrame", "State"),
+    ),
+    "api-aggregates.md": (
+        "Python API: aggregates",
+        "The columns of `StreamingDataFrame.aggregate`. [Aggregations](../aggregations.md) has the rules.",
+        'from holdfast import Count, Sum\n\ncolumns = {"orders": Count(), "total": Sum("amount")}',
+        ("Count", "Sum", "Mean", "Min", "Max", "Last", "Collect"),
+    ),
+    "api-testing.md": (
+        "Python API: tests",
+        "A Kafka in memory and a clock that tests set. [Testing a processor](../testing.md) has a whole test.",
+        "from holdfast import InMemoryCluster\n\n"
+        "cluster = InMemoryCluster()\n"
+        'cluster.create_topic("orders")\n'
+        'cluster.produce("orders", b"{}", b"alice")\n'
+        'assert len(cluster.read("orders")) == 1',
+        ("InMemoryCluster",),
+    ),
+    "api-faults.md": (
+        "Python API: faults in tests",
+        "Processes, clocks and networks of the cluster in memory, for tests that kill a worker or lose an answer. "
+        "[Testing a processor](../testing.md) shows how they are used.",
+        "from holdfast import InMemoryCluster, Network, VirtualClock\n\n"
+        "cluster = InMemoryCluster(clock=VirtualClock(), network=Network())\n"
+        'cluster.create_topic("orders", partitions=2)',
+        ("InlineProcess", "VirtualClock", "Network", "Fate", "Partition"),
+    ),
+    "api-verbs.md": (
+        "Python API: verbs",
+        "Plans and applies from a program. [Verbs](../verbs.md) explains each.",
+        "from holdfast import Clear, Keys\n\n"
+        'request = Clear("fleet", stores=("aircraft",), selection=Keys(("N14228",)))\n'
+        'assert request.processor == "fleet"',
+        (
+            "open_verbs",
+            "Backfill",
+            "Clean",
+            "Clear",
+            "Compact",
+            "Deploy",
+            "Provision",
+            "PutBack",
+            "Reposition",
+            "Restore",
+            "Stop",
+            "Everything",
+            "Keys",
+            "Prefix",
+        ),
+    ),
+    "api-operating.md": (
+        "Python API: topology, tables, settings, errors",
+        "What a program needs that reads tables or operates processors. [The warehouse](../warehouse.md),\n"
+        "[settings](../settings.md) and [errors](errors.md) have the rules.",
+        "from holdfast import HoldfastError, load_settings\n\n"
+        "try:\n"
+        "    print(load_settings().paths.home)\n"
+        "except HoldfastError as error:\n"
+        "    print(error.message, error.action)",
+        (
+            "Topology",
+            "read_table",
+            "key_at",
+            "state_at",
+            "Settings",
+            "load_settings",
+            "HoldfastError",
+            "ApplicationInvalid",
+            "KafkaFailed",
+            "ProcessingFailed",
+            "RecordTooLarge",
+            "StateFailed",
+            "ValueNotStorable",
+        ),
+    ),
+}
+
+
+@cache
+def api_pages() -> dict[str, str]:
+    """Page -> its text."""
+    # it misses parameters of structs, whose signatures are their fields
+    logging.getLogger("griffe").setLevel(logging.CRITICAL)
+    package = griffe.load("holdfast", search_paths=[str(PROJECT)], docstring_parser="google")
+    return {page: _page(package, *described) for page, described in PAGES.items()}
+
+
+def _page(package: Any, title: str, purpose: str, example: str, names: Sequence[str]) -> str:
+    lines = [f"# {title}", "", purpose, "", "```python", example, "```"]
+    for name in names:
+        lines += ["", *_documented(package[name].final_target, name)]
+    return "\n".join(lines) + "\n"
+
+
+def _documented(found: Any, name: str) -> Iterator[str]:
+    """A class with its fields and public methods, or a function."""
+    yield f"## {name}"
+    if not found.is_class:
+        yield from ("", *_signature(found, name), *_text(found))
+        return
+    members = [each for each in found.members.values() if not each.name.startswith("_") and not each.is_alias]
+    made = found.members.get("__init__")
+    if made is not None:
+        yield from ("", *_signature(made, name))
+    elif _bases(found) & STRUCTS:
+        yield from ("", *_code(name, [_declared(each) for each in members if each.is_attribute], ""))
+    yield from _text(found)
+    rows = [each for each in members if each.is_attribute and _is_shown(each)]
+    if rows:
+        yield from ("", "| field | meaning |", "|---|---|")
+        yield from (f"| `{_cell(_declared(each))}` | {_cell(_first(each))} |" for each in rows)
+    if "Aggregator" in _bases(found):
+        return  # its methods are for the engine
+    for each in members:
+        if each.is_function:
+            yield from ("", f"### {name}.{each.name}", "", *_signature(each, each.name), *_text(each))
+
+
+def _bases(found: Any) -> set[str]:
+    """The last parts of the names of a class's bases."""
+    return {str(base).rpartition(".")[2] for base in found.bases}
+
+
+def _is_shown(field: Any) -> bool:
+    return "property" in field.labels or field.docstring is not None or "dataclass-field" in field.labels
+
+
+def _declared(field: Any) -> str:
+    kind = f": {field.annotation}" if field.annotation is not None else ""
+    value = f" = {field.value}" if field.value is not None and "property" not in field.labels else ""
+    return f"{field.name}{kind}{value}"
+
+
+def _signature(function: Any, name: str) -> Iterator[str]:
+    """The signature of a function as code."""
+    parts: list[str] = []
+    starred = False
+    for each in function.parameters:
+        if each.name == "self":
+            continue
+        if each.kind is griffe.ParameterKind.keyword_only and not starred:
+            parts.append("*")
+            starred = True
+        mark = {griffe.ParameterKind.var_positional: "*", griffe.ParameterKind.var_keyword: "**"}.get(each.kind, "")
+        starred = starred or mark == "*"
+        kind = f": {each.annotation}" if each.annotation is not None else ""
+        value = "" if each.default is None or mark else f" = {each.default}" if kind else f"={each.default}"
+        parts.append(f"{mark}{each.name}{kind}{value}")
+    returns = "" if function.returns is None or function.name == "__init__" else f" -> {function.returns}"
+    yield from _code(name, parts, returns)
+
+
+def _code(name: str, parts: Sequence[str], returns: str) -> Iterator[str]:
+    line = f"{name}({', '.join(parts)}){returns}"
+    if len(line) <= LINE_MAX:
+        yield from ("```text", line, "```")
+    else:
+        yield from ("```text", f"{name}(", *_filled(parts), f"){returns}", "```")
+
+
+def _filled(parts: Sequence[str]) -> Iterator[str]:
+    """Parameters on as few lines as they need."""
+    line = "   "
+    for each in parts:
+        if len(line) + len(each) > LINE_MAX - 2:
+            yield line
+            line = "   "
+        line += f" {each},"
+    yield line
+
+
+def _text(found: Any) -> Iterator[str]:
+    """The docstring: its text, then arguments and errors as lists."""
+    if found.docstring is None:
+        return
+    for section in found.docstring.parsed:
+        match section.kind:
+            case griffe.DocstringSectionKind.text:
+                yield from ("", _plain(section.value))
+            case griffe.DocstringSectionKind.parameters:
+                yield from ("", "| argument | meaning |", "|---|---|")
+                yield from (f"| `{each.name}` | {_cell(each.description)} |" for each in section.value)
+            case griffe.DocstringSectionKind.raises:
+                yield ""
+                yield from (f"- Raises `{each.annotation}`: {_cell(each.description)}" for each in section.value)
+            case griffe.DocstringSectionKind.returns | griffe.DocstringSectionKind.yields:
+                yield from ("", "Returns: " + " ".join(_cell(each.description) for each in section.value))
+            case griffe.DocstringSectionKind.examples:
+                yield ""
+                yield from (str(text) for _, text in section.value)
+            case griffe.DocstringSectionKind.admonition:
+                yield from ("", f"{section.title}: {_cell(section.value.description)}")
+
+
+def _first(found: Any) -> str:
+    return "" if found.docstring is None else found.docstring.value.split("\n\n")[0]
+
+
+def _plain(text: str) -> str:
+    """Running text of a docstring as Markdown; literal blocks stay code."""
+    return text.replace("::\n", ":\n").replace("``", "`")
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("``", "`").split()).replace("|", "\\|")

@@ -1,0 +1,126 @@
+"""The reference of errors and of checks, from the classes, their raise sites, and the graph of assets."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from holdfast.assets.factory import IMPORTABLE
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.settings import load_settings
+from holdfast.orchestration.definitions import build_definitions
+from tests.tidy.test_words import FOLDERS, PROJECT, error_classes, linked, literal, name_of
+
+#: How many actions of an error are shown; the message has the one that counts.
+ACTIONS_MAX = 3
+#: The parts of the product that raise errors, with the folders of their modules; the first that fits.
+PARTS = {
+    "Declaring and running a processor": ("processors/arguments", "processors/engine", "processors/registration"),
+    "Verbs, deployments and recovery": ("processors/lifecycle", "orchestration/verbs"),
+    "Audits, snapshots and the warehouse": (
+        "processors/audits",
+        "processors/snapshots",
+        "assets/spark",
+        "infra/warehouse",
+        "infra/spark",
+    ),
+    "Kafka": ("infra/kafka",),
+    "The command line, Dagster and this machine": ("",),
+}
+#: The words of an action, without the values that are put in: fewer than two say nothing.
+_SAYS = re.compile(r"\w+")
+
+
+def errors_page() -> str:
+    """Every error that Holdfast raises on purpose: when, its exit code, and what to do."""
+    modules = [path for folder in FOLDERS for path in sorted((PROJECT / folder).rglob("*.py")) if not linked(path)]
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in modules}
+    actions = _actions(trees, error_classes(trees.values()))
+    rows: dict[str, list[str]] = defaultdict(list)
+    for error, module in sorted(_errors(trees), key=lambda found: found[0].__name__):
+        when = " ".join((error.__doc__ or "").split("\n\n")[0].replace("``", "`").split())
+        todo = " · ".join(sorted(actions[error.__name__])[:ACTIONS_MAX]) or "as the message says"
+        part = next(part for part, folders in PARTS.items() if module.startswith(folders))
+        rows[part].append(f"| `{error.__name__}` | {error.exit_code} | {_cell(when)} | {_cell(todo)} |")
+    lines = [
+        "# Errors",
+        "",
+        "Every error that Holdfast raises on purpose: when it is raised, the exit code of the process that it ends,",
+        "and what to do. An error's own message has the values and the one action that fits; `…` stands for a value.",
+        "",
+        "```text",
+        "ExtraMissing: The library sqlalchemy is not installed. Deployments, plans and incidents need it.",
+        "What to do: Run `pip install 'holdfast[operate]'`.",
+        "```",
+        "",
+        "All of them are subclasses of `HoldfastError`, with `message`, `action`, `cause` and `fields`.",
+        'With `--json` a command prints them as `{"error": {...}}`.',
+        "[Verbs](../verbs.md#from-the-command-line) has the exit codes of commands.",
+    ]
+    for part in PARTS:
+        lines += ["", f"## {part}", "", "| error | exit code | when | what to do |", "|---|--:|---|---|", *rows[part]]
+    return "\n".join(lines) + "\n"
+
+
+def checks_page() -> str:
+    """Every check of the graph of assets, with its description and its section of the runbook."""
+    definitions = build_definitions(load_settings())
+    graph = definitions.resolve_asset_graph()
+    found: dict[str, tuple[set[str], str, bool]] = {}
+    for node in graph.asset_nodes:
+        for key in node.check_keys:
+            spec = graph.get_check_spec(key)
+            layers, text, blocks = found.get(key.name, (set(), spec.description or "", False))
+            found[key.name] = (layers | {node.key.path[0]}, text, blocks or spec.blocking)
+    lines = [
+        "# Checks",
+        "",
+        "Every asset check in Dagster: its assets, what passes, and whether a failure blocks the assets behind it. The",
+        "[runbook](../runbook.md) has a section for each, with the words of its failures and the action.",
+        "",
+        "```console",
+        "$ holdfast status",
+        "```",
+        "",
+        "| check | assets | passes when | blocks |",
+        "|---|---|---|---|",
+    ]
+    for name, (layers, text, blocks) in sorted(found.items()):
+        at = f"[`{name}`](../runbook.md#{name})"
+        lines.append(f"| {at} | {', '.join(sorted(layers))} | {_cell(text)} | {'yes' if blocks else 'no'} |")
+    at = f"[`{IMPORTABLE}`](../runbook.md#{IMPORTABLE})"
+    lines.append(f"| {at} | processors that can't be imported | Python can import the definition. | no |")
+    return "\n".join(lines) + "\n"
+
+
+def _errors(trees: Mapping[Path, ast.Module]) -> Iterator[tuple[type[HoldfastError], str]]:
+    """The error classes of the product, with their modules' paths."""
+    names = error_classes(trees.values())
+    for path, tree in trees.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and node.name in names and not node.name.startswith("_"):
+                module = path.relative_to(PROJECT).with_suffix("").as_posix()
+                made = getattr(importlib.import_module("holdfast." + module.replace("/", ".")), node.name)
+                if issubclass(made, HoldfastError):
+                    yield made, module
+
+
+def _actions(trees: Mapping[Path, ast.Module], names: set[str]) -> dict[str, set[str]]:
+    """The texts of ``action=`` where each error is raised; a value that is put in is ``…``."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for tree in trees.values():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and name_of(node.func) in names:
+                for each in node.keywords:
+                    if each.arg == "action":
+                        texts = (text.replace("VALUE", "…").strip() for text in literal(each.value))
+                        found[name_of(node.func)].update(text for text in texts if len(_SAYS.findall(text)) > 1)
+    return found
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

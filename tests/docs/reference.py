@@ -1,0 +1,42 @@
+"""The generated pages of ``docs/reference``: ``python -m tests.docs.reference`` writes them (``make reference``).
+
+They are committed, because most people read them on a code host. ``test_reference.py`` compares them with the code.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from tests.docs.api_pages import PAGES, api_pages
+from tests.docs.command_pages import commands_page, groups_page, verbs_page
+from tests.docs.error_pages import checks_page, errors_page
+
+FOLDER = Path(__file__).resolve().parent.parent.parent / "docs" / "reference"
+#: The pages, and what makes each.
+MADE: dict[str, Callable[[], str]] = {
+    "commands.md": commands_page,
+    "commands-groups.md": groups_page,
+    "commands-verbs.md": verbs_page,
+    "checks.md": checks_page,
+    "errors.md": errors_page,
+    **{page: partial(lambda name: api_pages()[name], page) for page in PAGES},
+}
+#: The pages in this folder that people write.
+WRITTEN = {"README.md"}
+
+
+def main() -> int:
+    """Write all pages; name those that changed."""
+    for name, make in MADE.items():
+        page, text = FOLDER / name, make()
+        if not page.exists() or page.read_text(encoding="utf-8") != text:
+            page.write_text(text, encoding="utf-8")
+            print(f"wrote {page.relative_to(FOLDER.parent.parent)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,138 @@
+"""What the pages tell readers to type can be typed: commands, options, files, targets, modules and settings."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.infra.settings import Settings
+from holdfast.orchestration.cli import app
+from holdfast.orchestration.lazy_commands import loaded
+from tests.docs.pages import PAGES, PROJECT, CodeBlock, code_blocks
+from tests.tidy.test_settings_documented import variables
+
+COMMAND_LINE = loaded(app)
+#: Programs of others; what they are given is theirs.
+OTHERS = {"cp", "docker", "git", "pip", "ss", "venv-pack", "spark-submit", "("}
+SETTINGS = {name for name, _, _ in variables(Settings, "HOLDFAST_")}
+#: Variables of the tests, and groups of settings.
+OTHER_VARIABLES = {"HOLDFAST_TEST_NO_SKIPS", "HOLDFAST_SCREENSHOTS"}
+CONSOLE = [pytest.param(block, id=block.name) for block in code_blocks("console", "sh")]
+
+
+def lines(block: CodeBlock) -> Iterator[str]:
+    """What is typed, with lines that continue put together and comments left out."""
+    text = re.sub(r"\\\n\s*", " ", block.text)
+    if block.language == "sh":  # a text in quotes may go over lines
+        text = re.sub(r"'[^']*'", lambda quoted: quoted[0].replace("\n", " "), text)
+        typed = [line for line in text.splitlines() if line.strip()]
+    else:
+        typed = [line[2:] for line in text.splitlines() if line.startswith("$ ")]
+    yield from (line for line in typed if not line.startswith("#"))
+
+
+def parse(words: list[str]) -> None:
+    """Parse a command line as ``holdfast`` does, without running it."""
+    command = COMMAND_LINE
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        command, words = command.commands[words[0]], words[1:]
+    if not hasattr(command, "commands"):
+        command.make_context("holdfast", words)
+
+
+def judge(line: str) -> None:
+    """Fail when a line can't be typed."""
+    for part in line.split(" && "):
+        words = shlex.split(part, comments=True)
+        while words and re.match(r"[A-Z_]+=", words[0]):
+            words = words[1:]
+        program, *given = words or ["("]
+        match program:
+            case "holdfast":
+                if "--help" not in given and "--version" not in given:
+                    parse([re.sub(r"^(N|[A-Z][A-Z-]+)$", "1", word) for word in given])
+            case "make":
+                targets = re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.M)
+                assert {word for word in given if "=" not in word} <= set(targets)
+            case "export":
+                named = {word.partition("=")[0] for word in given if word.startswith("HOLDFAST_")}
+                assert named <= SETTINGS
+            case "pre-commit":
+                assert given == ["install"]
+            case _ if program.rpartition("/")[2] in {"python", "python3"}:
+                python(given)
+            case _:
+                assert program in OTHERS or program.startswith("("), f"nobody knows the program {program}"
+
+
+def python(given: list[str]) -> None:
+    """A module or file of the checkout that is run, and the test files that it is given."""
+    name = f"{given[1].replace('.', '/')}" if given[0] == "-m" else given[0].removesuffix(".py")
+    module = PROJECT / name
+    known = given[:2] == ["-m", "pytest"] or module.with_suffix(".py").exists() or (module / "__main__.py").exists()
+    assert known, given
+    files = [word for word in given[1:] if word.startswith("tests/")]
+    assert [file for file in files if not (PROJECT / file).exists()] == []
+
+
+@pytest.mark.parametrize("block", CONSOLE)
+def test_each_line_can_be_typed(block: CodeBlock) -> None:
+    typed = list(lines(block))
+    assert typed
+    for line in typed:
+        judge(line)
+
+
+def quoted(page: Path) -> Iterator[str]:
+    """The commands in backticks, outside of code blocks, without placeholders that stand for several words."""
+    prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    for words in re.findall(r"`holdfast ([^`\n]+)`", prose):
+        if not re.search(r"[…\[{|]|\.\.\.", words):
+            yield words
+
+
+#: The changes also name what was removed.
+PRESENT = [pytest.param(page, id=page.relative_to(PROJECT).as_posix()) for page in PAGES if page.name != "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("page", PRESENT)
+def test_commands_and_options_in_running_text_exist(page: Path) -> None:
+    """Running text may leave arguments out."""
+    for words in quoted(page):
+        typed = [re.sub(r"^[A-Z][A-Z-]*$", "1", word) for word in shlex.split(words)]
+        try:
+            parse(typed)
+        except KeyError as unknown:
+            pytest.fail(f"`holdfast {words}`: there is no command {unknown}")
+        except Exception as failure:
+            if "Missing" not in f"{type(failure).__name__} {failure}":
+                pytest.fail(f"`holdfast {words}`: {failure}")
+
+
+@pytest.mark.parametrize("page", PRESENT)
+def test_each_setting_on_a_page_exists(page: Path) -> None:
+    named = set(re.findall(r"\bHOLDFAST_[A-Z0-9_]*[A-Z0-9]\b", page.read_text(encoding="utf-8")))
+    groups = {name for name in named if any(each.startswith(f"{name}__") for each in SETTINGS)}
+    assert named - groups <= SETTINGS | OTHER_VARIABLES
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "holdfast apply deploi x",
+        "holdfast status --nosuch",
+        "holdfast audit",
+        "make nosuch",
+        "export HOLDFAST_NOSUCH=1",
+        "python -m tests.nosuch",
+        "python -m pytest tests/nosuch.py",
+        "nosuch",
+    ],
+)
+def test_a_line_that_can_not_be_typed_is_found(line: str) -> None:
+    with pytest.raises(Exception, match=r"deploi|nosuch|Missing|NOSUCH"):
+        judge(line)
