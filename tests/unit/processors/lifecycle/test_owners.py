@@ -70,7 +70,7 @@ def clearing(store: str, partitions: tuple[int, ...], **positions: dict[int, int
 
 def test_a_clear_has_the_name_of_its_stage() -> None:
     owners, workers = owners_of(OWNED, "apply 7, stage 2")
-    owners.clear("p", clearing("few", (0, 1)), lambda text: None)
+    owners.clear("orders", clearing("narrow", ()), print)
     assert [workers[slot].named for slot in "01"] == ["apply 7, stage 2"] * 2
 
 
