@@ -35,7 +35,7 @@ _TOLD = {
 
 
 def is_first(instance: DagsterInstance, run_id: str) -> bool:
-    """Whether nobody launched this run since it was put into the queue; from then on, somebody has."""
+    """Whether no daemon launched this run since it was put into the queue; True for one caller only."""
     with _alone(instance, run_id):
         stays = len(instance.all_logs(run_id, of_type=DagsterEventType.RUN_ENQUEUED))
         mine = {LAUNCHED_TAG: f"{run_id} {stays}"}

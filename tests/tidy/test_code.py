@@ -29,7 +29,12 @@ HOMES = {
     "rocksdict": ("processors/engine/state",),
     "pyspark": ("infra/spark", "assets/spark"),
     # the catalog is a database, too, and so is Dagster's storage, which has tables of SQLAlchemy
-    "sqlalchemy": ("infra/database", "infra/warehouse/pointers.py", "orchestration/upkeep/dagster_storage.py"),
+    "sqlalchemy": (
+        "infra/database",
+        "infra/warehouse/pointers.py",
+        "orchestration/upkeep/dagster_storage.py",
+        "orchestration/launches.py",
+    ),
     "alembic": ("infra/database",),
     "dagster": ("assets", "orchestration"),
     "dagster_postgres": ("orchestration",),

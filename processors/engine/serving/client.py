@@ -236,7 +236,7 @@ class ProcessorClient:
 
     def _select(self, page: str, store: str | Sequence[str], timeout_s: float, **which: Any) -> dict[str, Any]:
         """Run a command about keys, in several requests when one would be too long."""
-        asked = {name: value for name, value in which.items() if value not in (None, False, "") or name == "prefix"}
+        asked = {name: value for name, value in which.items() if value is not None and value is not False}
         asked["store"] = store if isinstance(store, str) else list(store)
         if "prefix" in asked:
             asked["prefix"] = key_of(asked["prefix"])

@@ -130,7 +130,7 @@ class WorkingOwners:
                 for topic, each in stage.positions.items()
             }
             named = _named(stage.selection)
-            named |= {"partitions": owned, "positions": positions or None, "once": self._once()}
+            named |= {"partitions": owned, "positions": positions or None, "once": self._once() or None}
             answer = client.clear(stage.stores, **named)
             keys += int(answer["keys"])
         return keys

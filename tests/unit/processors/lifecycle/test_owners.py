@@ -28,6 +28,7 @@ class Worker:
     slot: str
     owned: dict[str, tuple[int, ...]]
     asked: list[tuple[Any, ...]] = field(default_factory=list)
+    named: str | None = None
 
     def status(self) -> Any:
         tasks = [
@@ -44,6 +45,7 @@ class Worker:
         if not {*partitions, *placed} <= set(mine):
             raise CommandRefused(f"owns {mine}, asked for {partitions} and {placed}", action="-")
         self.asked.append((stores, partitions, positions))
+        self.named = named.get("once")
         return {"keys": len(partitions), "bytes": 0}
 
     def count(self, store: str, **which: Any) -> dict[str, Any]:
@@ -52,18 +54,24 @@ class Worker:
     export = clear
 
 
-def owners_of(owned: dict[str, dict[str, tuple[int, ...]]]) -> tuple[WorkingOwners, dict[str, Worker]]:
+def owners_of(owned: dict[str, dict[str, tuple[int, ...]]], once: str = "") -> tuple[WorkingOwners, dict[str, Worker]]:
     workers = {slot: Worker(slot, each) for slot, each in owned.items()}
     client: Any = lambda processor, slot: workers[slot]  # noqa: E731
     counts = {"few": 2, "many": 5}
     owners = WorkingOwners(
-        client, lambda name: tuple(workers), lambda name, stores: TOPOLOGY.tasks_with(stores, counts)
+        client, lambda name: tuple(workers), lambda name, stores: TOPOLOGY.tasks_with(stores, counts), lambda: once
     )
     return owners, workers
 
 
 def clearing(store: str, partitions: tuple[int, ...], **positions: dict[int, int]) -> ClearKeys:
     return ClearKeys("-", (store,), Everything(), partitions, positions)
+
+
+def test_a_clear_has_the_name_of_its_stage() -> None:
+    owners, workers = owners_of(OWNED, "apply 7, stage 2")
+    owners.clear("orders", clearing("narrow", ()), print)
+    assert [workers[slot].named for slot in "01"] == ["apply 7, stage 2"] * 2
 
 
 def test_each_worker_is_asked_for_its_own_tasks_of_the_store() -> None:
