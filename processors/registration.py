@@ -152,8 +152,8 @@ def _load(target: str) -> tuple[ProcessorDefinition | BrokenDefinition, ...]:
 
 
 def _is_library(file: str) -> bool:
-    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return any(Path(file).is_relative_to(folder) for folder in (IMPORT_ROOT / "holdfast", *filter(None, installed)))
+    installed = [str(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    return any(Path(file).is_relative_to(folder) for folder in (str(IMPORT_ROOT / "holdfast"), *installed))
 
 
 def _applications(module: ModuleType) -> dict[str, Application]:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from holdfast.infra.errors import EXIT_PROCESSING_FAILED
 from holdfast.orchestration.commands.options import print_json
 
 if TYPE_CHECKING:
@@ -22,9 +21,12 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
+#: Exit code of ``holdfast up``: all services run, and a processor of the project could not be deployed.
+NOT_ALL_DEPLOYED = 2
+
 
 def start_all(settings: Settings, console: Console, port: int | None, *, as_json: bool) -> int:
-    """Start what does not run, and print it; returns the exit code, 1 when a processor of the project is not deployed.
+    """Start what does not run, and print it; returns 0, or ``NOT_ALL_DEPLOYED``.
 
     Without a project nothing is deployed, and the way to a project is printed.
     """
@@ -51,7 +53,7 @@ def start_all(settings: Settings, console: Console, port: int | None, *, as_json
         print_json({**services, **of_project})
     else:
         _print(settings, console, services, deployed)
-    return 0 if all(each.running for each in deployed) else EXIT_PROCESSING_FAILED
+    return 0 if all(each.running for each in deployed) else NOT_ALL_DEPLOYED
 
 
 def _start_services(settings: Settings, say: Say) -> dict[str, str]:

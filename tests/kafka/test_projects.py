@@ -121,6 +121,15 @@ def test_a_project_runs_in_the_foreground_and_counts_each_order_once(stream: Any
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0, log.read_text()[-3000:]
     assert "] ended " in log.read_text()
+
+    with project.running(HOLDFAST, "run", "--reload") as (process, log):
+        starts = lambda: len(re.findall(r"\] running ", log.read_text()))  # noqa: E731
+        wait_for(lambda: process.poll() is not None or starts() == 1, "the first start")
+        module.write_text(code.replace('order.get("amount", 0)', 'order["amount"]'))
+        wait_for(lambda: process.poll() is not None or starts() == 2, "the start after the edit")
+        assert f"Edited: {project.name}/processors.py" in log.read_text()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0, log.read_text()[-3000:]
     assert_counted(outputs(stream.bootstrap, stream.sink), 600)
 
 
