@@ -130,8 +130,8 @@ def _tell_next(console: Console, processor: str | None) -> None:
     rows = [("holdfast top", "watch lag, rate and state")]
     if processor is not None:
         rows += [
-            (f"holdfast logs {processor}", "read what it logs"),
-            (f"holdfast apply deploy {processor}", "run the edited code"),
+            (f"holdfast query {processor} --all", "look into its state"),
+            (f"holdfast deploy {processor}", "run the edited code"),
         ]
     for command, what in (*rows, ("holdfast down", "stop everything; state is kept")):
         console.print(f"  {escape(command):<36} {what}", highlight=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -50,6 +51,11 @@ class Project:
             check=False,
         )
 
+    def told_commands(self) -> list[list[str]]:
+        """The commands that the project's README names first."""
+        (block,) = re.findall(r"^```console\n(.*?)^```", (self.folder / "README.md").read_text(), re.M | re.S)
+        return [shlex.split(line.removeprefix("$ "), comments=True) for line in block.splitlines()]
+
     @contextmanager
     def running(self, *words: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
         """A process in the project's folder, with its log; killed if the test leaves it running."""
@@ -83,13 +89,13 @@ def outputs(bootstrap: str, topic: str) -> list[tuple[bytes, dict[str, Any]]]:
 
 
 def assert_counted(values: list[tuple[bytes, dict[str, Any]]], number: int) -> None:
-    """Each order was counted once: the numbers of a customer's orders are 1, 2, 3, ... in the order of output."""
+    """Each order was counted once: count and sum of each customer grow order by order, in the order of output."""
     assert len(values) == number
-    numbers: dict[bytes, list[int]] = defaultdict(list)
+    seen: dict[bytes, list[dict[str, Any]]] = defaultdict(list)
     for key, value in values:
-        assert value["count"] == value["spent"]
-        numbers[key].append(value["count"])
-    assert {key: list(range(1, len(of) + 1)) for key, of in numbers.items()} == dict(numbers)
+        seen[key].append(value)
+        assert value["count"] == len(seen[key])
+        assert value["spent"] == sum(order["amount"] for order in seen[key])
 
 
 def test_a_project_runs_in_the_foreground_and_counts_each_order_once(stream: Any, tmp_path: Path) -> None:
@@ -144,6 +150,11 @@ def test_a_project_goes_up_and_survives_a_kill(tmp_path: Path) -> None:
         started = project.run(HOLDFAST, "up", "--port", str(free_port()))
         assert started.returncode == 0, started.stdout + started.stderr
         assert "✓ shop: version" in started.stdout
+        up, produce, query, down = project.told_commands()
+        assert [up[1:], down[1:]] == [["up"], ["down"]]
+        sent = project.run(HOLDFAST, *produce[1:])
+        assert sent.returncode == 0, sent.stdout + sent.stderr
+        wait_for(lambda: '"spent"' in (told := project.run(HOLDFAST, *query[1:])).stdout + told.stderr, "the state")
         again = json.loads(project.run(HOLDFAST, "up", "--json").stdout)
         assert [(each["processor"], each["running"]) for each in again["processors"]] == [("shop", True)]
         bootstrap = again["kafka"]
@@ -153,13 +164,13 @@ def test_a_project_goes_up_and_survives_a_kill(tmp_path: Path) -> None:
         assert "`holdfast apply stop shop`" in refused.stderr
 
         project.send(bootstrap, "orders", 300)
-        wait_for(lambda: outputs(bootstrap, "orders_counted"), "the first outputs")
+        wait_for(lambda: len(outputs(bootstrap, "orders_counted")) > 3, "the first outputs")
         endpoint = read_endpoint(paths.endpoint("shop", "0"))
         assert endpoint is not None
         os.kill(endpoint.pid, signal.SIGKILL)
         project.send(bootstrap, "orders", 300)
-        wait_for(lambda: len(outputs(bootstrap, "orders_counted")) >= 600, "all outputs, after a recovery by Dagster")
-        assert_counted(outputs(bootstrap, "orders_counted"), 600)
+        wait_for(lambda: len(outputs(bootstrap, "orders_counted")) >= 603, "all outputs, after a recovery by Dagster")
+        assert_counted(outputs(bootstrap, "orders_counted"), 603)
 
         with (project.folder / "shop" / "processors.py").open("a") as module:
             module.write("\n\norders.update(lambda order: None)\n")

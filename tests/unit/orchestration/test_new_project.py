@@ -17,7 +17,7 @@ from holdfast.orchestration.new_project import ProjectRefused, make_project, pac
 from holdfast.processors.registration import ProcessorDefinition, load_processors
 
 FILES = {
-    *("README.md", ".gitignore", "holdfast.toml", "pyproject.toml", "tests/test_processors.py"),
+    *("README.md", ".gitignore", "holdfast.toml", "orders.jsonl", "pyproject.toml", "tests/test_processors.py"),
     *("late_orders/__init__.py", "late_orders/definitions.py", "late_orders/processors.py"),
 }
 
