@@ -152,8 +152,9 @@ def _load(target: str) -> tuple[ProcessorDefinition | BrokenDefinition, ...]:
 
 
 def _is_library(file: str) -> bool:
-    installed = [str(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    return any(Path(file).is_relative_to(folder) for folder in (str(IMPORT_ROOT / "holdfast"), *installed))
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders = [IMPORT_ROOT / "holdfast", *(Path(each) for each in installed if each)]
+    return any(Path(file).is_relative_to(folder) for folder in folders)
 
 
 def _applications(module: ModuleType) -> dict[str, Application]:
