@@ -143,6 +143,12 @@ def test_a_project_runs_in_the_foreground_and_counts_each_order_once(stream: Any
 def test_a_project_goes_up_and_survives_a_kill(tmp_path: Path) -> None:
     project = Project(tmp_path / "shop")
     assert project.run(HOLDFAST, "init", "shop", within=tmp_path).returncode == 0
+    # a module beside the package: a release copies only the package
+    (project.folder / "prices.py").write_text("FREE = 0\n")
+    module = project.folder / "shop" / "processors.py"
+    code = module.read_text().replace("from holdfast import", "from prices import FREE\n\nfrom holdfast import")
+    module.write_text(code.replace('order.get("amount", 0)', 'order.get("amount", FREE)'))
+    assert "FREE)" in module.read_text()
     tested = project.run(sys.executable, "-m", "pytest", "-q")
     assert "2 passed" in tested.stdout, tested.stdout
     paths = Paths(project.folder / ".holdfast")
@@ -154,7 +160,7 @@ def test_a_project_goes_up_and_survives_a_kill(tmp_path: Path) -> None:
         assert [up[1:], down[1:]] == [["up"], ["down"]]
         sent = project.run(HOLDFAST, *produce[1:])
         assert sent.returncode == 0, sent.stdout + sent.stderr
-        wait_for(lambda: '"spent"' in (told := project.run(HOLDFAST, *query[1:])).stdout + told.stderr, "the state")
+        wait_for(lambda: "spent" in project.run(HOLDFAST, *query[1:]).stdout, "the state of the README's orders")
         again = json.loads(project.run(HOLDFAST, "up", "--json").stdout)
         assert [(each["processor"], each["running"]) for each in again["processors"]] == [("shop", True)]
         bootstrap = again["kafka"]
@@ -172,11 +178,17 @@ def test_a_project_goes_up_and_survives_a_kill(tmp_path: Path) -> None:
         wait_for(lambda: len(outputs(bootstrap, "orders_counted")) >= 603, "all outputs, after a recovery by Dagster")
         assert_counted(outputs(bootstrap, "orders_counted"), 603)
 
-        with (project.folder / "shop" / "processors.py").open("a") as module:
-            module.write("\n\norders.update(lambda order: None)\n")
+        module.write_text(f"{module.read_text()}\n\norders.update(lambda order: None)\n")
         edited = project.run(HOLDFAST, "up")
         assert edited.returncode == 0, edited.stdout + edited.stderr
         assert "is defined; deploy it with `holdfast apply deploy shop`" in edited.stdout
+
+        settings = project.folder / "holdfast.toml"
+        settings.write_text(settings.read_text().replace('"shop.processors"', '"shop.processors", "shop.nothing"'))
+        partly = project.run(HOLDFAST, "up")
+        assert partly.returncode == 2, partly.stdout + partly.stderr
+        assert "✓ shop: version" in partly.stdout
+        assert "✗ shop.nothing: shop.nothing can't be imported" in partly.stdout
     finally:
         ended = project.run(HOLDFAST, "down")
     assert "Stopped: webserver, daemon, supervisor and processors, broker." in ended.stdout

@@ -45,6 +45,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "deep").mkdir(parents=True)
     (folder / "holdfast.toml").write_text(FILE.replace("'''\nERROR'''", '"ERROR"'))
     monkeypatch.chdir(folder / "deep")
+    monkeypatch.delenv("HOLDFAST_PROJECT")
     monkeypatch.delenv("HOLDFAST_CHECKPOINTS__URL")
     return folder
 
@@ -116,6 +117,7 @@ def test_a_pyproject_without_the_table_is_no_project(shop: Path) -> None:
 
 def test_without_a_project_all_is_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOLDFAST_PROJECT")
     settings = load_settings()
     assert settings.project is None
     assert settings.home == PROJECT / ".holdfast"
@@ -229,7 +231,8 @@ def test_a_working_folder_that_was_deleted_has_no_project(tmp_path: Path) -> Non
         "from holdfast.infra.settings.project_source import project_of\n"
         "assert project_of({}) is None\n"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=True)
+    environment = {name: value for name, value in os.environ.items() if name != "HOLDFAST_PROJECT"}
+    subprocess.run([sys.executable, "-c", code], cwd=PROJECT, env=environment, check=True)
 
 
 def test_the_command_shows_values_origins_and_meanings_and_no_secret(
