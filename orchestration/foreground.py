@@ -42,6 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     # not for a health check, which runs every few seconds
     from holdfast.infra.settings import load_settings
     from holdfast.orchestration.cli import main as holdfast
+    from holdfast.orchestration.commands.up import NOT_ALL_DEPLOYED
 
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -50,9 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
     if given.production:
         _configure(paths)
     code = holdfast(["up", "--port", str(given.port)])
-    if code == 0:
+    if code in (0, NOT_ALL_DEPLOYED):  # one broken processor must not end the others
         follow(paths, lambda: ended.wait(LOOK_EVERY_S))
-    return holdfast(["down"]) or code
+    return holdfast(["down"]) or (0 if code == NOT_ALL_DEPLOYED else code)
 
 
 def answers(port: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 
 from pydantic import BaseModel
@@ -67,8 +68,15 @@ def newest_logged(settings: Settings, topics: Topics, processor: str) -> tuple[i
 
 
 def environment_of(settings: Settings) -> dict[str, str]:
-    """The environment variables from which another process reads the same settings, also after the project changed."""
-    return {**dict(_variables("HOLDFAST_", settings)), PROJECT_VARIABLE: ""}
+    """The environment variables from which another process reads the same settings, also after the project changed.
+
+    In a project, that process also imports modules from the project's folder; a release comes before it.
+    """
+    same = {**dict(_variables("HOLDFAST_", settings)), PROJECT_VARIABLE: ""}
+    if settings.project is None:
+        return same
+    former = os.environ.get("PYTHONPATH")  # tidy: allow-environment because it is Python's variable, and no setting
+    return {**same, "PYTHONPATH": os.pathsep.join([str(settings.project), *([former] if former else [])])}
 
 
 def environment_of_services(settings: Settings) -> dict[str, str]:

@@ -182,6 +182,7 @@ def _no_settings_from_outside(tmp_path_factory: pytest.TempPathFactory) -> Itera
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith("HOLDFAST_") and name not in kept]:
             patch.delenv(name)
+        patch.setenv("HOLDFAST_PROJECT", "")  # no project file above the checkout counts
         patch.setenv("HOLDFAST_CHECKPOINTS__URL", str(tmp_path_factory.mktemp("checkpoints")))
         # Of several test processes, each has a folder of its own in the folder of the run.
         mine = tmp_path_factory.getbasetemp()

@@ -67,7 +67,11 @@ def install(wheel: Path, environment: Path, extra: str = "", python: str = sys.e
     return environment / "bin"
 
 
+#: Variables of the test run that a user does not have.
+_OURS = {"PYTHONPATH", "VIRTUAL_ENV", "HOLDFAST_PROJECT"}
+
+
 def outside(home: Path, **variables: str) -> dict[str, str]:
     """The environment of a user who has no checkout: nothing of this one is on the import path."""
-    kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "VIRTUAL_ENV"}}
+    kept = {name: value for name, value in os.environ.items() if name not in _OURS}
     return {**kept, "HOLDFAST_HOME": str(home), **variables}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -132,6 +134,15 @@ def check_settings(where: str, config: Mapping[str, Any], client: type[Consumer]
             action="Correct these settings: use the names and values of librdkafka, and files that exist.",
             settings=", ".join(sorted(config)),
         ) from failure
+
+
+def listening_at(bootstrap: str) -> str | None:
+    """The first address of the bootstrap servers at which a program accepts connections; None when none does."""
+    for address in bootstrap.split(","):
+        host, _, port = address.strip().rpartition(":")
+        with suppress(OSError, ValueError), socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):
+            return address.strip()
+    return None
 
 
 def admin_client(

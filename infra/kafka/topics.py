@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
-from holdfast.infra.kafka.client import AWAY, admin_client, library_logger
+from holdfast.infra.kafka.client import AWAY, admin_client, library_logger, listening_at
 from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, KafkaFailed
 from holdfast.infra.kafka.group_protocol import decode_assignment
 from holdfast.infra.kafka.records import ClientConfig, GroupShares, Member, Partition, TopicFacts, TopicSpec
@@ -91,11 +91,19 @@ class Topics:
         return dict(self._extra)
 
     def ping(self) -> int:
-        """The number of brokers."""
+        """The number of brokers.
+
+        Raises:
+            BrokerUnreachable: Nothing answers; names the security settings when a program listens there.
+        """
         try:
             return len(self._admin.list_topics(timeout=self._timeout_s).brokers)
         except KafkaException as failure:
-            raise self._failure(failure, "list the brokers") from failure
+            told = self._failure(failure, "list the brokers")
+            if isinstance(told, BrokerUnreachable) and "security.protocol" not in self._extra:
+                listening = listening_at(self.bootstrap)
+                told = told if listening is None else _asks_for_security(self.bootstrap, listening)
+            raise told from failure
 
     def listed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Sorted names of the topics and of the groups that this client may see, without Kafka's internal topics."""
@@ -464,3 +472,12 @@ class Topics:
             action="Correct `security.protocol`, `sasl.*` and `ssl.*` in `HOLDFAST_KAFKA__CLIENT_CONFIG`.",
             bootstrap=self.bootstrap,
         )
+
+
+def _asks_for_security(bootstrap: str, listening: str) -> BrokerUnreachable:
+    return BrokerUnreachable(
+        f"A program listens at {listening}, but does not answer as a broker that needs neither password nor TLS.",
+        action="If it asks for them, set `security.protocol`, `sasl.*` and `ssl.*` in `HOLDFAST_KAFKA__CLIENT_CONFIG`; "
+        "else correct the address.",
+        bootstrap=bootstrap,
+    )

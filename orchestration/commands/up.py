@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.markup import escape
 
-from holdfast.infra.errors import EXIT_PROCESSING_FAILED
 from holdfast.orchestration.commands.options import print_json
 
 if TYPE_CHECKING:
@@ -22,9 +21,12 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 
+#: Exit code of ``holdfast up``: all services run, and a processor of the project could not be deployed.
+NOT_ALL_DEPLOYED = 2
+
 
 def start_all(settings: Settings, console: Console, port: int | None, *, as_json: bool) -> int:
-    """Start what does not run, and print it; returns the exit code, 1 when a processor of the project is not deployed.
+    """Start what does not run, and print it; returns 0, or ``NOT_ALL_DEPLOYED``.
 
     Without a project nothing is deployed, and the way to a project is printed.
     """
@@ -51,7 +53,7 @@ def start_all(settings: Settings, console: Console, port: int | None, *, as_json
         print_json({**services, **of_project})
     else:
         _print(settings, console, services, deployed)
-    return 0 if all(each.running for each in deployed) else EXIT_PROCESSING_FAILED
+    return 0 if all(each.running for each in deployed) else NOT_ALL_DEPLOYED
 
 
 def _start_services(settings: Settings, say: Say) -> dict[str, str]:
@@ -128,8 +130,8 @@ def _tell_next(console: Console, processor: str | None) -> None:
     rows = [("holdfast top", "watch lag, rate and state")]
     if processor is not None:
         rows += [
-            (f"holdfast logs {processor}", "read what it logs"),
-            (f"holdfast apply deploy {processor}", "run the edited code"),
+            (f"holdfast query {processor} --all", "look into its state"),
+            (f"holdfast deploy {processor}", "run the edited code"),
         ]
     for command, what in (*rows, ("holdfast down", "stop everything; state is kept")):
         console.print(f"  {escape(command):<36} {what}", highlight=False)

@@ -31,7 +31,8 @@ DATA = {
     *(
         f"holdfast/orchestration/project_template/{name}.txt"
         for name in (
-            *("README.md", "gitignore", "holdfast.toml", "pyproject.toml", "tests/test_processors.py"),
+            *("README.md", "gitignore", "holdfast.toml", "orders.jsonl", "pyproject.toml"),
+            "tests/test_processors.py",
             *("my_project/__init__.py", "my_project/definitions.py", "my_project/processors.py"),
         )
     ),

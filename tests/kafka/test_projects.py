@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -50,6 +51,11 @@ class Project:
             check=False,
         )
 
+    def told_commands(self) -> list[list[str]]:
+        """The commands that the project's README names first."""
+        (block,) = re.findall(r"^```console\n(.*?)^```", (self.folder / "README.md").read_text(), re.M | re.S)
+        return [shlex.split(line.removeprefix("$ "), comments=True) for line in block.splitlines()]
+
     @contextmanager
     def running(self, *words: str | Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
         """A process in the project's folder, with its log; killed if the test leaves it running."""
@@ -83,13 +89,13 @@ def outputs(bootstrap: str, topic: str) -> list[tuple[bytes, dict[str, Any]]]:
 
 
 def assert_counted(values: list[tuple[bytes, dict[str, Any]]], number: int) -> None:
-    """Each order was counted once: the numbers of a customer's orders are 1, 2, 3, ... in the order of output."""
+    """Each order was counted once: count and sum of each customer grow order by order, in the order of output."""
     assert len(values) == number
-    numbers: dict[bytes, list[int]] = defaultdict(list)
+    seen: dict[bytes, list[dict[str, Any]]] = defaultdict(list)
     for key, value in values:
-        assert value["count"] == value["spent"]
-        numbers[key].append(value["count"])
-    assert {key: list(range(1, len(of) + 1)) for key, of in numbers.items()} == dict(numbers)
+        seen[key].append(value)
+        assert value["count"] == len(seen[key])
+        assert value["spent"] == sum(order["amount"] for order in seen[key])
 
 
 def test_a_project_runs_in_the_foreground_and_counts_each_order_once(stream: Any, tmp_path: Path) -> None:
@@ -121,6 +127,15 @@ def test_a_project_runs_in_the_foreground_and_counts_each_order_once(stream: Any
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0, log.read_text()[-3000:]
     assert "] ended " in log.read_text()
+
+    with project.running(HOLDFAST, "run", "--reload") as (process, log):
+        starts = lambda: len(re.findall(r"\] running ", log.read_text()))  # noqa: E731
+        wait_for(lambda: process.poll() is not None or starts() == 1, "the first start")
+        module.write_text(code.replace('order.get("amount", 0)', 'order["amount"]'))
+        wait_for(lambda: process.poll() is not None or starts() == 2, "the start after the edit")
+        assert f"Edited: {project.name}/processors.py" in log.read_text()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0, log.read_text()[-3000:]
     assert_counted(outputs(stream.bootstrap, stream.sink), 600)
 
 
@@ -128,6 +143,12 @@ def test_a_project_runs_in_the_foreground_and_counts_each_order_once(stream: Any
 def test_a_project_goes_up_and_survives_a_kill(tmp_path: Path) -> None:
     project = Project(tmp_path / "shop")
     assert project.run(HOLDFAST, "init", "shop", within=tmp_path).returncode == 0
+    # a module beside the package: a release copies only the package
+    (project.folder / "prices.py").write_text("FREE = 0\n")
+    module = project.folder / "shop" / "processors.py"
+    code = module.read_text().replace("from holdfast import", "from prices import FREE\n\nfrom holdfast import")
+    module.write_text(code.replace('order.get("amount", 0)', 'order.get("amount", FREE)'))
+    assert "FREE)" in module.read_text()
     tested = project.run(sys.executable, "-m", "pytest", "-q")
     assert "2 passed" in tested.stdout, tested.stdout
     paths = Paths(project.folder / ".holdfast")
@@ -135,6 +156,11 @@ def test_a_project_goes_up_and_survives_a_kill(tmp_path: Path) -> None:
         started = project.run(HOLDFAST, "up", "--port", str(free_port()))
         assert started.returncode == 0, started.stdout + started.stderr
         assert "✓ shop: version" in started.stdout
+        up, produce, query, down = project.told_commands()
+        assert [up[1:], down[1:]] == [["up"], ["down"]]
+        sent = project.run(HOLDFAST, *produce[1:])
+        assert sent.returncode == 0, sent.stdout + sent.stderr
+        wait_for(lambda: "spent" in project.run(HOLDFAST, *query[1:]).stdout, "the state of the README's orders")
         again = json.loads(project.run(HOLDFAST, "up", "--json").stdout)
         assert [(each["processor"], each["running"]) for each in again["processors"]] == [("shop", True)]
         bootstrap = again["kafka"]
@@ -144,19 +170,25 @@ def test_a_project_goes_up_and_survives_a_kill(tmp_path: Path) -> None:
         assert "`holdfast apply stop shop`" in refused.stderr
 
         project.send(bootstrap, "orders", 300)
-        wait_for(lambda: outputs(bootstrap, "orders_counted"), "the first outputs")
+        wait_for(lambda: len(outputs(bootstrap, "orders_counted")) > 3, "the first outputs")
         endpoint = read_endpoint(paths.endpoint("shop", "0"))
         assert endpoint is not None
         os.kill(endpoint.pid, signal.SIGKILL)
         project.send(bootstrap, "orders", 300)
-        wait_for(lambda: len(outputs(bootstrap, "orders_counted")) >= 600, "all outputs, after a recovery by Dagster")
-        assert_counted(outputs(bootstrap, "orders_counted"), 600)
+        wait_for(lambda: len(outputs(bootstrap, "orders_counted")) >= 603, "all outputs, after a recovery by Dagster")
+        assert_counted(outputs(bootstrap, "orders_counted"), 603)
 
-        with (project.folder / "shop" / "processors.py").open("a") as module:
-            module.write("\n\norders.update(lambda order: None)\n")
+        module.write_text(f"{module.read_text()}\n\norders.update(lambda order: None)\n")
         edited = project.run(HOLDFAST, "up")
         assert edited.returncode == 0, edited.stdout + edited.stderr
         assert "is defined; deploy it with `holdfast apply deploy shop`" in edited.stdout
+
+        settings = project.folder / "holdfast.toml"
+        settings.write_text(settings.read_text().replace('"shop.processors"', '"shop.processors", "shop.nothing"'))
+        partly = project.run(HOLDFAST, "up")
+        assert partly.returncode == 2, partly.stdout + partly.stderr
+        assert "✓ shop: version" in partly.stdout
+        assert "✗ shop.nothing: shop.nothing can't be imported" in partly.stdout
     finally:
         ended = project.run(HOLDFAST, "down")
     assert "Stopped: webserver, daemon, supervisor and processors, broker." in ended.stdout

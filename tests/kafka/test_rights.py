@@ -21,6 +21,7 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Partition, TopicSpec
 from holdfast.infra.kafka.sampling import sample
 from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.local_ports import free_port
 from holdfast.infra.settings import load_settings
 from holdfast.processors.engine import required_topics
 from holdfast.processors.lifecycle.health.compaction_facts import look_closer, read_compaction
@@ -241,6 +242,15 @@ def test_not_being_let_in_is_told_with_its_reason(
         Topics(secured.bootstrap, config, timeout_s=3).ping()
     with pytest.raises(BrokerUnreachable):
         Inspector(secured.bootstrap, config, timeout_s=3)
+
+
+def test_a_broker_that_asks_for_a_password_is_told_from_one_that_is_not_there(secured: SecuredBroker) -> None:
+    with pytest.raises(BrokerUnreachable, match="A program listens at 127.0.0.1") as asked:
+        Topics(secured.bootstrap, timeout_s=3).ping()
+    assert "`HOLDFAST_KAFKA__CLIENT_CONFIG`" in asked.value.action
+    with pytest.raises(BrokerUnreachable, match="did not list the brokers") as absent:
+        Topics(f"127.0.0.1:{free_port()}", timeout_s=3).ping()
+    assert absent.value.exit_code == asked.value.exit_code == 69
 
 
 def test_the_rules_that_a_worker_names_are_all_that_it_needs(

@@ -40,7 +40,19 @@ STARTS = [
     # signature and help of a command, before it does its work
     *(
         pytest.param(COMMAND.format([*words, "--help"]), HELPS, id=" ".join(words))
-        for words in (["status"], ["top"], ["audit"], ["incidents"], ["apply", "deploy"], ["up"], ["down"], ["spark"])
+        for words in (
+            ["status"],
+            ["top"],
+            ["audit"],
+            ["incidents"],
+            ["apply", "deploy"],
+            ["up"],
+            ["down"],
+            ["spark"],
+            ["init"],
+            ["run"],
+            ["config"],
+        )
     ),
 ]
 

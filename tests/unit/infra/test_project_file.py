@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from holdfast.infra.settings.explained import explain, find_explained
 from holdfast.infra.settings.flags import take_flags
 from holdfast.infra.settings.project_file import ProjectInvalid, find_project
 from holdfast.infra.settings.project_source import origin_of, project_of
+from holdfast.orchestration.cli import main
 
 FILE = """\
 # every kind of place that a key can have
@@ -43,6 +45,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "deep").mkdir(parents=True)
     (folder / "holdfast.toml").write_text(FILE.replace("'''\nERROR'''", '"ERROR"'))
     monkeypatch.chdir(folder / "deep")
+    monkeypatch.delenv("HOLDFAST_PROJECT")
     monkeypatch.delenv("HOLDFAST_CHECKPOINTS__URL")
     return folder
 
@@ -114,6 +117,7 @@ def test_a_pyproject_without_the_table_is_no_project(shop: Path) -> None:
 
 def test_without_a_project_all_is_as_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOLDFAST_PROJECT")
     settings = load_settings()
     assert settings.project is None
     assert settings.home == PROJECT / ".holdfast"
@@ -227,4 +231,32 @@ def test_a_working_folder_that_was_deleted_has_no_project(tmp_path: Path) -> Non
         "from holdfast.infra.settings.project_source import project_of\n"
         "assert project_of({}) is None\n"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=True)
+    environment = {name: value for name, value in os.environ.items() if name != "HOLDFAST_PROJECT"}
+    subprocess.run([sys.executable, "-c", code], cwd=PROJECT, env=environment, check=True)
+
+
+def test_the_command_shows_values_origins_and_meanings_and_no_secret(
+    shop: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--set", "stuck_after_s=7", "config", "--changed"]
+    assert main([*words, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["project"] == str(shop / "holdfast.toml")
+    rows = {each["name"]: each for each in document["settings"]}
+    assert rows["stuck_after_s"] == {
+        "name": "stuck_after_s",
+        "variable": "HOLDFAST_STUCK_AFTER_S",
+        "value": 7.0,
+        "source": {"kind": "flag", "place": "--set stuck_after_s"},
+        "secret": False,
+        "meaning": "Silence of a processor's loop after which it counts as stuck, seconds.",
+    }
+    assert (rows["serving.token"]["value"], rows["serving.token"]["secret"]) == ("***", True)
+    assert "standby_replicas" not in rows
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert "memory_max_mb = 512  (holdfast.toml, line 7)" in said
+    assert "a-secret-of-this-file" not in said
+    assert load_settings().stuck_after_s == 30
+    assert main(["config", "memory_max"]) == EXIT_BAD_CONFIGURATION
+    assert "the nearest is memory_max_mb" in " ".join(capsys.readouterr().err.split())

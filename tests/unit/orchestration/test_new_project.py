@@ -17,7 +17,7 @@ from holdfast.orchestration.new_project import ProjectRefused, make_project, pac
 from holdfast.processors.registration import ProcessorDefinition, load_processors
 
 FILES = {
-    *("README.md", ".gitignore", "holdfast.toml", "pyproject.toml", "tests/test_processors.py"),
+    *("README.md", ".gitignore", "holdfast.toml", "orders.jsonl", "pyproject.toml", "tests/test_processors.py"),
     *("late_orders/__init__.py", "late_orders/definitions.py", "late_orders/processors.py"),
 }
 
@@ -38,6 +38,7 @@ def test_its_settings_name_its_processor(tmp_path: Path, monkeypatch: pytest.Mon
     made = make_project(tmp_path / "Late-Orders")
     assert {str(path.relative_to(tmp_path / "Late-Orders")) for path in made} == FILES
     monkeypatch.chdir(tmp_path / "Late-Orders" / "tests")
+    monkeypatch.delenv("HOLDFAST_PROJECT")
     settings = load_settings()
     assert settings.home == tmp_path / "Late-Orders" / ".holdfast"
     assert settings.definitions == "late_orders.definitions"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from holdfast.infra.deploy.marks import Mark, write_mark
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
@@ -16,9 +18,10 @@ from holdfast.infra.process import own_identity, start_mark
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration import local
 from holdfast.orchestration.cli import main
+from holdfast.orchestration.commands import up
 from holdfast.orchestration.commands.run import ProcessorDeployed, _refuse_deployed
 from holdfast.orchestration.local import WebserverPortTaken, workspace_of
-from holdfast.orchestration.project_start import Found, judged
+from holdfast.orchestration.project_start import Found, Started, judged
 from holdfast.processors.engine.serving.endpoint import Endpoint, write_endpoint
 
 
@@ -76,8 +79,29 @@ def test_run_without_a_name_needs_exactly_one_processor(
 ) -> None:
     (tmp_path / "holdfast.toml").write_text("")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HOLDFAST_PROJECT")
     assert main(["run"]) == EXIT_BAD_CONFIGURATION
     assert "The settings name 0 processors: none; expected one." in " ".join(capsys.readouterr().err.split())
+
+
+def test_up_without_a_project_says_what_it_starts_and_offers_one() -> None:
+    said = io.StringIO()
+    services = {"kafka": "127.0.0.1:1", "dagster": "http://127.0.0.1:2"}
+    up._print(load_settings(project=None), Console(file=said, width=200), services, ())
+    assert "kafka        127.0.0.1:1" in said.getvalue()
+    assert "There is no project here" in said.getvalue()
+    assert "Dagster shows fleet, routes" in said.getvalue()
+    assert "`holdfast init my_project`" in said.getvalue()
+
+
+def test_up_in_a_project_tells_what_became_of_each_processor(tmp_path: Path) -> None:
+    (tmp_path / "holdfast.toml").write_text("")
+    said = io.StringIO()
+    deployed = (Started("orders", "version v1 runs", running=True), Started("refunds", "it fails", running=False))
+    up._print(load_settings(project=tmp_path), Console(file=said, width=200), {}, deployed)
+    assert "✓ orders: version v1 runs" in said.getvalue()
+    assert "✗ refunds: it fails" in said.getvalue()
+    assert "holdfast query orders --all" in said.getvalue()
 
 
 def test_a_port_for_the_ui_that_is_taken_is_told_before_dagster_starts(tmp_path: Path) -> None:
@@ -100,7 +124,9 @@ def test_dagster_loads_the_definitions_of_the_project(tmp_path: Path) -> None:
     assert workspace_of(load_settings(project=None)) == local.WORKSPACE
 
 
-def test_dagsters_processes_read_the_project_file_and_workers_do_not(tmp_path: Path) -> None:
+def test_dagsters_processes_read_the_project_file_and_workers_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from holdfast.orchestration.world import environment_of, environment_of_services
 
     (tmp_path / "holdfast.toml").write_text("memory_max_mb = 512\n")
@@ -109,6 +135,10 @@ def test_dagsters_processes_read_the_project_file_and_workers_do_not(tmp_path: P
         "HOLDFAST_PROJECT": str(tmp_path),
         "HOLDFAST_HOME": str(tmp_path / ".holdfast"),
     }
+    monkeypatch.setenv("PYTHONPATH", "/of/the/user")
     of_worker = environment_of(settings)
+    assert of_worker["PYTHONPATH"] == f"{tmp_path}{os.pathsep}/of/the/user"
+    monkeypatch.delenv("PYTHONPATH")
+    assert environment_of(settings)["PYTHONPATH"] == str(tmp_path)
     assert (of_worker["HOLDFAST_PROJECT"], of_worker["HOLDFAST_MEMORY_MAX_MB"]) == ("", "512")
     assert environment_of_services(load_settings(project=None)) == environment_of(load_settings(project=None))
