@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import holdfast
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_INTERRUPTED, HoldfastError
 from holdfast.infra.installation import naming_extras
 from holdfast.orchestration.commands.options import Json, command_settings, print_answer, print_json
 from holdfast.orchestration.lazy_commands import Lazy, lazy_group
@@ -44,6 +44,11 @@ _LAZIES = (
         "restart",
         f"{_COMMANDS}.daily:make_restart",
         "Stop every slot after a commit, and start the deployed release again.",
+    ),
+    Lazy(
+        "restore",
+        f"{_COMMANDS}.daily:make_restore",
+        "Rebuild local state from the changelogs; `--at`: from the warehouse; `--from-file`: put an export back.",
     ),
     Lazy(
         "stop",
@@ -100,6 +105,11 @@ _LAZIES = (
     ),
     Lazy("apply", f"{_COMMANDS}.verbs:make_apply", "Carry out a verb; list, resume and abandon applies."),
     Lazy("registry", f"{_COMMANDS}.verbs:make_registry", "Correct the registry."),
+    Lazy(
+        "schema",
+        f"{_COMMANDS}.schema:schema",
+        "Print the JSON Schema of a command's `--json`; without a command, list those that have one.",
+    ),
     Lazy("incidents", f"{_COMMANDS}.incidents:incidents", "List, show, acknowledge and retry incidents."),
     Lazy("spark", f"{_COMMANDS}.spark:spark", "A Spark process on this machine that stays warm between runs."),
     Lazy("warehouse", f"{_COMMANDS}.spark:warehouse", "The catalog of the warehouse's tables."),
@@ -201,9 +211,9 @@ def down(as_json: Json = False) -> None:
 
 
 @app.command(name="version")
-def show_version() -> None:
+def show_version(as_json: Json = False) -> None:
     """Print the installed version."""
-    typer.echo(holdfast.__version__)
+    print_answer({"version": holdfast.__version__}, holdfast.__version__, as_json=as_json)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -226,7 +236,7 @@ def main(arguments: list[str] | None = None) -> int:
     except typer.Exit as ended:
         return ended.exit_code
     except (typer.Abort, KeyboardInterrupt):
-        return 130
+        return EXIT_INTERRUPTED
     except Exception as failure:
         show = getattr(failure, "show", None)  # only errors of the parser have it: wrong usage
         if show is None:

@@ -32,6 +32,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     CheckTable,
     CompareStores,
     LoadChangelog,
+    LoadFile,
     LoadTable,
     RemoveLoaded,
     SetPositions,
@@ -39,6 +40,7 @@ from holdfast.processors.lifecycle.plans.stages import (
 )
 from holdfast.processors.lifecycle.plans.warehouse_facts import ROW, Tables
 from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
+from holdfast.processors.lifecycle.rebuild.from_files import load_file
 from holdfast.processors.lifecycle.rebuild.seen_keys import SeenKeys
 from holdfast.processors.lifecycle.rebuild.table_rows import (
     FLUSH_S,
@@ -109,8 +111,10 @@ class TableStages:
                 return self.compare(processor, stage, tell)
             case LoadTable():
                 return self.load_table(processor, stage, tell)
+            case LoadFile():
+                return load_file(self._on, processor, stage, self._make_topic(processor, stage.store), tell)
             case AdoptTable():
-                return self._rebuilding.loudly(processor, lambda: self.adopt(processor, stage.store, tell))
+                return self._rebuilding.loudly(processor, lambda: self.adopt(processor, stage, tell))
             case RemoveLoaded():
                 self._on.topics.delete(filling_topic(processor, stage.store))
                 return Done("the loaded topic is deleted")
@@ -300,17 +304,18 @@ class TableStages:
         left = f"; {keyless:,} rows without {stage.key} are left out" if keyless else ""
         return Done(f"{len(seen):,} keys of {stage.table} written to {topic}{left}", len(seen))
 
-    def adopt(self, processor: str, store: str, tell: Tell) -> Done:
-        """Make the store of the paused owners equal to the loaded topic."""
+    def adopt(self, processor: str, stage: AdoptTable, tell: Tell) -> Done:
+        """Make the store of the paused owners equal to the loaded topic, or only the message keys of the topic."""
+        store, keep = stage.store, stage.keep_others
         topology = self._on.topology(processor)
         inputs = {name for sub in topology.subtopologies if store in sub.stores for name in sub.inputs}
         topic = filling_topic(processor, store)
 
         def act(told: dict[str, int]) -> None:
             self._rebuilding.stand_still(processor, tell)
-            self._rebuilding.take_over(processor, (store, inputs), topic, told, tell)
+            self._rebuilding.take_over(processor, (store, inputs), topic, told, tell, keep=keep)
 
-        return self._rebuilding.adopt_by(act, store, "the table", tell)
+        return self._rebuilding.adopt_by(act, store, "the file in its keys" if keep else "the table", tell)
 
     def _make_topic(self, processor: str, store: str) -> str:
         changelog = self._on.topology(processor).changelog_of(store)
