@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -165,3 +165,24 @@ def line_of(store: str, partition: int, key: bytes, stored: bytes) -> dict[str, 
     else:
         line["value_base64"] = value
     return line
+
+
+def entries_in(path: str, store: str) -> Iterator[Entry]:
+    """The entries of one store in a file.
+
+    Raises:
+        ExportUnreadable: A line is no entry.
+        OSError: The file can't be read.
+    """
+    with Path(path).open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                entry = entry_of(line, number)
+                if entry.store == store:
+                    yield entry
+
+
+def sha256_of(path: str) -> str:
+    """The SHA-256 of a file's bytes, as hex; raises OSError."""
+    with Path(path).open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

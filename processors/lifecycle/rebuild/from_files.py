@@ -7,18 +7,13 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from holdfast.infra.kafka.partitioners import PARTITIONERS, spread_in
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
-from holdfast.processors.engine.state.exports import Entry
+from holdfast.processors.engine.state.exports import Entry, entries_in, sha256_of
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, Tell
 from holdfast.processors.lifecycle.plans.stages import LoadFile
-from holdfast.processors.lifecycle.rebuild.export_file import entries_in, sha256_of
 from holdfast.processors.lifecycle.rebuild.table_rows import Loader, Progress, loader
-
-if TYPE_CHECKING:
-    from holdfast.processors.lifecycle.rebuild.from_tables import TableWorld
+from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
 
 #: Entries that are sent together.
 TOGETHER = 5_000

@@ -11,16 +11,13 @@ Invariants:
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, assert_never
+from collections.abc import Mapping, Sequence
+from typing import assert_never
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.partitioners import PARTITIONERS
 from holdfast.infra.kafka.records import Partition, TopicFacts, TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.seen_keys import SeenKeys
 from holdfast.processors.engine.changelog.format import META_KEY, UNFINISHED, ChangelogMeta, encode_value, key_prefix
 from holdfast.processors.engine.changelog.names import filling_topic
 from holdfast.processors.engine.state.fingerprint import Fingerprint
@@ -38,10 +35,9 @@ from holdfast.processors.lifecycle.plans.stages import (
     SetPositions,
     TableStage,
 )
-from holdfast.processors.lifecycle.plans.warehouse_facts import ROW, Tables
+from holdfast.processors.lifecycle.plans.warehouse_facts import ROW
 from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
 from holdfast.processors.lifecycle.rebuild.from_files import load_file
-from holdfast.processors.lifecycle.rebuild.seen_keys import SeenKeys
 from holdfast.processors.lifecycle.rebuild.table_rows import (
     FLUSH_S,
     Loader,
@@ -53,6 +49,7 @@ from holdfast.processors.lifecycle.rebuild.table_rows import (
     row_value,
     unreadable,
 )
+from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
 
 #: Seconds to wait until Kafka has removed killed members from the group.
 GONE_S = 120.0
@@ -64,31 +61,6 @@ class RestoredOther(HoldfastError):
 
 class PositionsUnset(HoldfastError):
     """Input offsets can't be set: the group has members, or offsets are missing. Fields: processor."""
-
-
-#: The fingerprints of the owners' stores: processor, stores -> store -> partition -> fingerprint.
-Held = Callable[[str, Sequence[str]], Mapping[str, Mapping[int, Fingerprint]]]
-
-
-@dataclass(frozen=True, slots=True)
-class TableWorld:
-    """The ports of ``TableStages``.
-
-    Args:
-        tables: The warehouse.
-        topics: Kafka.
-        cluster: Processor -> its connection to Kafka.
-        topology: Processor -> its current definition.
-        held: Asks the owners for fingerprints.
-        clock: Monotonic seconds, and sleep.
-    """
-
-    tables: Tables
-    topics: Topics
-    cluster: Callable[[str], KafkaCluster]
-    topology: Callable[[str], Topology]
-    held: Held
-    clock: Any = time
 
 
 class TableStages:

@@ -31,8 +31,8 @@ from holdfast.processors.lifecycle.plans.requests import Selection
 from holdfast.processors.lifecycle.plans.shape import from_document
 from holdfast.processors.lifecycle.plans.warehouse_facts import Tables
 from holdfast.processors.lifecycle.ports import World
-from holdfast.processors.lifecycle.rebuild.export_file import file_facts
 from holdfast.processors.lifecycle.world.changelog_meta import last_meta
+from holdfast.processors.lifecycle.world.export_files import file_facts
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import WorkingOwners

@@ -9,14 +9,14 @@ import msgspec
 import pytest
 
 from holdfast.processors.engine.changelog.format import encode_bytes, encode_value, key_prefix
-from holdfast.processors.engine.state.exports import ExportFile, ExportUnreadable, entry_of
+from holdfast.processors.engine.state.exports import ExportFile, ExportUnreadable, entries_in, entry_of
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.file_facts import KEYS_NAMED_MAX, FileFacts, FileStore
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused, decode, encode
 from holdfast.processors.lifecycle.plans.requests import Everything, Keys, RequestInvalid, Restore
 from holdfast.processors.lifecycle.plans.stages import AdoptTable, ExportKeys, LoadFile
-from holdfast.processors.lifecycle.rebuild.export_file import entries_in, file_facts
 from holdfast.processors.lifecycle.verbs.table import decide
+from holdfast.processors.lifecycle.world.export_files import file_facts
 from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
 
 TOPOLOGY = orders_topology()

@@ -1,6 +1,6 @@
 """Keys that were seen: all of them, by the key itself and not by a hash."""
 
-from holdfast.processors.lifecycle.rebuild.seen_keys import SeenKeys
+from holdfast.infra.seen_keys import SeenKeys
 
 
 def test_each_key_is_new_once() -> None:

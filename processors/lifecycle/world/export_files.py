@@ -1,15 +1,14 @@
-"""Reads export files (``engine.state.exports``) from this machine's disk: facts for plans, and entries for stages."""
+"""Reads export files (``engine.state.exports``) from this machine's disk: facts for plans."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.seen_keys import SeenKeys
 from holdfast.processors.engine.state.exports import Entry, entry_of
 from holdfast.processors.lifecycle.plans.file_facts import KEYS_NAMED_MAX, FileFacts, FileStore
-from holdfast.processors.lifecycle.rebuild.seen_keys import SeenKeys
 
 
 def file_facts(path: str) -> FileFacts:
@@ -58,24 +57,3 @@ class _Found:
             store: FileStore(keys, entries, size, tuple(sorted(partitions)), tuple(sorted(set(named or ()))))
             for store, ((keys, entries, size), partitions, named) in self.stores.items()
         }
-
-
-def entries_in(path: str, store: str) -> Iterator[Entry]:
-    """The entries of one store in a file.
-
-    Raises:
-        ExportUnreadable: A line is no entry.
-        OSError: The file can't be read.
-    """
-    with Path(path).open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                entry = entry_of(line, number)
-                if entry.store == store:
-                    yield entry
-
-
-def sha256_of(path: str) -> str:
-    """The SHA-256 of a file's bytes, as hex; raises OSError."""
-    with Path(path).open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
