@@ -22,13 +22,21 @@ def processors(incomplete: str) -> list[str]:
 
 def stores(incomplete: str) -> list[str]:
     """The stores of the processor that was typed before, or of all."""
-    # An option that still lacks its value ends the parsing of the words before it, so they are read where bash, and
-    # zsh and fish, leave them.
-    typed = " ".join(os.environ.get(name, "") for name in ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")).split()
     known = _deployed()
-    asked = {name for name, _ in known} & set(typed)
+    asked = {name for name, _ in known} & _typed()
     found = {store for name, names in known for store in names if not asked or name in asked}
     return sorted(store for store in found if store.startswith(incomplete))
+
+
+def _typed() -> set[str]:
+    """The words of the command line so far.
+
+    An option that still lacks its value ends typer's parsing of the words before it, so they are read where the shell
+    leaves them.
+    """
+    bash = os.environ.get("COMP_WORDS", "")  # tidy: allow-environment because bash leaves them here
+    others = os.environ.get("_TYPER_COMPLETE_ARGS", "")  # tidy: allow-environment because zsh and fish do so here
+    return {*bash.split(), *others.split()}
 
 
 def _deployed() -> list[tuple[str, list[str]]]:

@@ -40,7 +40,10 @@ STARTS = [
     # signature and help of a command, before it does its work
     *(
         pytest.param(COMMAND.format([*words, "--help"]), HELPS, id=" ".join(words))
-        for words in (["status"], ["top"], ["audit"], ["incidents"], ["apply", "deploy"], ["up"], ["down"], ["spark"])
+        for words in (
+            *(["status"], ["top"], ["audit"], ["incidents"], ["apply", "deploy"], ["up"], ["down"], ["spark"]),
+            *(["deploy"], ["query"], ["produce"], ["snapshot"], ["doctor"], ["logs"], ["schema"]),
+        )
     ),
 ]
 
