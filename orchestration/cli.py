@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 import holdfast
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_INTERRUPTED, HoldfastError
 from holdfast.infra.installation import naming_extras
 from holdfast.orchestration.commands.options import Json, command_settings, print_answer, print_json
 from holdfast.orchestration.lazy_commands import Lazy, lazy_group
@@ -46,6 +46,11 @@ _LAZIES = (
         "scale",
         f"{_COMMANDS}.daily:make_scale",
         "Run the deployed version in another number of workers; their state is fetched before partitions move.",
+    ),
+    Lazy(
+        "restore",
+        f"{_COMMANDS}.daily:make_restore",
+        "Rebuild local state from the changelogs; `--at`: from the warehouse; `--from-file`: put an export back.",
     ),
     Lazy(
         "stop",
@@ -122,6 +127,11 @@ _LAZIES = (
     ),
     Lazy("apply", f"{_COMMANDS}.verbs:make_apply", "Carry out a verb; list, resume and abandon applies."),
     Lazy("registry", f"{_COMMANDS}.verbs:make_registry", "Correct the registry."),
+    Lazy(
+        "schema",
+        f"{_COMMANDS}.schema:schema",
+        "Print the JSON Schema of a command's `--json`; without a command, list those that have one.",
+    ),
     Lazy("incidents", f"{_COMMANDS}.incidents:incidents", "List, show, acknowledge and retry incidents."),
     Lazy("spark", f"{_COMMANDS}.spark:spark", "A Spark process on this machine that stays warm between runs."),
     Lazy("warehouse", f"{_COMMANDS}.spark:warehouse", "The catalog of the warehouse's tables."),
@@ -229,9 +239,9 @@ def down(as_json: Json = False) -> None:
 
 
 @app.command(name="version")
-def show_version() -> None:
+def show_version(as_json: Json = False) -> None:
     """Print the installed version."""
-    typer.echo(holdfast.__version__)
+    print_answer({"version": holdfast.__version__}, holdfast.__version__, as_json=as_json)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -254,7 +264,7 @@ def main(arguments: list[str] | None = None) -> int:
     except typer.Exit as ended:
         return ended.exit_code
     except (typer.Abort, KeyboardInterrupt):
-        return 130
+        return EXIT_INTERRUPTED
     except Exception as failure:
         show = getattr(failure, "show", None)  # only errors of the parser have it: wrong usage
         if show is None:

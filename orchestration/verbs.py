@@ -65,8 +65,9 @@ from holdfast.processors.lifecycle.plans.requests import OfInstallation, Request
 from holdfast.processors.lifecycle.plans.shape import Shape, shape_of
 from holdfast.processors.lifecycle.ports import World, now_utc
 from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
-from holdfast.processors.lifecycle.rebuild.from_tables import TableStages, TableWorld
+from holdfast.processors.lifecycle.rebuild.from_tables import TableStages
 from holdfast.processors.lifecycle.rebuild.shadow import Machine
+from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
 from holdfast.processors.lifecycle.verbs.backfill import check_local
 from holdfast.processors.lifecycle.verbs.refusals import unknown_stores
 from holdfast.processors.lifecycle.verbs.table import plan_for, plan_of_installation

@@ -1,4 +1,4 @@
-"""``holdfast deploy | rollback | restart | scale | stop NAME`` show their plan, ask, and apply it.
+"""``holdfast deploy | rollback | restart | scale | restore | stop NAME`` show their plan, ask, and apply it.
 
 Planning, the hash that is confirmed, and the stages are those of ``holdfast apply``; only the question is here.
 
@@ -18,10 +18,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from holdfast.infra.errors import EXIT_REFUSED
 from holdfast.orchestration.commands import requests
 from holdfast.orchestration.commands.options import Json, Who
 from holdfast.orchestration.commands.verbs import carry_out, joined_command, opened_verbs, print_short
-from holdfast.processors.lifecycle.plans.apply import EXIT_REFUSED, NotConfirmed
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Request
 
@@ -47,6 +47,11 @@ def make_restart() -> Callable[..., None]:
 def make_scale() -> Callable[..., None]:
     """The command ``holdfast scale``."""
     return joined_command(requests.scale, carry_out_asked)
+
+
+def make_restore() -> Callable[..., None]:
+    """The command ``holdfast restore``."""
+    return joined_command(requests.restore, carry_out_asked)
 
 
 def make_stop() -> Callable[..., None]:
@@ -108,6 +113,8 @@ def _ask(context: typer.Context, plan_hash: str, *, sure: bool, silent: bool) ->
         NotConfirmed: There is no terminal to ask in.
         typer.Exit: The answer is no.
     """
+    from holdfast.processors.lifecycle.plans.apply import NotConfirmed  # loads the registry's library
+
     if sure:
         return
     if silent or not (sys.stdin.isatty() and sys.stdout.isatty()):

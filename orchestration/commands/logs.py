@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import re
 import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -12,6 +19,12 @@ from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.orchestration.commands.options import Processor, command_settings
 
 _FOLLOW_EVERY_S = 0.3
+#: Lines that are printed without ``--lines`` and ``--since``.
+USUAL_LINES = 50
+_AGO = re.compile(r"(\d+)\s*(s|m|h|d)")
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+#: The time in a log line: at its beginning as text, or as a field of JSON.
+_TIME = re.compile(r'(?:^|"timestamp": ?")(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:\.\d+)?(?:Z|[+-]\d\d:?\d\d)?)')
 
 
 class NoLog(HoldfastError):
@@ -20,13 +33,28 @@ class NoLog(HoldfastError):
     exit_code = EXIT_BAD_CONFIGURATION
 
 
+class NoTime(HoldfastError):
+    """The text after ``--since`` is no time."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
 def logs(
     processor: Processor,
     slot: Annotated[str, typer.Option(help="Slot of the instance.")] = "0",
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, help="Number of lines.")] = 50,
+    lines: Annotated[
+        int | None, typer.Option("--lines", "-n", min=0, help="Number of lines. Default: 50; with `--since`: all.")
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines until interrupted.")] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            help="Only lines since: `90s`, `10m`, `2h`, `1d`, or a time in ISO 8601 (UTC).", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Print the last lines of a processor's log."""
+    begin = None if since is None else since_time(since, datetime.now(UTC))
     paths = command_settings().paths
     file = paths.program_log(processor, slot)
     if not file.is_file():
@@ -38,17 +66,92 @@ def logs(
             processor=processor,
             slot=slot,
         )
-    _print_log(file, lines, follow=follow)
-
-
-def _print_log(file: Path, lines: int, *, follow: bool) -> None:
-    with file.open(encoding="utf-8", errors="replace") as opened:
-        for line in opened.readlines()[-lines:]:
+    count = USUAL_LINES if lines is None and begin is None else lines
+    with suppress(KeyboardInterrupt):  # the way to end `--follow`
+        for line in log_lines(file, count, begin, follow=follow, pause=lambda: time.sleep(_FOLLOW_EVERY_S)):
             typer.echo(line, nl=False)
+
+
+def since_time(text: str, now: datetime) -> datetime:
+    """The moment that ``--since`` means.
+
+    Raises:
+        NoTime: It is neither a duration nor a time.
+    """
+    ago = _AGO.fullmatch(text.strip())
+    if ago is not None:
+        return now - timedelta(**{_UNITS[ago[2]]: int(ago[1])})
+    moment = _moment(text.strip())
+    if moment is None:
+        raise NoTime(
+            f"`--since` is {text!r}, expected a duration or a time.",
+            action="Give `90s`, `10m`, `2h`, `1d`, or a time as `2026-11-24T13:00:00`.",
+            seen=text,
+        )
+    return moment
+
+
+def log_lines(
+    file: Path, count: int | None, begin: datetime | None, *, follow: bool, pause: Callable[[], None]
+) -> Iterator[str]:
+    """The last ``count`` lines (None: all) since ``begin``, then with ``follow`` new ones, for ever.
+
+    Older lines come from the files that were rotated before (``.1``, ``.2``, ...). A log that is rotated meanwhile is
+    read on in the new file. ``pause`` is called while there is no new line.
+    """
+    opened = file.open(encoding="utf-8", errors="replace")
+    try:
+        newest = deque(_since(opened, begin), maxlen=count)
+        yield from _older(file, None if count is None else count - len(newest), begin)
+        yield from newest
         while follow:
             if line := opened.readline():
-                typer.echo(line, nl=False)
-            elif file.stat().st_size < opened.tell():
-                opened.seek(0)  # the log was rotated
-            else:
-                time.sleep(_FOLLOW_EVERY_S)
+                yield line
+                continue
+            pause()
+            with suppress(OSError):  # between the rename of the former file and the first line of the next
+                there = file.stat()
+                if there.st_ino != os.fstat(opened.fileno()).st_ino or there.st_size < opened.tell():
+                    rest = opened.read()
+                    opened.close()
+                    opened = file.open(encoding="utf-8", errors="replace")
+                    if rest:
+                        yield rest
+    finally:
+        opened.close()
+
+
+def _older(file: Path, count: int | None, begin: datetime | None) -> list[str]:
+    """The last ``count`` lines (None: all) of the rotated files since ``begin``."""
+    found: list[str] = []
+    for number in itertools.count(1):
+        if count is not None and len(found) >= count:
+            break
+        try:
+            with Path(f"{file}.{number}").open(encoding="utf-8", errors="replace") as opened:
+                part = deque(_since(opened, begin), maxlen=None if count is None else count - len(found))
+        except OSError:
+            break
+        if not part and begin is not None:
+            break  # all older ones end before it, too
+        found = [*part, *found]
+    return found
+
+
+def _since(lines: Iterable[str], begin: datetime | None) -> Iterator[str]:
+    """The lines since a moment; a line without a time, as of a traceback, belongs to the one before it."""
+    wanted = begin is None
+    for line in lines:
+        if begin is not None and (found := _TIME.search(line)) is not None:
+            moment = _moment(found[1])
+            wanted = wanted if moment is None else moment >= begin
+        if wanted:
+            yield line
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -11,12 +11,23 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from holdfast.orchestration.commands import completion
+
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Processor = Annotated[str, typer.Argument(help="Name of the processor.", show_default=False)]
-Store = Annotated[list[str] | None, typer.Option("--store", help="Only this store; repeatable. Default: all stores.")]
+Processor = Annotated[
+    str, typer.Argument(help="Name of the processor.", show_default=False, autocompletion=completion.processors)
+]
+Store = Annotated[
+    list[str] | None,
+    typer.Option("--store", help="Only this store; repeatable. Default: all stores.", autocompletion=completion.stores),
+]
+OneStore = Annotated[
+    str | None,
+    typer.Option("--store", help="The store. Not needed when the processor has one.", autocompletion=completion.stores),
+]
 Who = Annotated[str | None, typer.Option(help="Name to record for this change. Default: the current user.")]
 
 

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.orchestration.commands.options import Json, Processor, command_settings, print_json
+from holdfast.orchestration.commands.options import Json, OneStore, Processor, command_settings, print_json
 from holdfast.processors.engine.runtime.commands import READ_ENTRIES_MAX
-from holdfast.processors.lifecycle.plans.apply import PlanRefused
 from holdfast.processors.lifecycle.plans.requests import selection_of
-from holdfast.processors.lifecycle.world.owners import Found
+
+if TYPE_CHECKING:
+    from holdfast.processors.lifecycle.world.owners import Found
 
 
 def query(  # tidy: allow-wide because each is an option of the command
     processor: Processor,
     key: Annotated[list[str] | None, typer.Argument(help="Message keys (text).", show_default=False)] = None,
-    store: Annotated[str | None, typer.Option(help="The store. Not needed when the processor has one.")] = None,
+    store: OneStore = None,
     prefix: Annotated[str | None, typer.Option(help="All message keys that begin with this text.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All keys.")] = False,
     limit: Annotated[int, typer.Option(min=1, max=READ_ENTRIES_MAX, help="Maximum number of entries.")] = 100,
@@ -47,6 +48,8 @@ def only_store(processor: str, stores: list[str]) -> str:
     Raises:
         PlanRefused: It has none, or several.
     """
+    from holdfast.processors.lifecycle.plans.apply import PlanRefused  # loads the registry's library
+
     if len(stores) == 1:
         return stores[0]
     raise PlanRefused(

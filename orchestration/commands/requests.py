@@ -6,10 +6,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
+from holdfast.orchestration.commands import completion
 from holdfast.orchestration.commands.options import Processor, Store
 from holdfast.processors.lifecycle.plans.requests import (
     Adopt,
@@ -127,7 +129,7 @@ def clear(  # tidy: allow-wide because each is an option of the command
 
 def backfill(  # tidy: allow-wide because each is an option of the command
     processor: Processor,
-    store: Annotated[str, typer.Option(help="The store to fill.")],
+    store: Annotated[str, typer.Option(help="The store to fill.", autocompletion=completion.stores)],
     source: Annotated[
         Literal["local", "topic", "table"],
         typer.Option(
@@ -156,7 +158,10 @@ def restore(  # tidy: allow-wide because each is an option of the command
     processor: Processor,
     store: Annotated[
         list[str] | None,
-        typer.Option(help="With `--at`: only this store and the stores of the same inputs; repeatable. Default: all."),
+        typer.Option(
+            help="With `--at`: only this store and the stores of the same inputs. With `--from-file`: only this store. "
+            "Repeatable. Default: all."
+        ),
     ] = None,
     at: Annotated[
         str | None,
@@ -179,10 +184,17 @@ def restore(  # tidy: allow-wide because each is an option of the command
     timeout_s: Annotated[
         float, typer.Option("--timeout", min=1, help="Seconds within which the processor must process again.")
     ] = 600.0,
+    from_file: Annotated[
+        str | None,
+        typer.Option(
+            "--from-file", help="Put the entries of this export file back; other keys stay.", show_default=False
+        ),
+    ] = None,
 ) -> Request:
-    """Rebuild local state from the changelogs; with `--at`, state and changelogs from a warehouse snapshot."""
+    """Rebuild local state from the changelogs; `--at`: from the warehouse; `--from-file`: put an export back."""
     partitions, stores = tuple(sorted(set(partition or ()))), tuple(dict.fromkeys(store or ()))
-    return Restore(processor, partitions, source, timeout_s, stores, at, inputs)
+    file = None if from_file is None else str(Path(from_file).absolute())
+    return Restore(processor, partitions, source, timeout_s, stores, at, inputs, file)
 
 
 def adopt(processor: Processor) -> Request:

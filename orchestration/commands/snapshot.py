@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from holdfast.orchestration.commands.options import Json, Processor, command_settings, print_json
+from holdfast.orchestration.commands.options import Json, OneStore, Processor, command_settings, print_json
 from holdfast.orchestration.commands.query import only_store
 from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable, StoreVersion
 
@@ -36,7 +36,7 @@ class NoSuchVersion(HoldfastError):
 
 def snapshot(  # tidy: allow-wide because each is an option of the command
     processor: Processor,
-    store: Annotated[str | None, typer.Option(help="The store. Not needed when the processor has one.")] = None,
+    store: OneStore = None,
     at: Annotated[
         str | None,
         typer.Option(

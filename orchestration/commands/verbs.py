@@ -29,6 +29,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from holdfast.infra.errors import EXIT_CHANGES_PENDING, EXIT_DONE, EXIT_REFUSED
 from holdfast.orchestration.commands.options import Json, Who, command_settings, print_answer, print_json, print_rows
 from holdfast.orchestration.commands.requests import VERBS, adopt
 from holdfast.processors.lifecycle.plans.explanation import explain, size_and_time
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from holdfast.orchestration.verbs import Verbs
     from holdfast.processors.lifecycle.plans.apply import Applied
 
-NOTHING_TO_DO, CHANGES_PENDING, REFUSED = 0, 2, 3
 _CODES = "Exit codes: 0 nothing to do, 2 changes pending, 3 refused."
 
 ApplyNumber = Annotated[int, typer.Argument(help="Number of the apply, as in `holdfast apply list`.")]
@@ -115,12 +115,19 @@ def resume(apply_id: ApplyNumber, who: Who = None, as_json: Json = False) -> Non
 
 
 def abandon(
-    apply_id: ApplyNumber, reason: Annotated[str, typer.Option(help="The reason to record.")], who: Who = None
+    apply_id: ApplyNumber,
+    reason: Annotated[str, typer.Option(help="The reason to record.")],
+    who: Who = None,
+    as_json: Json = False,
 ) -> None:
     """Close an apply that was broken off; stages that are done stay done, and workers are put back as they were."""
     with opened_verbs(who) as verbs:
-        record = verbs.abandon(apply_id, reason=reason, tell=typer.echo)
-    typer.echo(f"Apply {record.id} ({record.verb} {record.processor}) is abandoned after {len(record.done)} stage(s).")
+        told: list[str] = []
+        record = verbs.abandon(apply_id, reason=reason, tell=told.append if as_json else typer.echo)
+    stages = len(record.done)
+    sentence = f"Apply {record.id} ({record.verb} {record.processor}) is abandoned after {stages} stage(s)."
+    document = {"apply": record.id, "processor": record.processor, "verb": record.verb}
+    print_answer({**document, "stages_done": stages, "told": told}, sentence, as_json=as_json)
 
 
 def _plan(request: Request, *, as_json: Json = False) -> None:
@@ -218,8 +225,8 @@ def _decided(request: Request, *, as_json: bool) -> Plan:
 
 def _exit_code(plan: Plan) -> int:
     if isinstance(plan.verdict, Refused):
-        return REFUSED
-    return CHANGES_PENDING if plan.changes else NOTHING_TO_DO
+        return EXIT_REFUSED
+    return EXIT_CHANGES_PENDING if plan.changes else EXIT_DONE
 
 
 def opened_verbs(who: str | None) -> AbstractContextManager[Verbs]:

@@ -142,11 +142,15 @@ class RestoreConfig(VerbConfig):
         "the committed offsets.",
     )
 
+    file: str = Field(
+        default="", description="Put the entries of this export file back, on the machine of the run; empty: do not."
+    )
+
     def request(self) -> Restore:
         """The restore that this config asks for."""
         partitions, stores = tuple(sorted(set(self.partitions))), tuple(self.stores)
         rest = (self.timeout_s, stores, self.at or None)
-        return Restore(self.processor, partitions, self.source, *rest, self.input)
+        return Restore(self.processor, partitions, self.source, *rest, self.input, self.file or None)
 
 
 class ScaleConfig(VerbConfig):

@@ -16,6 +16,7 @@ import pytest
 from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.settings import Settings, load_settings
+from holdfast.orchestration.answers import ANSWERS, answer_of
 from holdfast.orchestration.cli import main
 from holdfast.orchestration.verbs import Verbs, open_verbs
 from holdfast.orchestration.world import open_registry
@@ -455,6 +456,19 @@ def test_the_words_of_every_day_ask_first_and_then_deploy_roll_back_restart_and_
     assert project.running_version() == first, "a restart starts the deployed release, not the files"
     project.counted({b"k0": 20, b"k1": 20})
     capfd.readouterr()
-    assert main(["stop", name, "--yes", "--json"]) == 0
-    assert [stage["number"] for stage in json.loads(capfd.readouterr().out)["stages"]] == [1]
+    for words, code in (
+        (["status"], 0),
+        (["top"], 0),
+        (["audit", name], 0),
+        (["plan", "stop", name], 2),
+        (["explain", "stop", name], 2),
+        (["stop", name, "--yes"], 0),
+        (["apply", "list"], 0),
+        (["rehearse", name], 64),  # its error: nothing runs
+    ):
+        assert main([*words, "--json"]) == code
+        printed = json.loads(capfd.readouterr().out)
+        failed = isinstance(printed, dict) and "error" in printed
+        answer = ANSWERS["error"] if failed else answer_of(" ".join(words[:2])) or answer_of(words[0])
+        answer.validate_python(printed, strict=True)
     assert project.client.status() is None

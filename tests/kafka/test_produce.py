@@ -13,6 +13,7 @@ from holdfast.infra.kafka.partitioners import MURMUR2, PARTITIONERS
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
+from holdfast.orchestration.answers import ANSWERS
 from holdfast.orchestration.cli import main
 
 
@@ -49,7 +50,9 @@ def test_lines_are_sent_by_their_keys_or_not_at_all(
 
     file.write_text("".join(json.dumps({"id": number}) + "\n" for number in range(40)))
     assert main(["produce", topic, "-f", str(file), "--key", "id", "--json"]) == 0
-    assert json.loads(capfd.readouterr().out)["records"] == 40
+    printed = json.loads(capfd.readouterr().out)
+    ANSWERS["produce"].validate_python(printed, strict=True)
+    assert printed["records"] == 40
     found = held(topics, topic)
     assert {key: value for key, (_, value) in found.items()} == {
         str(number).encode(): json.dumps({"id": number}).encode() for number in range(40)

@@ -46,7 +46,8 @@ from holdfast.processors.lifecycle.plans.requests import Request
 from holdfast.processors.lifecycle.plans.shape import Shape, shape_of
 from holdfast.processors.lifecycle.plans.stages import Stage
 from holdfast.processors.lifecycle.ports import World as Acting
-from holdfast.processors.lifecycle.rebuild.from_tables import TableStages, TableWorld
+from holdfast.processors.lifecycle.rebuild.from_tables import TableStages
+from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
 from holdfast.processors.lifecycle.recovery import incidents
 from holdfast.processors.lifecycle.verbs.backfill import check_local
 from holdfast.processors.lifecycle.verbs.table import plan_for

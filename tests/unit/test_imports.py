@@ -41,17 +41,9 @@ STARTS = [
     *(
         pytest.param(COMMAND.format([*words, "--help"]), HELPS, id=" ".join(words))
         for words in (
-            ["status"],
-            ["top"],
-            ["audit"],
-            ["incidents"],
-            ["apply", "deploy"],
-            ["up"],
-            ["down"],
-            ["spark"],
-            ["init"],
-            ["run"],
-            ["config"],
+            *(["status"], ["top"], ["audit"], ["incidents"], ["apply", "deploy"], ["up"], ["down"], ["spark"]),
+            *(["deploy"], ["query"], ["produce"], ["snapshot"], ["doctor"], ["logs"], ["schema"]),
+            *(["init"], ["run"], ["config"], ["scale"]),
         )
     ),
 ]

@@ -23,7 +23,7 @@ from holdfast.processors.engine.commands.checks import (
     settle,
     tasks_of,
 )
-from holdfast.processors.engine.commands.content import Difference, Replay, bounds_of, replayed
+from holdfast.processors.engine.commands.content import Difference, Replay, bounds_of, of_keys_in, replayed
 from holdfast.processors.engine.runtime.commands import Adopt, CommandFailed, CommandWrong
 from holdfast.processors.engine.runtime.owner import Owner
 from holdfast.processors.engine.runtime.task import Task
@@ -62,7 +62,7 @@ def _adopt(
     worker.maintenance.hold()
     yield
     told = {"set": 0, "deleted": 0, "same": 0}
-    held: dict[str, Mapping[str, int]] = {}
+    reached: dict[str, Mapping[str, int]] = {}
     for task, bounds in tasks.items():
         place = Partition(asked.changelog, task.partition)
         with (
@@ -74,7 +74,9 @@ def _adopt(
                 raise _goes_on(place, asked.upto[task.partition], replay.last)
             store.end_bulk()
             assert task.store is not None
-            difference = Difference(partial(task.store.items, asked.store), partial(store.items, asked.store))
+            wanted = partial(store.items, asked.store)
+            held = partial(task.store.items, asked.store)
+            difference = Difference(of_keys_in(wanted, held) if asked.keep else held, wanted)
             while not difference.done:
                 yield from settle(worker, task, ticket)
                 writes = difference.batch()
@@ -84,8 +86,8 @@ def _adopt(
                 yield
         for name in ("set", "deleted", "same"):
             told[name] += getattr(difference, name)
-        held[str(task.partition)] = dict(replay.inputs)
-    return {**told, "inputs": held}
+        reached[str(task.partition)] = dict(replay.inputs)
+    return {**told, "inputs": reached}
 
 
 def _goes_on(place: Partition, upto: int, last: int) -> CommandFailed:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Batch, Partition
-from holdfast.processors.engine.changelog.format import META_KEY, FormatUnknown, check_records, decode_meta
+from holdfast.processors.engine.changelog.format import META_KEY, FormatUnknown, check_records, decode_meta, key_prefix
 from holdfast.processors.engine.commands import sweep
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandWrong
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
@@ -60,6 +60,23 @@ class Difference:
             looked, size, self._after = looked + 1, size + grows, key
         self.done = True
         return writes
+
+
+def of_keys_in(keys: Read, content: Read) -> Read:
+    """A content without the message keys that ``keys`` does not have."""
+
+    def read(first: bytes) -> Iterator[tuple[bytes, bytes]]:
+        head = b""
+        for key, _ in keys(key_prefix(sweep.message_key_of(first)) if first else b""):
+            if head and key.startswith(head):
+                continue
+            head = key_prefix(sweep.message_key_of(key))
+            for entry in content(max(head, first)):
+                if not entry[0].startswith(head):
+                    break
+                yield entry
+
+    return read
 
 
 def _side_by_side(

@@ -109,12 +109,14 @@ class Until(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Adopt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Make a store equal to another changelog, whose partitions end at ``upto``.
 
-    With ``positions``, the inputs are read from these offsets, committed together with the last change.
+    With ``positions``, the inputs are read from these offsets, committed together with the last change. With ``keep``,
+    only the message keys of the changelog become equal to it, and all others stay.
     """
 
     store: str
     changelog: str
     upto: dict[int, int]
+    keep: bool = False
     positions: dict[str, dict[int, int]] | None = None
 
 

@@ -220,17 +220,21 @@ class ProcessorClient:
         positions: Offsets | None = None,
         timeout_s: float = COMMAND_TIMEOUT_S,
         tell: Tell = _no_one,
+        *,
+        keep: bool = False,
     ) -> dict[str, Any]:
         """Make a store of a paused worker equal to another changelog, which has no writer, byte for byte.
 
         Args:
             upto: By partition, the next offset at its end. Only these partitions are changed.
             positions: Offsets to read the inputs from, committed together with their task's last change.
+            keep: Change only the message keys that the changelog has; all others stay.
 
         Returns:
             ``set``, ``deleted`` and ``same``, in entries; ``inputs``: by partition, the inputs of the adopted state.
         """
-        asked = {"store": store, "changelog": changelog, "upto": upto}
+        asked: dict[str, Any] = {"store": store, "changelog": changelog, "upto": upto}
+        asked |= {"keep": True} if keep else {}  # a worker of an earlier version does not know it
         positioned = {} if positions is None else {"positions": positions}
         return self._command("/state/adopt", asked | positioned, timeout_s, tell)
 

@@ -1,4 +1,6 @@
-"""Files of exported state: one JSON line for each entry. A file gets its name only when it is complete.
+"""Files of exported state: one JSON line for each entry, which ``entry_of`` reads back byte for byte.
+
+A file gets its name only when it is complete.
 
     {"store": "totals", "partition": 0, "key": "alice", "state": "n", "timestamp_ms": 1700000000000, "value": 3}
 
@@ -9,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+import struct
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +20,20 @@ from typing import Any
 
 import msgspec
 
-from holdfast.processors.engine.changelog.format import CODEC_JSON, HEAD_SIZE, decode_value, event_time_ms, split_key
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.json_file import JSON_FAILURES
+from holdfast.processors.engine.changelog.format import (
+    CODEC_JSON,
+    HEAD_SIZE,
+    VALUE_VERSION,
+    FormatUnknown,
+    decode_value,
+    encode_bytes,
+    event_time_ms,
+    key_prefix,
+    pack_head,
+    split_key,
+)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -75,6 +91,65 @@ class ExportFile:
             self._part.unlink(missing_ok=True)
 
 
+class ExportUnreadable(HoldfastError):
+    """A line of a file is no entry that an export wrote. Fields: line."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """An entry of an export file: its store and partition, its message key, its changelog key and stored value."""
+
+    store: str
+    partition: int
+    message_key: bytes
+    key: bytes
+    stored: bytes
+
+
+class _Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    store: str
+    partition: int
+    state: str
+    timestamp_ms: int
+    key: str | None = None
+    key_base64: bytes | None = None
+    value: msgspec.Raw = msgspec.Raw()
+    value_base64: bytes | None = None
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+def entry_of(line: bytes, number: int) -> Entry:
+    """The entry of a line, byte for byte as it was exported; ``number`` is the line's, for the error.
+
+    Raises:
+        ExportUnreadable: The line is no entry.
+    """
+    try:
+        found = _decode_line(line)
+        raw = bytes(found.value)
+        if (found.key is None) == (found.key_base64 is None) or bool(raw) == (found.value_base64 is not None):
+            raise ValueError("an entry has one of `key` and `key_base64`, and one of `value` and `value_base64`")
+        if found.partition < 0:
+            raise ValueError(f"its partition is {found.partition}")
+        if found.value_base64 is None:
+            stored = pack_head(VALUE_VERSION, CODEC_JSON, found.timestamp_ms) + raw
+            decode_value(stored)
+        else:
+            stored = encode_bytes(found.value_base64, found.timestamp_ms)
+    except (*JSON_FAILURES, ValueError, struct.error, FormatUnknown) as failure:
+        raise ExportUnreadable(
+            f"Line {number} is no entry of an export: {str(failure).rstrip('.')}.",
+            action="Name a file that an export wrote, or correct this line.",
+            line=number,
+        ) from failure
+    message_key = found.key_base64 if found.key is None else found.key.encode()
+    assert message_key is not None
+    return Entry(found.store, found.partition, message_key, key_prefix(message_key) + found.state.encode(), stored)
+
+
 def line_of(store: str, partition: int, key: bytes, stored: bytes) -> dict[str, Any]:
     """The line of an entry, as data that msgspec encodes; raises FormatUnknown."""
     message_key, state = split_key(key)
@@ -90,3 +165,24 @@ def line_of(store: str, partition: int, key: bytes, stored: bytes) -> dict[str, 
     else:
         line["value_base64"] = value
     return line
+
+
+def entries_in(path: str, store: str) -> Iterator[Entry]:
+    """The entries of one store in a file.
+
+    Raises:
+        ExportUnreadable: A line is no entry.
+        OSError: The file can't be read.
+    """
+    with Path(path).open("rb") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.strip():
+                entry = entry_of(line, number)
+                if entry.store == store:
+                    yield entry
+
+
+def sha256_of(path: str) -> str:
+    """The SHA-256 of a file's bytes, as hex; raises OSError."""
+    with Path(path).open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.infra.database.registry import Registry
-from holdfast.infra.errors import HoldfastError
+from holdfast.infra.errors import EXIT_REFUSED, HoldfastError
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings
 from holdfast.processors.lifecycle.orphans.archive import Archive, copied_files
@@ -27,7 +27,7 @@ from holdfast.processors.lifecycle.orphans.facts import orphans_of
 from holdfast.processors.lifecycle.orphans.kinds import OrphanChanged, Thing, changed, thing_of
 from holdfast.processors.lifecycle.orphans.owned import Defined, in_use
 from holdfast.processors.lifecycle.orphans.put_back import put_back
-from holdfast.processors.lifecycle.plans.apply import EXIT_REFUSED, ApplyFailed, Done
+from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.orphan_facts import (
     Archived,

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from holdfast.infra.errors import EXIT_REFUSED
 from holdfast.infra.kafka.topic_copies import copy_partition, file_of, own_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.rooted import PathOutside, inside
@@ -26,7 +27,7 @@ from holdfast.infra.storage.objects import FsspecObjects, at_most
 from holdfast.infra.warehouse.removal import delete_files, drop_table, table_facts, table_files
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.lifecycle.orphans.archive import sync, told, write_synced
-from holdfast.processors.lifecycle.plans.apply import EXIT_REFUSED, ApplyFailed
+from holdfast.processors.lifecycle.plans.apply import ApplyFailed
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.orphan_facts import Kind, Look, Orphan
 from holdfast.processors.lifecycle.world.reading_beside import ReadOnly

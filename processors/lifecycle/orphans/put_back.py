@@ -17,7 +17,7 @@ from itertools import islice
 
 import msgspec
 
-from holdfast.infra.errors import HoldfastError
+from holdfast.infra.errors import EXIT_REFUSED, HoldfastError
 from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topic_copies import copied_records, file_of, write_records
@@ -25,7 +25,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.rooted import inside
 from holdfast.processors.lifecycle.orphans.archive import Archive, read, told, write
 from holdfast.processors.lifecycle.orphans.kinds import sha256_of
-from holdfast.processors.lifecycle.plans.apply import EXIT_REFUSED, ApplyFailed, Done
+from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done
 from holdfast.processors.lifecycle.plans.orphan_facts import VERSION, Archived
 from holdfast.processors.lifecycle.plans.stages import PutTopicBack
 

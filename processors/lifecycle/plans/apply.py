@@ -25,7 +25,7 @@ from holdfast.infra.database.errors import HeldByRecovery, HoldLost
 from holdfast.infra.database.lease_times import SILENT_S
 from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.records import ApplyOutcome, ApplyRecord, StageNote
-from holdfast.infra.errors import HoldfastError
+from holdfast.infra.errors import EXIT_REFUSED, HoldfastError
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.holding import Hold
@@ -46,8 +46,6 @@ from holdfast.processors.lifecycle.ports import now_utc
 
 log = structlog.get_logger(__name__)
 
-#: Exit code of a command that was refused and changed nothing.
-EXIT_REFUSED = 3
 #: Reports the progress of a stage in words.
 Tell = Callable[[str], None]
 

@@ -40,9 +40,9 @@ def size_and_time(plan: Plan) -> str:
     return ", ".join(parts) + (f" ({plan.estimate})" if plan.estimate else "")
 
 
-def count_of(number: int, what: str) -> str:
-    """A number with its noun: ``1 key``, ``2,000 keys``."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+def count_of(number: int, what: str, plural: str = "") -> str:
+    """A number with its noun: ``1 key``, ``2,000 keys``; ``plural`` when it is not the noun with an s."""
+    return f"{number:,} {what if number == 1 else plural or what + 's'}"
 
 
 def counted_by(counted: Counted) -> str:

@@ -18,6 +18,7 @@ import msgspec
 from holdfast.infra.kafka.records import Member, Partition, TopicFacts
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.behind import Behind
+from holdfast.processors.lifecycle.plans.file_facts import FileFacts
 from holdfast.processors.lifecycle.plans.requests import Selection
 from holdfast.processors.lifecycle.plans.shape import Shape
 from holdfast.processors.lifecycle.plans.warehouse_facts import OtherTable, StoreTable
@@ -140,6 +141,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         rates: Stage tag -> measured rate of such stages.
         released: The release that worked last; None when none is recorded. Only for deployments, like ``code``.
         code: The definition's files.
+        file: The export file whose entries are put back; only for restores from a file.
         releases: Every recorded release, those that worked last first. Only for ``restart`` and ``rollback``.
         tables: Store -> its table in the warehouse; only for restores from there.
         other: The table that a store is filled from; only for backfills from a table, like ``spread``.
@@ -167,6 +169,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     released: ReleaseFacts | None = None
     code: CodeFacts | None = None
     releases: tuple[ReleaseFacts, ...] = ()
+    file: FileFacts | None = None
     tables: dict[str, StoreTable] = {}
     other: OtherTable | None = None
     spread: dict[str, str] = {}
@@ -277,6 +280,9 @@ class FactSource(Protocol):
 
     def other_table(self, name: str) -> OtherTable:
         """Any table of the warehouse."""
+
+    def file(self, path: str) -> FileFacts:
+        """An export file on this machine."""
 
     def held_inputs(self, changelog: str) -> dict[int, dict[str, int]]:
         """Partition -> input topic -> next offset, from the changelog's last committed meta record."""

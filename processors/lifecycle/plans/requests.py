@@ -275,6 +275,8 @@ class Restore(msgspec.Struct, frozen=True, tag="restore"):
         inputs: The input offsets afterwards: ``snapshot`` (those of the snapshot, in the same topics), ``copied``
             (those of the snapshot, in copies of the topics), ``earliest`` (the first ones, because all records are
             newer than the snapshot), or ``stay`` (unchanged).
+        file: The absolute path of an export file whose entries are put back, with ``stores`` only those of these
+            stores; None for no file.
     """
 
     processor: str
@@ -284,13 +286,22 @@ class Restore(msgspec.Struct, frozen=True, tag="restore"):
     stores: tuple[str, ...] = ()
     at: str | None = None
     inputs: Literal["snapshot", "copied", "earliest", "stay"] = "snapshot"
+    file: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse contradictions."""
+        if self.file is not None:
+            if self.at is not None or self.partitions or self.source != "newest" or self.inputs != "snapshot":
+                raise RequestInvalid(
+                    "A restore from a file puts its entries back, and restores nothing else.",
+                    action="Leave `--at`, `--partition`, `--from` and `--input` out.",
+                )
+            return
         if self.at is None and (self.stores or self.inputs != "snapshot"):
             raise RequestInvalid(
-                "`--store` and `--input` need a restore from the warehouse, but no snapshot is given.",
-                action="Add `--at TAG`, `--at SNAPSHOT-ID` or `--at latest`; or leave `--store` and `--input` out.",
+                "`--store` and `--input` need a restore from the warehouse or a file, but neither is given.",
+                action="Add `--at TAG`, `--at SNAPSHOT-ID`, `--at latest` or `--from-file FILE`; or leave `--store` "
+                "and `--input` out.",
             )
         if self.at is not None and (self.partitions or self.source != "newest" or not self.at.strip()):
             raise RequestInvalid(

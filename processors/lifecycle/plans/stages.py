@@ -251,10 +251,22 @@ class LoadTable(_Stage, frozen=True, tag="load_table"):
     event_ms: int
 
 
-class AdoptTable(_Stage, frozen=True, tag="adopt_table"):
-    """The paused owners make their store equal to the loaded topic, in committed transactions; input offsets stay."""
+class LoadFile(_Stage, frozen=True, tag="load_file"):
+    """Write the entries of a store in an export file, whose hash is ``sha256``, to a temporary topic."""
 
     store: str
+    path: str
+    sha256: str
+
+
+class AdoptTable(_Stage, frozen=True, tag="adopt_table"):
+    """The paused owners make their store equal to the loaded topic, in committed transactions; input offsets stay.
+
+    With ``keep_others``, only the message keys of the topic are changed.
+    """
+
+    store: str
+    keep_others: bool = False
     destructive: ClassVar[bool] = True
 
 
@@ -293,7 +305,9 @@ class PutTopicBack(_Stage, frozen=True, tag="put_topic_back"):
 
 
 ShadowStage = StartShadow | WaitForShadow | PauseProcessor | FinishShadow | AdoptStore | ResumeProcessor | RemoveShadow
-TableStage = CheckTable | LoadChangelog | SetPositions | CompareStores | LoadTable | AdoptTable | RemoveLoaded
+TableStage = (
+    CheckTable | LoadChangelog | SetPositions | CompareStores | LoadTable | LoadFile | AdoptTable | RemoveLoaded
+)
 OrphanStage = ArchiveOrphan | DeleteOrphan | PutTopicBack
 
 Stage = (

@@ -201,7 +201,14 @@ class Rebuilding:
             raise self._parted(processor, store, bounds, now)
 
     def take_over(
-        self, processor: str, of: tuple[str, set[str]], changelog: str, told: dict[str, int], tell: Tell
+        self,
+        processor: str,
+        of: tuple[str, set[str]],
+        changelog: str,
+        told: dict[str, int],
+        tell: Tell,
+        *,
+        keep: bool = False,
     ) -> dict[int, Mapping[str, int]]:
         """Make every owner's part of a store equal to another changelog.
 
@@ -211,6 +218,7 @@ class Rebuilding:
             changelog: The other changelog; no process writes it now.
             told: Counts of entries by ``set``, ``deleted`` and ``same``; this call adds to them.
             tell: Receives progress messages.
+            keep: Whether only the message keys of the other changelog are changed.
 
         Returns:
             Partition -> input topic -> the offset that the other changelog's state has reached.
@@ -226,7 +234,7 @@ class Rebuilding:
                 continue
             tell(f"slot {slot} takes over {store}")
             upto = {number: ends[number] for number in owned}
-            result = client.adopt(store, changelog, upto, tell=self.telling(processor, None, tell))
+            result = client.adopt(store, changelog, upto, tell=self.telling(processor, None, tell), keep=keep)
             for name in told:
                 told[name] += int(result[name])
             held |= {int(number): each for number, each in result["inputs"].items()}

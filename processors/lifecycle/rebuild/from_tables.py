@@ -11,16 +11,13 @@ Invariants:
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, assert_never
+from collections.abc import Mapping, Sequence
+from typing import assert_never
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.partitioners import PARTITIONERS
 from holdfast.infra.kafka.records import Partition, TopicFacts, TopicSpec
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.seen_keys import SeenKeys
 from holdfast.processors.engine.changelog.format import META_KEY, UNFINISHED, ChangelogMeta, encode_value, key_prefix
 from holdfast.processors.engine.changelog.names import filling_topic
 from holdfast.processors.engine.state.fingerprint import Fingerprint
@@ -32,14 +29,15 @@ from holdfast.processors.lifecycle.plans.stages import (
     CheckTable,
     CompareStores,
     LoadChangelog,
+    LoadFile,
     LoadTable,
     RemoveLoaded,
     SetPositions,
     TableStage,
 )
-from holdfast.processors.lifecycle.plans.warehouse_facts import ROW, Tables
+from holdfast.processors.lifecycle.plans.warehouse_facts import ROW
 from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
-from holdfast.processors.lifecycle.rebuild.seen_keys import SeenKeys
+from holdfast.processors.lifecycle.rebuild.from_files import load_file
 from holdfast.processors.lifecycle.rebuild.table_rows import (
     FLUSH_S,
     Loader,
@@ -51,6 +49,7 @@ from holdfast.processors.lifecycle.rebuild.table_rows import (
     row_value,
     unreadable,
 )
+from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
 
 #: Seconds to wait until Kafka has removed killed members from the group.
 GONE_S = 120.0
@@ -62,31 +61,6 @@ class RestoredOther(HoldfastError):
 
 class PositionsUnset(HoldfastError):
     """Input offsets can't be set: the group has members, or offsets are missing. Fields: processor."""
-
-
-#: The fingerprints of the owners' stores: processor, stores -> store -> partition -> fingerprint.
-Held = Callable[[str, Sequence[str]], Mapping[str, Mapping[int, Fingerprint]]]
-
-
-@dataclass(frozen=True, slots=True)
-class TableWorld:
-    """The ports of ``TableStages``.
-
-    Args:
-        tables: The warehouse.
-        topics: Kafka.
-        cluster: Processor -> its connection to Kafka.
-        topology: Processor -> its current definition.
-        held: Asks the owners for fingerprints.
-        clock: Monotonic seconds, and sleep.
-    """
-
-    tables: Tables
-    topics: Topics
-    cluster: Callable[[str], KafkaCluster]
-    topology: Callable[[str], Topology]
-    held: Held
-    clock: Any = time
 
 
 class TableStages:
@@ -109,8 +83,10 @@ class TableStages:
                 return self.compare(processor, stage, tell)
             case LoadTable():
                 return self.load_table(processor, stage, tell)
+            case LoadFile():
+                return load_file(self._on, processor, stage, self._make_topic(processor, stage.store), tell)
             case AdoptTable():
-                return self._rebuilding.loudly(processor, lambda: self.adopt(processor, stage.store, tell))
+                return self._rebuilding.loudly(processor, lambda: self.adopt(processor, stage, tell))
             case RemoveLoaded():
                 self._on.topics.delete(filling_topic(processor, stage.store))
                 return Done("the loaded topic is deleted")
@@ -300,17 +276,18 @@ class TableStages:
         left = f"; {keyless:,} rows without {stage.key} are left out" if keyless else ""
         return Done(f"{len(seen):,} keys of {stage.table} written to {topic}{left}", len(seen))
 
-    def adopt(self, processor: str, store: str, tell: Tell) -> Done:
-        """Make the store of the paused owners equal to the loaded topic."""
+    def adopt(self, processor: str, stage: AdoptTable, tell: Tell) -> Done:
+        """Make the store of the paused owners equal to the loaded topic, or only the message keys of the topic."""
+        store, keep = stage.store, stage.keep_others
         topology = self._on.topology(processor)
         inputs = {name for sub in topology.subtopologies if store in sub.stores for name in sub.inputs}
         topic = filling_topic(processor, store)
 
         def act(told: dict[str, int]) -> None:
             self._rebuilding.stand_still(processor, tell)
-            self._rebuilding.take_over(processor, (store, inputs), topic, told, tell)
+            self._rebuilding.take_over(processor, (store, inputs), topic, told, tell, keep=keep)
 
-        return self._rebuilding.adopt_by(act, store, "the table", tell)
+        return self._rebuilding.adopt_by(act, store, "the file in its keys" if keep else "the table", tell)
 
     def _make_topic(self, processor: str, store: str) -> str:
         changelog = self._on.topology(processor).changelog_of(store)

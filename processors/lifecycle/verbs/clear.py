@@ -261,7 +261,10 @@ def _undo(request: Clear) -> str:
     if request.rewind == "earliest":
         return "Not needed: state is built again from the input. Outputs of this input are published again."
     if request.export:
-        return "The exported file holds every deleted key and value; so does an earlier warehouse snapshot."
+        return (
+            f"Put the exported file back: `holdfast apply restore {request.processor} --from-file FILE`. An earlier "
+            "warehouse snapshot holds the keys, too."
+        )
     return "Only an earlier warehouse snapshot holds the deleted keys."
 
 

@@ -14,8 +14,8 @@ from holdfast.processors.lifecycle.plans.requests import NEVER_START, Adopt, Req
 
 #: How to undo a backfill that exchanges a store's entries.
 UNDO_EXCHANGE = (
-    "Before the exchange: `holdfast apply abandon N --reason WHY`, with the apply's number. Afterwards: the exported "
-    "file holds every former key."
+    "Before the exchange: `holdfast apply abandon N --reason WHY`, with the apply's number. Afterwards: put the "
+    "exported file of all former keys back (`holdfast apply restore PROCESSOR --from-file FILE`)."
 )
 
 

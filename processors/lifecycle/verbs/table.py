@@ -20,6 +20,7 @@ from holdfast.processors.lifecycle.verbs import (
     fill,
     provision,
     put_back,
+    put_file_back,
     rebuild,
     reposition,
     restart,
@@ -87,6 +88,8 @@ def decide(request: requests.OfProcessor, facts: Facts, topology: Topology) -> P
             return fill.plan(request, facts, topology)
         case requests.Backfill():
             return backfill.plan_from_local(request, facts, topology)
+        case requests.Restore(file=str()):
+            return put_file_back.plan(request, facts, topology)
         case requests.Restore(at=str()):
             return restore_table.plan(request, facts, topology)
         case requests.Restore():
@@ -113,6 +116,15 @@ def _facts(request: requests.OfProcessor, source: FactSource, topology: Topology
             facts = read_facts(topology, source)
             logs = {spec.store: spec.topic.name for spec in topology.changelogs if spec.topic.name in facts.topics}
             return replace(facts, held={store: source.held_inputs(log) for store, log in logs.items()})
+        case requests.Restore(file=str(path)):
+            file, facts = source.file(path), read_facts(topology, source)
+            found = {store: each for store, each in file.stores.items() if store in names and each.named}
+            counted = {
+                store: held
+                for store, each in found.items()
+                if (held := source.count(request.processor, store, requests.Keys(each.named), ())) is not None
+            }
+            return replace(facts, file=file, counted=counted)
         case requests.Restore(at=str()):
             stores = restore_table.affected(request, topology)
             tables = {store: source.store_table(request.processor, store) for store in stores}

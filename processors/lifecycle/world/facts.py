@@ -32,6 +32,7 @@ from holdfast.processors.lifecycle.plans.shape import from_document
 from holdfast.processors.lifecycle.plans.warehouse_facts import Tables
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.world.changelog_meta import last_meta
+from holdfast.processors.lifecycle.world.export_files import file_facts
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import WorkingOwners
@@ -81,7 +82,7 @@ class WorldFacts:
         self.ping, self.describe, self.committed_offsets = topics.ping, topics.describe, topics.committed_offsets
         self.start_offsets, self.end_offsets = topics.start_offsets, topics.end_offsets
         self.store_table, self.other_table = tables.store_table, tables.other_table
-        self.hanging = transactions.hanging
+        self.hanging, self.file = transactions.hanging, file_facts
 
     def now(self) -> float:
         return self._world.clock().timestamp()

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from holdfast.orchestration.answers import ANSWERS
 from holdfast.orchestration.cli import main
 from holdfast.processors.engine.serving.endpoint import read_endpoint
 from holdfast.processors.lifecycle.plans.requests import Stop
@@ -18,7 +19,9 @@ from tests.operating import PARTITIONS, Operated
 def asked(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
     capfd.readouterr()
     code = main(["query", *words, "--json"])
-    return code, json.loads(capfd.readouterr().out)
+    printed = json.loads(capfd.readouterr().out)
+    ANSWERS["error" if "error" in printed else "query"].validate_python(printed, strict=True)
+    return code, printed
 
 
 def test_keys_are_found_where_they_live_with_the_offsets_that_they_hold(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.infra.settings import load_settings
+from holdfast.orchestration.answers import ANSWERS
 from holdfast.orchestration.cli import main
 from holdfast.orchestration.commands.snapshot import NoSuchVersion, described, version_at
 from holdfast.orchestration.dagster_runs import DagsterAway, DagsterRuns
@@ -64,6 +65,7 @@ def test_rows_of_a_table_are_printed_without_a_jvm(
     write_table(settings.paths, "fleet.aircraft", {"message_key": ["k0", "k1", "k2"], "n": [0, 1, 2]})
     assert main(["snapshot", "fleet", "--store", "aircraft", "--limit", "2", "--json"]) == 0
     told = json.loads(capfd.readouterr().out)
+    ANSWERS["snapshot"].validate_python(told, strict=True)
     assert told["rows"] == [{"message_key": "k0", "n": 0}, {"message_key": "k1", "n": 1}]
     assert told["table"] == "holdfast.fleet.aircraft"
     assert main(["snapshot", "fleet", "--store", "aircraft"]) == 0

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
+from holdfast.orchestration.answers import ANSWERS
 from holdfast.orchestration.cli import main
 
 DEFINITION = """
@@ -39,6 +40,7 @@ def test_the_doctor_sees_broker_rights_topics_and_what_is_misspelt(
 
     assert main(["doctor", "--json"]) == 1, "a module can't be imported"
     told = json.loads(capfd.readouterr().out)
+    ANSWERS["doctor"].validate_python(told, strict=True)
     found = {each["name"]: each for each in told["findings"]}
     assert told["verdict"] == "fail"
     assert {name for name, each in found.items() if each["verdict"] == "fail"} == {"processor no_such_module:app"}

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from holdfast.processors.lifecycle.rebuild.seen_keys import SeenKeys
+from holdfast.infra.seen_keys import SeenKeys
 from tests.colliding import colliding_texts
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")

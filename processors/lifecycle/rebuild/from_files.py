@@ -1,0 +1,79 @@
+"""Writes the entries of an export file to a topic in the format of a changelog, which the owners then adopt.
+
+Invariants:
+    - The file is the planned one, byte for byte, before the first entry is written.
+    - An entry goes to the partition that it was in; where the key would now go to another one, nothing is changed.
+"""
+
+from __future__ import annotations
+
+from holdfast.infra.kafka.partitioners import PARTITIONERS, spread_in
+from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
+from holdfast.processors.engine.state.exports import Entry, entries_in, sha256_of
+from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, Tell
+from holdfast.processors.lifecycle.plans.stages import LoadFile
+from holdfast.processors.lifecycle.rebuild.table_rows import Loader, Progress, loader
+from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
+
+#: Entries that are sent together.
+TOGETHER = 5_000
+
+
+class FileUnfit(ApplyFailed):
+    """The entries of a file can't be put back; nothing was changed. Fields: path."""
+
+
+def load_file(on: TableWorld, processor: str, stage: LoadFile, topic: str, tell: Tell) -> Done:
+    """Write the entries of one store to ``topic``, which is new.
+
+    Raises:
+        FileUnfit: The file changed since it was planned, or its keys belong to other partitions now.
+    """
+    _check_same(stage)
+    count = on.topics.describe([topic])[topic].partitions
+    inputs = on.topology(processor).inputs_of(stage.store)
+    known = [PARTITIONERS[name] for name in (spread_in(on.topics, each) for each in inputs) if name in PARTITIONERS]
+    progress = Progress(tell, f"of {stage.store} written")
+    named = ChangelogMeta({}, 0, "", processor=processor).encode()
+    with loader(on.cluster(processor), processor) as load:
+        load.send(topic, 0, ([META_KEY], [named]))
+        waiting: list[Entry] = []
+        for entry in entries_in(stage.path, stage.store):
+            if entry.partition >= count or any(place(entry.message_key, count) != entry.partition for place in known):
+                raise FileUnfit(
+                    f"{stage.path}: key {entry.message_key.decode(errors='replace')!r} was in partition "
+                    f"{entry.partition}, but with {count} partitions its messages go to another one.",
+                    action="Put it back with the number of partitions that its topic had, or feed its messages again. "
+                    "Nothing was changed.",
+                    path=stage.path,
+                )
+            waiting.append(entry)
+            if len(waiting) == TOGETHER:
+                _send(load, topic, waiting, progress)
+        _send(load, topic, waiting, progress)
+    return Done(f"{progress.rows:,} entries of {stage.store} written to {topic}", progress.rows)
+
+
+def _check_same(stage: LoadFile) -> None:
+    try:
+        seen = sha256_of(stage.path)
+    except OSError as failure:
+        seen = f"unreadable: {failure.strerror}"
+    if seen != stage.sha256:
+        raise FileUnfit(
+            f"{stage.path} changed since the plan was made: its SHA-256 is {seen}, planned was {stage.sha256}.",
+            action="Plan it again. Nothing was changed.",
+            path=stage.path,
+        )
+
+
+def _send(load: Loader, topic: str, waiting: list[Entry], progress: Progress) -> None:
+    parts: dict[int, tuple[list[bytes], list[bytes]]] = {}
+    for entry in waiting:
+        keys, values = parts.setdefault(entry.partition, ([], []))
+        keys.append(entry.key)
+        values.append(entry.stored)
+    for number, rows in parts.items():
+        load.send(topic, number, rows)
+    progress.add(len(waiting))
+    waiting.clear()

@@ -1,0 +1,110 @@
+"""Plan ``restore --from-file``: the message keys of an export file get the entries that the file has of them.
+
+The entries are first written to a topic in the format of the store's changelog. Then the paused owners put them into
+the store, in ordinary transactions. Other keys and the input offsets stay.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from holdfast.processors.engine.changelog.names import filling_topic
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans import stages
+from holdfast.processors.lifecycle.plans.explanation import count_of, in_bytes
+from holdfast.processors.lifecycle.plans.facts import Facts
+from holdfast.processors.lifecycle.plans.file_facts import FileStore
+from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
+from holdfast.processors.lifecycle.plans.requests import Everything, Keys, Restore
+from holdfast.processors.lifecycle.verbs.refusals import not_exchangeable, unknown_partitions, unknown_stores
+
+#: Entries written per second while no rate was measured.
+ASSUMED_ENTRIES_PER_S = 30_000.0
+
+
+def wanted(request: Restore, facts: Facts) -> dict[str, FileStore]:
+    """The stores of the file that are put back, with their entries."""
+    assert facts.file is not None
+    there = facts.file.stores
+    return {store: each for store, each in there.items() if not request.stores or store in request.stores}
+
+
+def plan(request: Restore, facts: Facts, topology: Topology) -> Plan:
+    """The plan that puts the entries of a file back; refused when the file or the processor does not allow it."""
+    assert facts.file is not None
+    basis = {
+        "file": facts.file.sha256,
+        "topic_id": facts.topic_ids([spec.topic.name for spec in topology.changelogs]),
+        "deployed": facts.deployed,
+        "defined": topology.code_version,
+        "slot": {each.slot: {"runs": each.alive, "paused": each.paused} for each in facts.instances},
+    }
+    refused = _refused(request, facts, topology)
+    if refused is not None:
+        return Plan(request=request, verdict=refused, basis=basis)
+    found = wanted(request, facts)
+    entries, keys = sum(each.entries for each in found.values()), sum(each.keys for each in found.values())
+    seconds, rate = facts.seconds_for("load_file", entries, ASSUMED_ENTRIES_PER_S, "entries")
+    return Plan(
+        request=request,
+        verdict=Ready(f"put {count_of(keys, 'key')} of {', '.join(found)} back from {facts.file.path}."),
+        stages=_stages(topology.processor, facts.file.path, facts.file.sha256, found),
+        findings=tuple(_finding(store, each, facts) for store, each in found.items()),
+        kept=("All other keys, the input offsets and the outputs: no input is read again.",),
+        deleted=tuple(f"the present entries of these keys in store `{store}`, if there are any" for store in found),
+        undo="The exported files hold the present entries of these keys: `holdfast apply restore "
+        f"{topology.processor} --from-file FILE`. Keys without entries now: `holdfast apply clear "
+        f"{topology.processor} --key KEY`.",
+        keys=keys,
+        size_bytes=sum(each.size_bytes for each in found.values()),
+        seconds=2 * seconds + 5.0,
+        estimate=f"entries and bytes of the file; {rate}",
+        basis=basis,
+        after_kill="go on",
+    )
+
+
+def _refused(request: Restore, facts: Facts, topology: Topology) -> Refused | None:
+    file = facts.file
+    assert file is not None
+    if file.problem:
+        return Refused(file.problem, file.action, {"path": file.path})
+    absent = next((store for store in request.stores if store not in file.stores), None)
+    if absent is not None:
+        has = ", ".join(file.stores)
+        return Refused(f"{file.path} has no entries of {absent}; it has {has}.", "Name one of these stores.", {})
+    for store, each in wanted(request, facts).items():
+        refused = (
+            unknown_stores(topology, [store])
+            or unknown_partitions(topology, facts, each.partitions, [store])
+            or not_exchangeable(facts, topology, store, partial(filling_topic, topology.processor, store))
+        )
+        if refused is not None:
+            return refused
+    return None
+
+
+def _stages(name: str, path: str, sha256: str, found: dict[str, FileStore]) -> tuple[stages.Stage, ...]:
+    made: list[stages.Stage] = []
+    for store, each in found.items():
+        made.append(stages.RemoveLoaded(f"remove the temporary topic of an earlier attempt for {store}", store))
+        says = f"write {count_of(each.entries, 'entry', 'entries')} of {store} to a temporary topic, while {name} runs"
+        made.append(stages.LoadFile(says, store, path, sha256))
+    for store, each in found.items():
+        selection = Keys(each.named) if each.named else Everything()
+        says = f"write the present entries of {'these keys' if each.named else 'all keys'} of {store} to a file"
+        made.append(stages.ExportKeys(says, (store,), selection, ()))
+    made.append(stages.PauseProcessor(f"pause {name}: it commits, and its output stops"))
+    for store in found:
+        says = f"its owners give the keys of the file their entries in {store}, in committed transactions"
+        made.append(stages.AdoptTable(says, store, keep_others=True))
+    made.append(stages.ResumeProcessor(f"resume {name} from the offsets at which it was paused"))
+    made += [stages.RemoveLoaded(f"remove the temporary topic of {store}", store) for store in found]
+    return tuple(made)
+
+
+def _finding(store: str, each: FileStore, facts: Facts) -> str:
+    held = facts.counted.get(store)
+    now = "" if held is None else f"; {held.keys:,} of these keys exist now, and are replaced"
+    what = f"{count_of(each.keys, 'key')}, {count_of(each.entries, 'entry', 'entries')}, {in_bytes(each.size_bytes)}"
+    return f"store `{store}`: {what} in the file{now}"

@@ -1,0 +1,59 @@
+"""Reads export files (``engine.state.exports``) from this machine's disk: facts for plans."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.seen_keys import SeenKeys
+from holdfast.processors.engine.state.exports import Entry, entry_of
+from holdfast.processors.lifecycle.plans.file_facts import KEYS_NAMED_MAX, FileFacts, FileStore
+
+
+def file_facts(path: str) -> FileFacts:
+    """The facts of a file; a file that can't be read has a problem."""
+    action = "Name a file that an export wrote, on this machine: `<home>/exports/<processor>/...jsonl`."
+    digest, found = hashlib.sha256(), _Found()
+    try:
+        with Path(path).open("rb") as lines, SeenKeys() as seen:
+            for number, line in enumerate(lines, 1):
+                digest.update(line)
+                if line.strip():
+                    found.add(entry_of(line, number), seen)
+    except OSError as failure:
+        return FileFacts(path, problem=f"{path} can't be read: {failure.strerror}.", action=action)
+    except HoldfastError as failure:
+        return FileFacts(path, problem=f"{path}: {failure.message}", action=failure.action)
+    if not found.stores:
+        return FileFacts(path, problem=f"{path} has no entries.", action=action)
+    return FileFacts(path, digest.hexdigest(), found.facts())
+
+
+class _Found:
+    """What was found in a file so far, by store."""
+
+    def __init__(self) -> None:
+        self.stores: dict[str, tuple[list[int], set[int], list[str] | None]] = {}
+
+    def add(self, entry: Entry, seen: SeenKeys) -> None:
+        counts, partitions, named = self.stores.setdefault(entry.store, ([0, 0, 0], set(), []))
+        is_new = seen.add(b"\0".join((entry.store.encode(), str(entry.partition).encode(), entry.message_key)))
+        counts[0] += is_new
+        counts[1] += 1
+        counts[2] += len(entry.stored)
+        partitions.add(entry.partition)
+        if named is None or not is_new:
+            return
+        try:
+            named.append(entry.message_key.decode())
+        except UnicodeDecodeError:
+            named = None
+        if named is None or len(named) > KEYS_NAMED_MAX:
+            self.stores[entry.store] = (counts, partitions, None)
+
+    def facts(self) -> dict[str, FileStore]:
+        return {
+            store: FileStore(keys, entries, size, tuple(sorted(partitions)), tuple(sorted(set(named or ()))))
+            for store, ((keys, entries, size), partitions, named) in self.stores.items()
+        }

@@ -1,0 +1,71 @@
+"""What a clear wrote to a file comes back from it, key for key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast.orchestration.cli import main
+from holdfast.processors.lifecycle.plans.explanation import explain
+from holdfast.processors.lifecycle.plans.plan import Refused
+from holdfast.processors.lifecycle.plans.requests import Clear, Keys, Restore
+from holdfast.processors.lifecycle.rebuild.from_files import FileUnfit
+from tests.operating import Operated, killing_at_stages
+
+
+def cleared(operated: Operated, *keys: str) -> Path:
+    """Clear these keys; the file that holds them."""
+    done = operated.do(Clear(operated.group, ("counts",), Keys(keys)))
+    return Path(done.notes[0].text.rpartition(" ")[2])
+
+
+def test_cleared_keys_are_put_back_and_no_other_key_changes(
+    operated: Operated, capfd: pytest.CaptureFixture[str]
+) -> None:
+    operated.bring_up()
+    operated.feed(keys=20, each=3)
+    operated.processed(60)
+    before = operated.logged()
+    file = cleared(operated, "key-1", "key-2", "key-3")
+    operated.feed(keys=2, each=1)  # key-1 begins anew, key-0 goes on
+    operated.processed(62)
+    assert operated.logged()["key-1"] == 1
+
+    request = Restore(operated.group, file=str(file))
+    plan = operated.verbs.plan(request)
+    assert plan.destructive
+    assert (plan.keys, plan.verdict.sentence) == (3, f"put 3 keys of counts back from {file}.")
+    assert "3 keys, 3 entries" in explain(plan)
+    assert "1 of these keys exist now" in explain(plan)
+    struck: set[str] = set()
+    done = operated.do_although_killed(plan, killing_at_stages(struck))
+    assert len(struck) > 4, "it was killed at its stages, and gone on with"
+    assert operated.logged() == {**before, "key-0": 4}
+    assert operated.verbs.audit(operated.group, ())[0].differences == ()
+    assert not [name for name in operated.topics.listed()[0] if "--fill-" in name]
+
+    # undone by the file of the present keys: key-1 is again what it was
+    exported = next(Path(note.text.rpartition(" ")[2]) for note in done.notes if note.stage == "export_keys")
+    assert [json.loads(line)["key"] for line in exported.read_text().splitlines()] == ["key-1"]
+    capfd.readouterr()
+    assert main(["restore", operated.group, "--from-file", str(exported), "--yes"]) == 0
+    assert operated.logged() == {**before, "key-0": 4, "key-1": 1}
+    operated.feed(keys=2, each=1)
+    operated.processed(64)
+    assert operated.logged() == {**before, "key-0": 5, "key-1": 2}
+
+    # a file that was changed, moved to another partition, or is none
+    shown = operated.verbs.plan(request)
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    file.write_text("".join(json.dumps({**line, "partition": 1 - line["partition"]}) + "\n" for line in lines))
+    with pytest.raises(Exception, match="outdated: file was"):
+        operated.verbs.apply(shown, confirmed=shown.hash)
+    with pytest.raises(FileUnfit, match="go to another one"):
+        operated.do(request)
+    assert operated.logged() == {**before, "key-0": 5, "key-1": 2}
+    file.write_text("{}\n")
+    refused = operated.verbs.plan(request)
+    assert isinstance(refused.verdict, Refused)
+    assert "Line 1 is no entry" in refused.verdict.sentence
