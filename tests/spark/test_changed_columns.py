@@ -104,6 +104,7 @@ def test_columns_change_for_readers_with_their_values_or_not_at_all(changed: Any
     assert changed.stored() == changed.model
 
 
+@pytest.mark.thorough
 def test_of_two_runs_that_change_the_columns_one_publishes(changed: Any) -> None:
     plan = planned(changed, SECOND)
     slow = attempt(changed, plan, SECOND)
@@ -116,6 +117,7 @@ def test_of_two_runs_that_change_the_columns_one_publishes(changed: Any) -> None
     assert changed.stored() == changed.model
 
 
+@pytest.mark.thorough
 def test_a_commit_of_another_run_meanwhile_is_kept(changed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Maintenance tags, compacts and expires beside a snapshot: the columns are changed again, on what it made."""
     seal, sealed = steps.seal, []
@@ -134,6 +136,7 @@ def test_a_commit_of_another_run_meanwhile_is_kept(changed: Any, monkeypatch: py
     assert side_tables(changed) == []
 
 
+@pytest.mark.thorough
 def test_an_inferred_column_that_is_made_again_changes_with_its_values(changelog: Any) -> None:
     changelog.write(0, [(b"a", {"n": 1})])
     changelog.snapshot(planned(changelog, INFERRED), schema=INFERRED)

@@ -6,6 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast.assets.spark import history, past
 from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
 from holdfast.processors.snapshots.plan import Wanted
@@ -19,6 +21,7 @@ def corrected(changelog: Any, held: dict[tuple[int, bytes], bytes], folder: Path
     return changelog.snapshot(changelog.plan(paths=paths, wanted=Wanted.CHECKPOINT), stored=stored)
 
 
+@pytest.mark.thorough
 def test_of_two_corrections_at_one_offset_the_later_checkpoint_counts(changelog: Any, tmp_path: Path) -> None:
     """By the checkpoint's time, not by the value: the later value is the smaller one here, or a deletion."""
     changelog.write(0, [(b"a", 5), (b"gone", 5), (b"back", 5)])

@@ -96,6 +96,7 @@ def test_a_tag_that_is_behind_the_history_is_not_believed(changelog):
         changelog.plan()
 
 
+@pytest.mark.thorough
 def test_snapshots_are_found_by_their_tags_when_another_program_has_expired_the_versions_between(
     changelog, spark_settings
 ):

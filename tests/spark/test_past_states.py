@@ -66,6 +66,7 @@ def test_one_key_as_it_was(lived: Any) -> None:
     assert past.key_at(changelog.spark, changelog.processor, "s", b"nobody", moments[0][0]) == []
 
 
+@pytest.mark.thorough
 def test_past_versions_are_tagged_and_the_published_one_stays(lived: Any) -> None:
     changelog, moments = lived
     spark, processor, table = changelog.spark, changelog.processor, f"holdfast.{changelog.processor}.s"

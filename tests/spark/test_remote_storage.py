@@ -76,6 +76,7 @@ def test_upkeep_works_on_postgres_and_s3(remote, remote_settings, s3):
     assert remote.snapshot().manifest.rows == len(expected)
 
 
+@pytest.mark.thorough
 def test_columns_change_with_their_values_on_postgres_and_s3(remote, remote_settings):
     """The exchange is an update of the catalog's row, with the password and the driver of the session's catalog."""
     remote.write(0, [(b"a", {"flights": 1, "airport": "JFK", "gone": 7})])

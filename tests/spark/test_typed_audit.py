@@ -83,6 +83,7 @@ def test_a_typed_column_that_changed_in_another_row_is_not_published(
     assert {row["message_key"]: row[column] for row in rows}["one"] is not None
 
 
+@pytest.mark.thorough
 def test_a_past_version_has_the_audit_too(changelog: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     changelog.write(0, [(b"one", ONE), (b"two", LEGS)])
     snapshot(changelog)
@@ -101,6 +102,7 @@ def test_a_past_version_has_the_audit_too(changelog: Any, monkeypatch: pytest.Mo
     assert {number: each.count for number, each in made.manifest.typed_fingerprints.items()} == {0: 1, 1: 0}
 
 
+@pytest.mark.thorough
 def test_a_base_of_an_earlier_version_has_no_fingerprint_of_typed_columns(
     changelog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,6 +125,7 @@ def loose(value: Any) -> Any:
     return float(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+@pytest.mark.thorough
 def test_a_run_that_died_after_it_widened_a_column_leaves_nothing_null(changelog: Any) -> None:
     spark = changelog.spark
 
@@ -171,6 +172,7 @@ def test_names_that_differ_in_case_only_are_columns_apart(changelog: Any) -> Non
     assert {row["message_key"]: row["x_2d71"] for row in view} == {"a": None, "b": "text", "c": "3", "d": None}
 
 
+@pytest.mark.thorough
 def test_values_of_several_kinds_have_columns_for_objects_and_one_for_the_rest(changelog: Any) -> None:
     spark = changelog.spark
     for entries in ([(b"a", {"n": 1}), (b"b", 7)], [(b"c", [1]), (b"d", None), (b"e", {"m": "x"})], [(b"b", "text")]):

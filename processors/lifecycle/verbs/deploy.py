@@ -251,6 +251,8 @@ def _undo(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> str:
         if gone
         else ""
     )
+    if former.copied:
+        return f"`holdfast rollback {topology.processor}`, to version {former.code_version}.{lost}"
     return f"Check out the code of version {former.code_version} and deploy it.{lost}"
 
 

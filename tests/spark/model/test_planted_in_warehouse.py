@@ -27,6 +27,7 @@ SOON = frozenset(
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "simulation.md"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("bug", named(BUGS, thorough={bug.name for bug in BUGS} - SOON))
 def test_a_bug_in_the_warehouse_is_found(world: World, bug: PlantedInWarehouse) -> None:
     lives = world.lives

@@ -54,7 +54,7 @@ def parse(words: list[str]) -> None:
 @pytest.mark.parametrize(("place", "words"), [pytest.param(*each, id=" ".join(each)) for each in named_commands()])
 def test_a_named_command_can_be_typed(place: str, words: str) -> None:
     # a value behind a word is a part of it or an option, like a second argument; alone it is a name or a number
-    typed = words.replace(f"--from {VALUE}", "--from topic").replace(f"{VALUE} {VALUE}", VALUE)
+    typed = re.sub(rf"(?<!scale ){VALUE} {VALUE}", VALUE, words.replace(f"--from {VALUE}", "--from topic"))
     typed = re.sub(rf"(?<=\w){VALUE}", "", typed)
     typed = re.sub(rf"\b({VALUE}|N)\b", "1", typed)
     parse(shlex.split(typed))
