@@ -42,7 +42,7 @@ HOMES = {
     "pyiceberg": ("infra/warehouse",),
     "pydantic_settings": ("infra/settings/__init__.py", "infra/settings/project_source.py"),
     "typer": ("orchestration",),
-    "rich": ("orchestration",),
+    "rich": ("orchestration", "processors/engine/serving/live_line.py"),
     "playwright": (),
     "prometheus_client": ("processors/engine/serving",),
     "greenlet": ("processors/testing",),
