@@ -307,6 +307,8 @@ class PutBack(msgspec.Struct, frozen=True, tag="put-back"):
 #: Requests of the installation: they need no definition of a processor.
 OfInstallation = Clean | PutBack
 OfProcessor = Provision | Deploy | Stop | Restart | Rollback | Compact | Reposition | Clear | Backfill | Restore | Adopt
+#: Requests that need no code of now: they also work when the definition can't be imported.
+OF_RELEASE = (Stop, Restart, Rollback)
 #: Requests that never start a worker.
 NEVER_START = (Provision, Stop, Compact, Adopt)
 Request = OfProcessor | OfInstallation
