@@ -18,7 +18,8 @@ from holdfast.infra.masking import masked
 from holdfast.infra.settings import Settings
 from holdfast.orchestration import local
 
-_LAUNCH = """mutation($parameters: ExecutionParams!) {
+#: The mutation that launches a run, as the UI sends it.
+LAUNCH = """mutation($parameters: ExecutionParams!) {
   launchRun(executionParams: $parameters) {
     __typename
     ... on LaunchRunSuccess { run { runId } }
@@ -78,7 +79,7 @@ class DagsterRuns:
             "assetSelection": [{"path": list(path)} for path in assets],
         }
         parameters = {"selector": selector, "runConfigData": "{}", "mode": "default"}
-        answer = self._ask(_LAUNCH, parameters=parameters)["launchRun"]
+        answer = self._ask(LAUNCH, parameters=parameters)["launchRun"]
         if answer["__typename"] != "LaunchRunSuccess":
             raise RunFailed(
                 f"Dagster did not launch the run: {masked(json.dumps(answer))[:500]}.",

@@ -40,6 +40,7 @@ from holdfast.processors.audits.tables import subject_of, tabled
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
+from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Rollout
 from holdfast.processors.lifecycle.deploy.marking import behind, keep_mark
 from holdfast.processors.lifecycle.deploy.releases import Code, ReleaseFailed, code_of
@@ -61,8 +62,8 @@ from holdfast.processors.lifecycle.plans.holding import (
 )
 from holdfast.processors.lifecycle.plans.orphan_facts import OrphanFacts
 from holdfast.processors.lifecycle.plans.plan import Plan
-from holdfast.processors.lifecycle.plans.requests import OfInstallation, Request, Selection
-from holdfast.processors.lifecycle.plans.shape import Shape, shape_of
+from holdfast.processors.lifecycle.plans.requests import OF_RELEASE, OfInstallation, Request, Selection
+from holdfast.processors.lifecycle.plans.shape import Shape, from_document, shape_of, topology_of
 from holdfast.processors.lifecycle.ports import World, now_utc
 from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages
@@ -76,7 +77,7 @@ from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import Found, WorkingOwners, is_complete
 from holdfast.processors.lifecycle.world.warehouse import WarehouseTables
-from holdfast.processors.registration import ProcessorDefinition, find_processor, load_processors
+from holdfast.processors.registration import ProcessorDefinition, ProcessorUnknown, find_processor, load_processors
 
 if TYPE_CHECKING:
     from holdfast.infra.warehouse.stored_tables import StoredTables
@@ -143,7 +144,10 @@ class Verbs:
         if isinstance(request, OfInstallation):
             decided = plan_of_installation(request, self._orphans())
         else:
-            decided = plan_for(request, self._facts, self.definition(request.processor).topology)
+            name = request.processor
+            of_release = isinstance(request, OF_RELEASE)
+            topology = self._topology(name) if of_release else self.definition(name).topology
+            decided = plan_for(request, self._facts, topology)
         journal, now = self._registry.journal, self._world.clock()
         journal.remember_plan(decided.hash, decided.processor, decided.verb, plans.encode(decided), now)
         return decided
@@ -367,7 +371,10 @@ class Verbs:
         }
 
     def _state_dir(self, processor: str) -> Path:
-        return self.definition(processor).application.state_dir or self._settings.paths.state
+        try:
+            return self.definition(processor).application.state_dir or self._settings.paths.state
+        except ProcessorUnknown:
+            return self._settings.paths.state
 
     def _rollout(self, processor: str, release_id: str | None) -> Rollout:
         machine = _Machine(self._settings, self._world)
@@ -391,8 +398,18 @@ class Verbs:
         definition = self.definition(processor)
         return code_of(definition.target), shape_of(definition.topology, self._input_partitions(processor))
 
+    def _topology(self, processor: str) -> Topology:
+        """The topology of the definition; of the release that worked last when the definition can't be imported."""
+        try:
+            return self.definition(processor).topology
+        except ProcessorUnknown:
+            release = self._registry.releases.working(processor)
+            if release is None:
+                raise
+            return topology_of(processor, from_document(release.shape))
+
     def _input_partitions(self, processor: str) -> dict[str, int]:
-        names = [spec.name for spec in self.definition(processor).topology.inputs]
+        names = [spec.name for spec in self._topology(processor).inputs]
         return {name: facts.partitions for name, facts in self._topics.describe(names).items()}
 
     def _client(self, processor: str, slot: str) -> ProcessorClient:
@@ -406,7 +423,7 @@ class Verbs:
         return self.definition(processor).topology.tasks_with(stores, self._input_partitions(processor))
 
     def _folders(self, processor: str) -> LocalFolders:
-        tasks = self.definition(processor).topology.tasks(self._input_partitions(processor))
+        tasks = self._topology(processor).tasks(self._input_partitions(processor))
         return LocalFolders(RocksDatabases(), self._state_dir(processor), processor, tasks)
 
 

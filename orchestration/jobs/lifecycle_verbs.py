@@ -203,7 +203,11 @@ def _check(context: dg.OpExecutionContext, verbs: Verbs, request: Request) -> No
     """Check the changelogs after a change and report the results on their assets. Never fails the run."""
     if isinstance(request, OfInstallation):
         return
-    definition = verbs.definition(request.processor)
+    try:
+        definition = verbs.definition(request.processor)
+    except HoldfastError as failed:  # a rollback needs no definition
+        context.log.warning(f"The plan is applied, but the changelogs could not be checked: {failed}")
+        return
     resources = build_resources()
     cluster, lifecycle = cast(Cluster, resources["cluster"]), cast(Lifecycle, resources["lifecycle"])
     try:

@@ -11,20 +11,12 @@ from typing import Any
 import dagster as dg
 import httpx
 
+from holdfast.orchestration.dagster_runs import LAUNCH
 from tests.drills.patience import wait_for
 
 _CHECKS = """query($key: AssetKeyInput!, $name: String!) {
   assetCheckExecutions(assetKey: $key, checkName: $name, limit: 25) {
     status timestamp evaluation { timestamp success severity description }
-  }
-}"""
-_LAUNCH = """mutation($parameters: ExecutionParams!) {
-  launchRun(executionParams: $parameters) {
-    __typename
-    ... on LaunchRunSuccess { run { runId } }
-    ... on PythonError { message }
-    ... on RunConfigValidationInvalid { errors { message } }
-    ... on InvalidSubsetError { message }
   }
 }"""
 _RUN = "query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"
@@ -84,7 +76,7 @@ class DagsterAnswers:
         if assets:
             selector["assetSelection"] = [{"path": list(key.path)} for key in assets]
         parameters = {"selector": selector, "runConfigData": json.dumps(config or {}), "mode": "default"}
-        launched = self.ask(_LAUNCH, parameters=parameters)["launchRun"]
+        launched = self.ask(LAUNCH, parameters=parameters)["launchRun"]
         assert launched["__typename"] == "LaunchRunSuccess", launched
         return str(launched["run"]["runId"])
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,7 +17,7 @@ import pytest
 
 from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.settings import PROJECT, Settings, load_settings
 from holdfast.orchestration.answers import ANSWERS, answer_of
 from holdfast.orchestration.cli import main
 from holdfast.orchestration.verbs import Verbs, open_verbs
@@ -426,6 +428,23 @@ def test_a_definition_that_can_not_be_imported_is_told_with_its_line(project: Pr
     assert project.running_version() == version
 
 
+def answered(words: list[str], answer: str) -> tuple[int, bool]:
+    """Type a command in a terminal and answer its question: its exit code, and whether it asked."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "holdfast.orchestration.cli", *words]
+    with subprocess.Popen(command, cwd=PROJECT, stdin=theirs, stdout=theirs, stderr=theirs) as running:
+        os.close(theirs)
+        told = b""
+        with suppress(OSError):  # the terminal is gone with the command
+            while part := os.read(ours, 4096):
+                told += part
+                if b"[y/N]" in told and answer:
+                    os.write(ours, f"{answer}\n".encode())
+                    answer = ""
+        os.close(ours)
+        return running.wait(60), b"Apply plan " in told
+
+
 def test_the_words_of_every_day_ask_first_and_then_deploy_roll_back_restart_and_stop(
     project: Project, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -444,8 +463,13 @@ def test_the_words_of_every_day_ask_first_and_then_deploy_roll_back_restart_and_
     second = project.running_version()
     assert second != first
 
-    assert main(["rollback", name, "--yes"]) == 0
+    project.path.write_text("raise ValueError('typing')")  # the code of now can't be imported
+    sys.modules.pop(project.module, None)
+    assert answered(["rollback", name], "n") == (3, True)
+    assert project.running_version() == second
+    assert answered(["rollback", name], "y") == (0, True)
     assert project.running_version() == first
+    assert main(["deploy", name, "--yes"]) == 64
     project.stream.feed_numbers(20, keys=2)
     before = project.client.status()
     assert main(["restart", name, "--yes"]) == 0
@@ -455,6 +479,7 @@ def test_the_words_of_every_day_ask_first_and_then_deploy_roll_back_restart_and_
     assert after.pid != before.pid
     assert project.running_version() == first, "a restart starts the deployed release, not the files"
     project.counted({b"k0": 20, b"k1": 20})
+    project.write(HEAD, COUNTS)
     capfd.readouterr()
     for words, code in (
         (["status"], 0),

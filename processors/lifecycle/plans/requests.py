@@ -339,6 +339,8 @@ OfInstallation = Clean | PutBack
 OfProcessor = (
     Provision | Deploy | Scale | Stop | Restart | Rollback | Compact | Reposition | Clear | Backfill | Restore | Adopt
 )
+#: Requests that need no code of now: they also work when the definition can't be imported.
+OF_RELEASE = (Stop, Restart, Rollback)
 #: Requests that never start a worker.
 NEVER_START = (Provision, Stop, Compact, Adopt)
 Request = OfProcessor | OfInstallation

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.processors.engine.topology import Topology
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.processors.engine.topology import ChangelogSpec, StoreSpec, Topology, subtopologies_of
 
 
 class StoreShape(msgspec.Struct, frozen=True):
@@ -58,6 +59,17 @@ def shape_of(topology: Topology, partitions: Mapping[str, int]) -> Shape:
     )
     inputs = {spec.name: partitions[spec.name] for spec in topology.inputs if spec.name in partitions}
     return Shape(topology.code_version, inputs, tuple(spec.name for spec in topology.outputs), stores)
+
+
+def topology_of(processor: str, shape: Shape) -> Topology:
+    """The topology of a recorded shape, for verbs that need its names only; topics have no configuration."""
+    inputs = tuple(TopicSpec(name, count) for name, count in shape.inputs.items())
+    kept = shape.stores
+    stores = tuple(StoreSpec(s.name, s.inputs, s.kind, s.codec, s.format_version, s.columns) for s in kept)
+    changelogs = tuple(ChangelogSpec(s.name, TopicSpec(s.changelog)) for s in kept if s.changelog is not None)
+    outputs = tuple(TopicSpec(name) for name in shape.outputs)
+    groups = subtopologies_of(tuple(shape.inputs), stores)
+    return Topology(processor, inputs, outputs, None, stores, changelogs, groups, shape.code_version)
 
 
 def as_document(shape: Shape) -> dict[str, Any]:

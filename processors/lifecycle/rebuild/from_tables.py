@@ -37,7 +37,7 @@ from holdfast.processors.lifecycle.plans.stages import (
 )
 from holdfast.processors.lifecycle.plans.warehouse_facts import ROW
 from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
-from holdfast.processors.lifecycle.rebuild.from_files import load_file
+from holdfast.processors.lifecycle.rebuild.from_files import FileUnfit, load_file
 from holdfast.processors.lifecycle.rebuild.table_rows import (
     FLUSH_S,
     Loader,
@@ -84,7 +84,7 @@ class TableStages:
             case LoadTable():
                 return self.load_table(processor, stage, tell)
             case LoadFile():
-                return load_file(self._on, processor, stage, self._make_topic(processor, stage.store), tell)
+                return self.load_file(processor, stage, tell)
             case AdoptTable():
                 return self._rebuilding.loudly(processor, lambda: self.adopt(processor, stage, tell))
             case RemoveLoaded():
@@ -275,6 +275,19 @@ class TableStages:
             raise
         left = f"; {keyless:,} rows without {stage.key} are left out" if keyless else ""
         return Done(f"{len(seen):,} keys of {stage.table} written to {topic}{left}", len(seen))
+
+    def load_file(self, processor: str, stage: LoadFile, tell: Tell) -> Done:
+        """Write the entries of a file to a separate topic beside the store's changelog.
+
+        Raises:
+            FileUnfit: The entries can't be put back; the topic is deleted, nothing else was changed.
+        """
+        topic = self._make_topic(processor, stage.store)
+        try:
+            return load_file(self._on, processor, stage, topic, tell)
+        except FileUnfit:
+            self._on.topics.delete(topic)
+            raise
 
     def adopt(self, processor: str, stage: AdoptTable, tell: Tell) -> Done:
         """Make the store of the paused owners equal to the loaded topic, or only the message keys of the topic."""

@@ -109,7 +109,8 @@ def _facts(request: requests.OfProcessor, source: FactSource, topology: Topology
         case requests.Restart() | requests.Rollback():
             known = source.releases(request.processor)
             kept = {store.changelog for each in known for store in each.shape.stores if store.changelog is not None}
-            return replace(read_facts(topology, source, releases=True, also=sorted(kept)), releases=known)
+            facts = read_facts(topology, source, also=sorted(kept))
+            return replace(facts, releases=known, released=source.released(request.processor))
         case requests.Compact():
             return read_facts(topology, source, hanging=True)
         case requests.Reposition():

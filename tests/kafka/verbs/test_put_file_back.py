@@ -44,7 +44,7 @@ def test_cleared_keys_are_put_back_and_no_other_key_changes(
     assert len(struck) > 4, "it was killed at its stages, and gone on with"
     assert operated.logged() == {**before, "key-0": 4}
     assert operated.verbs.audit(operated.group, ())[0].differences == ()
-    assert not [name for name in operated.topics.listed()[0] if "--fill-" in name]
+    assert not [name for name in operated.topics.listed()[0] if name.startswith(f"{operated.group}--fill-")]
 
     # undone by the file of the present keys: key-1 is again what it was
     exported = next(Path(note.text.rpartition(" ")[2]) for note in done.notes if note.stage == "export_keys")
@@ -65,6 +65,7 @@ def test_cleared_keys_are_put_back_and_no_other_key_changes(
     with pytest.raises(FileUnfit, match="go to another one"):
         operated.do(request)
     assert operated.logged() == {**before, "key-0": 5, "key-1": 2}
+    assert not [name for name in operated.topics.listed()[0] if name.startswith(f"{operated.group}--fill-")]
     file.write_text("{}\n")
     refused = operated.verbs.plan(request)
     assert isinstance(refused.verdict, Refused)

@@ -11,7 +11,7 @@ from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.facts import CodeFacts, DeploymentFacts, Facts, InstanceFacts, ReleaseFacts
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused, decode, encode
 from holdfast.processors.lifecycle.plans.requests import Request, Restart, Rollback
-from holdfast.processors.lifecycle.plans.shape import shape_of
+from holdfast.processors.lifecycle.plans.shape import shape_of, topology_of
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import PARTITIONS, orders_topology, world_of
@@ -118,3 +118,10 @@ def test_a_rollback_is_refused_where_there_is_no_release_or_its_state_does_not_f
 def test_a_rollback_across_other_partitions_is_refused() -> None:
     narrow = msgspec.structs.replace(NOW, shape=msgspec.structs.replace(SHAPE, inputs={"placed": 1}))
     assert "had 1 partitions, now 2" in refused(plan_of(Rollback("orders"), released=narrow)).sentence
+
+
+def test_a_recorded_shape_has_the_names_and_tasks_of_its_topology() -> None:
+    again = topology_of("orders", SHAPE)
+    assert [each.name for each in again.topics()] == [each.name for each in TOPOLOGY.topics()]
+    assert shape_of(again, {"placed": PARTITIONS}) == SHAPE
+    assert again.tasks({"placed": PARTITIONS}) == TOPOLOGY.tasks({"placed": PARTITIONS})
