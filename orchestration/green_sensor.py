@@ -63,7 +63,7 @@ def kept_green(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinitio
         name="kept_green",
         minimum_interval_seconds=LOOK_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        target=dg.AssetSelection.all(),
+        asset_selection=dg.AssetSelection.all(),
         description="Materialises what was never materialised once its processor works, and runs checks that did not "
         "run since. Observes topics. Says why an asset stays grey.",
     )
