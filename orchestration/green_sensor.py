@@ -9,6 +9,7 @@ Invariants:
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -84,7 +85,7 @@ def kept_green(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinitio
         events += _observed(topics, memo, now)
         runs = [each for each in decision.runs if _is_ready(each, memo, now)]
         memo.due_since = {each.subject: memo.due_since.get(each.subject, now) for each in decision.runs if each.checks}
-        replace_text(grey_file(settings), json.dumps(decision.reasons))
+        _tell(grey_file(settings), decision)
         grey = " ".join(f"{name}: {why}" for name, why in decision.reasons.items())
         return dg.SensorResult(
             run_requests=[_request(each, settings) for each in runs] or None,
@@ -186,6 +187,12 @@ _ACTIVE = (
 def _about(run: dg.DagsterRun) -> set[dg.AssetKey]:
     """The assets that a run materialises or checks."""
     return set(run.asset_selection or ()) | {each.asset_key for each in run.asset_check_selection or ()}
+
+
+def _tell(file: Path, decision: Decision) -> None:
+    """Write why assets are grey; a Dagster with a home of its own has not made the folder."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(file, json.dumps(decision.reasons))
 
 
 def _present(decision: Decision, topics: Mapping[str, dict[str, Any]]) -> Iterator[dg.AssetMaterialization]:
