@@ -246,7 +246,7 @@ def _request(wanted: Wanted, settings: Settings) -> dg.RunRequest:
     partition = current_key(snapshot_partitions(settings.snapshots)) if wanted.is_publishing else None
     return dg.RunRequest(
         partition_key=partition,
-        asset_selection=selected or None,
+        asset_selection=selected,  # None would be every asset, also for a run that only checks: it would deploy
         asset_check_keys=checks or None,
         tags={GREEN_TAG: "first"},
     )

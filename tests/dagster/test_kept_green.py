@@ -4,7 +4,7 @@ import dagster as dg
 import pytest
 
 from holdfast.assets import keys
-from holdfast.orchestration import greening
+from holdfast.orchestration import green_sensor, greening
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.greening import Memory
 from holdfast.orchestration.reasons import read_grey
@@ -62,3 +62,9 @@ def test_after_a_deploy_by_a_command_the_sensors_ask_for_the_rest(
         assert set(whole.asset_selection or ()) == {state, snapshot, keys.maintenance_key(operated.group, "counts")}
         assert whole.partition_key
         assert whole.job_name == "__ASSET_JOB"
+
+        monkeypatch.setattr(green_sensor, "CHECKS_WAIT_S", 0.0)
+        _, checking = sorted(tick("kept_green").run_requests or [], key=lambda each: not each.asset_selection)
+        assert list(checking.asset_selection or ()) == [], "a run that only checks materialises and deploys nothing"
+        checks = {each.to_user_string() for each in checking.asset_check_keys or ()}
+        assert {"operations/home:has_room", "operations/orphans:all_owned"} <= checks
