@@ -23,6 +23,7 @@ from holdfast.assets.growth import home_asset, room_check
 from holdfast.assets.maintenance import maintenance_asset
 from holdfast.assets.orphans import orphans_asset, orphans_check
 from holdfast.assets.processors import processor_asset
+from holdfast.assets.proven import proven_check
 from holdfast.assets.rehearsals import rehearsal_check
 from holdfast.assets.snapshots import snapshot_asset
 from holdfast.assets.state import state_asset
@@ -50,7 +51,8 @@ def build_processor(
             assets.append(maintenance_asset(definition, store.name))
     checks = (compaction_check, audit_check, rehearsal_check) if logged else ()
     return dg.Definitions(
-        assets=assets, asset_checks=[working_check(definition), *(check(definition) for check in checks)]
+        assets=assets,
+        asset_checks=[working_check(definition), proven_check(definition), *(check(definition) for check in checks)],
     )
 
 

@@ -9,6 +9,7 @@ Invariants:
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -63,7 +64,7 @@ def kept_green(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinitio
         name="kept_green",
         minimum_interval_seconds=LOOK_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
-        target=dg.AssetSelection.all(),
+        asset_selection=dg.AssetSelection.all(),
         description="Materialises what was never materialised once its processor works, and runs checks that did not "
         "run since. Observes topics. Says why an asset stays grey.",
     )
@@ -84,7 +85,7 @@ def kept_green(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinitio
         events += _observed(topics, memo, now)
         runs = [each for each in decision.runs if _is_ready(each, memo, now)]
         memo.due_since = {each.subject: memo.due_since.get(each.subject, now) for each in decision.runs if each.checks}
-        replace_text(grey_file(settings), json.dumps(decision.reasons))
+        _tell(grey_file(settings), decision)
         grey = " ".join(f"{name}: {why}" for name, why in decision.reasons.items())
         return dg.SensorResult(
             run_requests=[_request(each, settings) for each in runs] or None,
@@ -188,6 +189,12 @@ def _about(run: dg.DagsterRun) -> set[dg.AssetKey]:
     return set(run.asset_selection or ()) | {each.asset_key for each in run.asset_check_selection or ()}
 
 
+def _tell(file: Path, decision: Decision) -> None:
+    """Write why assets are grey; a Dagster with a home of its own has not made the folder."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_text(file, json.dumps(decision.reasons))
+
+
 def _present(decision: Decision, topics: Mapping[str, dict[str, Any]]) -> Iterator[dg.AssetMaterialization]:
     for name in decision.present:
         key = dg.AssetKey.from_user_string(name)
@@ -239,7 +246,7 @@ def _request(wanted: Wanted, settings: Settings) -> dg.RunRequest:
     partition = current_key(snapshot_partitions(settings.snapshots)) if wanted.is_publishing else None
     return dg.RunRequest(
         partition_key=partition,
-        asset_selection=selected or None,
+        asset_selection=selected,  # None would be every asset, also for a run that only checks: it would deploy
         asset_check_keys=checks or None,
         tags={GREEN_TAG: "first"},
     )

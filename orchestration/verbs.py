@@ -43,6 +43,7 @@ from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Rollout
 from holdfast.processors.lifecycle.deploy.marking import behind, keep_mark
+from holdfast.processors.lifecycle.deploy.proving import Prover
 from holdfast.processors.lifecycle.deploy.releases import Code, ReleaseFailed, code_of
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
 from holdfast.processors.lifecycle.orphans.owned import Defined
@@ -353,6 +354,14 @@ class Verbs:
             owners=WorkingOwners(client, self._slots, self._tasks_with, lambda: hold.step),
             local=lambda processor: fenced(self._folders(processor), FOLDERS, hold),
             check_local=lambda name, stores: check_local(name, stores, self._facts, self.definition(name).topology),
+            prove=Prover(
+                topics=self._topics,
+                client=client,
+                slots=self._slots,
+                stores=lambda name: tuple(spec.store for spec in self.definition(name).topology.changelogs),
+                rollout=self._rollout,
+                scratch=lambda name: self._settings.paths.releases(name) / ".proof",
+            ),
             shadows=rebuilding,
             transactions=fenced(self._transactions, TRANSACTIONS, hold),
             tables=TableStages(from_tables, rebuilding),

@@ -93,6 +93,7 @@ class Application:
         memory_max_bytes: Memory limit of the process; None takes the settings.
         description: One sentence for readers of the catalog.
         owners: Owners as Dagster names them: ``team:<name>`` or a mail address.
+        prove: Whether a deploy runs a new version on the last messages first; False for functions with outside effects.
     """
 
     def __init__(  # tidy: allow-wide because users of Quix Streams move by changing the import.
@@ -122,6 +123,7 @@ class Application:
         memory_max_bytes: int | None = None,
         description: str = "",
         owners: tuple[str, ...] = (),
+        prove: bool = True,
     ) -> None:
         self._commits = commit_bounds(commit_interval, commit_interval_min, processing_guarantee)
         whole_number("commit_every", commit_every, 0)
@@ -130,15 +132,14 @@ class Application:
         one_of("auto_offset_reset", auto_offset_reset, ("earliest", "latest"))
         check_state(state_backend, use_changelog_topics, standby_replicas)
         check_log_level(loglevel)
-        of_type(bool, auto_create_topics=auto_create_topics)
+        of_type(bool, auto_create_topics=auto_create_topics, prove=prove)
         of_type(str, consumer_group=consumer_group, slot=slot, dead_letter_topic=dead_letter_topic)
         self.consumer_group = check_name(consumer_group, "consumer group")
         for name, what in ((slot, "slot"), (dead_letter_topic, "dead letter topic")):
             if name is not None:
                 check_name(name, what)
         self.broker_address = broker_address
-        self.description = description
-        self.owners = owners
+        self.description, self.owners, self.prove = description, owners, prove
         self._offset_reset = auto_offset_reset
         self._commit_every = commit_every
         self._exactly_once = processing_guarantee == "exactly-once"
@@ -151,8 +152,7 @@ class Application:
         self._consumer_config = dict(consumer_extra_config or {})
         self._producer_config = dict(producer_extra_config or {})
         self._on_processing_error = on_processing_error
-        self._dead_letter_topic = dead_letter_topic
-        self._log_level = loglevel
+        self._dead_letter_topic, self._log_level = dead_letter_topic, loglevel
         self._broker_timeout_s = broker_availability_timeout
         self._slot = slot
         self._start: Start | None = None
@@ -238,6 +238,7 @@ class Application:
             stores=stores,
             changelogs=changelogs,
             subtopologies=subtopologies_of(tuple(spec.name for spec in inputs), stores),
+            prove=self.prove,
         )
         check_strategy(self._consumer_config, described)
         code = "".join(source_of(code) for steps in nodes.values() for node in steps for code in node.functions)

@@ -74,6 +74,8 @@ class Topology:
     changelogs: tuple[ChangelogSpec, ...]
     subtopologies: tuple[Subtopology, ...]
     code_version: str = field(default="")
+    #: Whether a deploy proves a new version on the last messages; no part of the version.
+    prove: bool = True
 
     def changelog_of(self, store: str) -> TopicSpec | None:
         """The changelog topic of a store; None without changelogs."""
@@ -128,7 +130,8 @@ def subtopologies_of(inputs: tuple[str, ...], stores: tuple[StoreSpec, ...]) -> 
 def code_version_of(topology: Topology, code: str) -> str:
     """A short hash of the description and the functions' source. A new hash means that a deployment is due."""
     described = asdict(topology)
-    described.pop("code_version")
+    for name in ("code_version", "prove"):
+        described.pop(name)
     for store in described["stores"]:  # typed columns concern the warehouse only: workers need no deployment
         store.pop("schema")
     text = json.dumps(described, sort_keys=True, default=str) + code

@@ -15,14 +15,17 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.assets.proven import results_of
 from holdfast.infra.deploy.supervisord import Supervisord
-from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.records import Partition, TopicSpec
 from holdfast.infra.settings import PROJECT, Settings, load_settings
 from holdfast.orchestration.answers import ANSWERS, answer_of
 from holdfast.orchestration.cli import main
+from holdfast.infra.kafka.reader import read_range
 from holdfast.orchestration.verbs import Verbs, open_verbs
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.lifecycle.deploy.proof import NotProven
 from holdfast.processors.lifecycle.deploy.running import RollbackFailed, RolledBack
 from holdfast.processors.lifecycle.plans.apply import ApplyInProgress, PlanRefused, PlanStale
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Refused
@@ -213,7 +216,8 @@ def test_a_version_that_fails_is_rolled_back(
     project.stream.feed_numbers(20, keys=2)
     version = project.deploy()
     project.counted({b"k0": 10, b"k1": 10})
-    project.write(*parts, "\n# changed\n" if parts[1] is not POISONED else "")
+    changed = "\n# changed\n" if parts[1] is not POISONED else ""
+    project.write(*parts, changed, options="prove=False,")  # a proof would find it before it is started
     if parts[1] is not POISONED:
         project.path.write_text(project.path.read_text().replace('state.get("n", 0) + 1', '1 + state.get("n", 0)'))
     else:
@@ -243,6 +247,83 @@ def test_a_version_that_fails_is_rolled_back(
     assert mended != version
     project.stream.feed_numbers(20, keys=2)
     project.counted({b"k0": 30, b"k1": 30})
+
+
+FAILS_AT_SEVEN = """
+def fragile(value):
+    if value == 7:
+        raise ValueError("no such number: 7")
+    return value
+
+frame = application.dataframe(application.topic("{group}-in"))
+frame = frame.apply(fragile).apply(count, stateful=True, store="{store}")
+frame.to_topic(application.topic("{group}-out"))
+"""
+
+
+def test_a_version_that_fails_on_the_last_messages_does_not_replace_the_running_one(project: Project) -> None:
+    project.stream.feed_numbers(20, keys=2)
+    version = project.deploy()
+    project.counted({b"k0": 10, b"k1": 10})
+    before = project.client.status()
+    assert before is not None
+
+    project.write(HEAD, FAILS_AT_SEVEN)
+    with pytest.raises(NotProven, match="no such number: 7") as refused:
+        project.deploy()
+    fields = refused.value.fields
+    topic = f"{project.stream.group}-in"
+    place = Partition(str(fields["topic"]), int(str(fields["partition"])))
+    (message,) = read_range(project.stream.bootstrap, topic, place.number, *_one(fields["offset"]))
+    assert (place.topic, message.value) == (topic, b"7")
+    assert f"Version {version} keeps running" in refused.value.message
+    now = project.client.status()
+    assert now is not None
+    assert (now.pid, now.code_version, now.phase) == (before.pid, version, "running")
+    assert project.outcomes() == ["failed", "done"]
+    project.counted({b"k0": 10, b"k1": 10})  # nothing went to Kafka
+
+    # An operator that is killed while the new version is proven leaves the running one as it is, and no process behind.
+    project.write(HEAD, NEVER_READY, COUNTS.replace("frame.to_topic", "frame = frame.update(print)\nframe.to_topic"))
+    operator = subprocess.Popen(
+        [sys.executable, "-m", "holdfast.orchestration.cli", "apply", "deploy", project.stream.group],
+        cwd=PROJECT,
+        env={**os.environ, "PYTHONPATH": f"{PROJECT}:{os.environ['PYTHONPATH']}"},
+    )
+    material = project.settings.paths.releases(project.stream.group) / ".proof" / "log"
+    wait_for(material.exists, "the proof")
+    operator.kill()
+    operator.wait()
+    now = project.client.status()
+    assert now is not None
+    assert (now.pid, now.code_version) == (before.pid, version)
+
+    # Mended, it is proven and runs.
+    project.write(HEAD, COUNTS.replace("frame.to_topic", "frame = frame.update(repr)\nframe.to_topic"))
+    mended = project.deploy()
+    assert project.running_version() == mended != version
+    registry = open_registry(project.settings)
+    (result,) = results_of(registry.journal.applies(processor=project.stream.group))
+    registry.close()
+    assert result == f"version {mended} processed 20 messages, outputs: 20; none failed"
+    project.stream.feed_numbers(20, keys=2)
+    project.counted({b"k0": 20, b"k1": 20})
+
+
+def _one(offset: object) -> tuple[int, int]:
+    """The range of one offset."""
+    return int(str(offset)), int(str(offset)) + 1
+
+
+@pytest.mark.thorough
+def test_without_input_a_version_is_not_proven(project: Project) -> None:
+    project.deploy()
+    project.write(HEAD, FAILS_AT_SEVEN)
+    project.deploy()
+    registry = open_registry(project.settings)
+    (result,) = results_of(registry.journal.applies(processor=project.stream.group))
+    registry.close()
+    assert result == "not proven: no input is committed that the topics still hold"
 
 
 @pytest.mark.thorough
@@ -331,14 +412,14 @@ def test_a_renamed_store_keeps_its_state(project: Project) -> None:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("stage", [1, 2, 3])
+@pytest.mark.parametrize("stage", [1, 2, 3, 4])
 def test_a_deployment_that_was_killed_ends_right_when_asked_for_again(project: Project, stage: int) -> None:
     project.stream.feed_numbers(20, keys=2)
     project.deploy()
     project.write(HEAD, TWO_STORES)
 
     def die(text: str) -> None:
-        if text.startswith(f"stage {stage} of 3") or (stage == 3 and text.startswith(project.stream.group)):
+        if text.startswith(f"stage {stage} of 4") or (stage == 4 and text.startswith(project.stream.group)):
             raise Killed
 
     with pytest.raises(Killed):

@@ -7,7 +7,7 @@ Invariants:
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -35,6 +35,12 @@ def checkpoint_pages(path: Path, store: str, rows_max: int) -> Iterator[tuple[li
     """Yields keys and values as parallel lists of up to ``rows_max``, which is faster than pairs."""
     with _opened(path) as reader:
         yield from reader.pages(store, rows_max)
+
+
+def pairs_of_messages(path: Path, store: str, message_keys: Iterable[bytes]) -> list[tuple[bytes, bytes]]:
+    """Changelog keys and values of these message keys in one store."""
+    with _opened(path) as reader:
+        return [pair for key in message_keys for pair in reader.of_message(store, key)]
 
 
 def checkpoint_meta(path: Path) -> TaskMeta | None:

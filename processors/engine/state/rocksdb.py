@@ -10,7 +10,7 @@ from pathlib import Path
 from rocksdict import AccessType, Checkpoint, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from holdfast.infra.rooted import inside
-from holdfast.processors.engine.changelog.format import META_KEY
+from holdfast.processors.engine.changelog.format import META_KEY, key_prefix
 from holdfast.processors.engine.state.database import (
     Change,
     Database,
@@ -249,6 +249,16 @@ class StateReader:
     def items(self, store: str) -> Iterator[tuple[bytes, bytes]]:
         """Changelog keys and values of one store, in key order."""
         return items_of(self._database, store)
+
+    def of_message(self, store: str, message_key: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Changelog keys and values of one message key in a store."""
+        before = store_prefix(store)
+        first = before + key_prefix(message_key)
+        with _named_errors():
+            for key, value in _items(self._rdict, first):
+                if not key.startswith(first):
+                    break
+                yield key[len(before) :], value
 
     def pages(self, store: str, rows_max: int) -> Iterator[tuple[list[bytes], list[bytes]]]:
         """Keys and values as parallel lists of up to ``rows_max``, for one pass: the cache is not filled."""

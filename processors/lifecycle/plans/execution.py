@@ -69,6 +69,8 @@ class LocalState(Protocol):
         """Delete the renamed folders; returns their number."""
 
 
+#: Runs a version on the last messages, or raises.
+Prove = Callable[[str, stages.ProveVersion, Tell], Done]
 #: Builds stores again beside their running processors, and cuts over.
 Shadows = Callable[[str, stages.ShadowStage, Tell], Done]
 #: Writes the content of tables to stores.
@@ -95,6 +97,7 @@ class Execution:
     local: Callable[[str], LocalState]
     #: Processor, stores: raises unless the local state of a stopped processor is whole.
     check_local: Callable[[str, tuple[str, ...]], None]
+    prove: Prove
     shadows: Shadows
     transactions: Transactions
     tables: FromTables
@@ -113,6 +116,8 @@ class Execution:
                 return self._change_topic(stage)
             case stages.MakeRelease():
                 return self.runner.make_release(processor, stage)
+            case stages.ProveVersion():
+                return self.prove(processor, stage, tell)
             case stages.RunProcessor():
                 return self.runner.run(processor, stage, tell)
             case stages.StopProcessor():

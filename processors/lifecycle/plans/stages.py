@@ -52,6 +52,26 @@ class MakeRelease(_Stage, frozen=True, tag="make_release"):
     code_version: str
 
 
+class ProveVersion(_Stage, frozen=True, tag="prove_version"):
+    """Run a version on the last committed messages, in a process of its own; nothing is written.
+
+    Args:
+        code_version: The version that is proven.
+        release_id: Its release; None for the deployed one.
+        former: The release of the running version, which runs on messages that fail; None if it can't be started.
+        former_version: The version that it replaces.
+        inputs: The topics whose messages are read.
+        messages: Number of messages of each topic.
+    """
+
+    code_version: str
+    release_id: str | None
+    former: str | None
+    former_version: str
+    inputs: tuple[str, ...]
+    messages: int = 100
+
+
 class RunProcessor(_Stage, frozen=True, tag="run_processor"):
     """Run every slot of a processor, and wait until every input partition is processed.
 
@@ -315,6 +335,7 @@ Stage = (
     | SetTopicConfig
     | DeleteTopic
     | MakeRelease
+    | ProveVersion
     | RunProcessor
     | StopProcessor
     | AdoptDeployment

@@ -16,12 +16,14 @@ from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, R
 from holdfast.processors.lifecycle.plans.requests import Deploy
 from holdfast.processors.lifecycle.plans.shape import shape_of
 from holdfast.processors.lifecycle.plans.slots import FIRST_SLOTS, slots_of
-from holdfast.processors.lifecycle.plans.stages import DeleteTopic, MakeRelease, RunProcessor, Stage
+from holdfast.processors.lifecycle.plans.stages import DeleteTopic, MakeRelease, ProveVersion, RunProcessor, Stage
 from holdfast.processors.lifecycle.verbs import provision
 from holdfast.processors.lifecycle.verbs.compatibility import Verdict, compare
 
 #: How long a new version is watched once all instances run, unless it commits input of every partition sooner, seconds.
 SETTLE_S = 10.0
+#: Messages of each input that a new version is proven on.
+PROVEN_MESSAGES = 100
 #: Timeout of filling a changelog from local state, seconds.
 RESEED_S = 3_600.0
 
@@ -41,7 +43,8 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
         or _lost_changelog(facts, topology, verdicts)
     )
     changed_first = sorted(verdicts, key=lambda each: each.change == "same")
-    findings = (*_of_instances(facts), *(each.sentence for each in changed_first), *_of_code(facts))
+    unproven = () if topology.prove else ("the version is not proven first: its definition says `prove=False`",)
+    findings = (*_of_instances(facts), *(each.sentence for each in changed_first), *_of_code(facts), *unproven)
     if refused is not None:
         return Plan(request=request, verdict=refused, findings=findings, basis=basis)
     created = provision.stages_of(decided)
@@ -160,11 +163,14 @@ def _stages(
     release = None if code is None else code.release_id
     back = _back_to(facts)
     empty = tuple(each.store for each in verdicts if each.change == "new")
-    stages: list[Stage] = [_delete(name) for name in given_up if name in anew]
-    stages += created
+    changed: list[Stage] = [*(_delete(name) for name in given_up if name in anew), *created]
+    stages: list[Stage] = []
     if code is not None and release is not None:
         how = f"is not copied: {code.why_not}" if code.why_not else "is copied for a later rollback"
         stages.append(MakeRelease(f"record release {release}; its code {how}", release, version))
+    proof = _proof(facts, topology, release)
+    # a version that is not proven must have changed nothing; the release is a copy
+    stages = [*stages, *proof, *changed] if proof else [*changed, *stages]
     together = any(each.change == "regrouped" for each in verdicts)
     first = "stop every worker, because two versions with other tasks must not run beside each other; then " * together
     change = _change(facts, topology) + _of_workers(facts, slots)
@@ -189,6 +195,28 @@ def _stages(
         stages.append(msgspec.structs.replace(run, **changes))
     stages.append(run)
     return (*stages, *(_delete(name) for name in given_up if name not in anew))
+
+
+def _proof(facts: Facts, topology: Topology, release: str | None) -> tuple[ProveVersion, ...]:
+    """The proof of a release that replaces another one, which runs."""
+    former = facts.released
+    if former is None or release in (None, former.release_id) or not topology.prove or not facts.running:
+        return ()
+    says = (
+        f"run version {topology.code_version} on the last {PROVEN_MESSAGES} messages of each input in a process of its "
+        f"own, without writing to Kafka; stop if a message fails that {former.code_version} processes"
+    )
+    return (
+        ProveVersion(
+            says,
+            topology.code_version,
+            release,
+            former.release_id if former.copied else None,
+            former.code_version,
+            tuple(spec.name for spec in topology.inputs),
+            PROVEN_MESSAGES,
+        ),
+    )
 
 
 def _delete(topic: str) -> DeleteTopic:

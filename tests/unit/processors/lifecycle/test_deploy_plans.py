@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ from holdfast.processors.lifecycle.plans.facts import CodeFacts, DeploymentFacts
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused, decode, encode
 from holdfast.processors.lifecycle.plans.requests import Deploy
 from holdfast.processors.lifecycle.plans.shape import shape_of
-from holdfast.processors.lifecycle.plans.stages import CreateTopic, DeleteTopic, MakeRelease, RunProcessor
+from holdfast.processors.lifecycle.plans.stages import CreateTopic, DeleteTopic, MakeRelease, ProveVersion, RunProcessor
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import PARTITIONS, count, orders_topology, world_of
 
@@ -65,7 +66,7 @@ def running(plan: Plan) -> RunProcessor:
 def test_another_version_is_recorded_run_watched_and_goes_back_when_it_fails() -> None:
     topology = orders("seen", "totals")
     plan = plan_of(topology)
-    assert [type(stage) for stage in plan.stages] == [MakeRelease, RunProcessor]
+    assert [type(stage) for stage in plan.stages] == [MakeRelease, ProveVersion, RunProcessor]
     stage = running(plan)
     assert (stage.release_id, stage.back_to, stage.begin_empty) == (
         f"{topology.code_version}-bbbb",
@@ -75,6 +76,27 @@ def test_another_version_is_recorded_run_watched_and_goes_back_when_it_fails() -
     assert stage.settle_s > 0
     assert f"if it fails, roll back to {FORMER.code_version}" in explain(plan)
     assert not plan.destructive
+
+
+def test_a_version_is_proven_before_anything_changes_unless_there_is_nothing_to_compare() -> None:
+    topology = orders("seen", "totals")
+    proof = plan_of(topology).stages[1]
+    assert isinstance(proof, ProveVersion)
+    assert (proof.release_id, proof.former, proof.inputs) == (
+        f"{topology.code_version}-bbbb",
+        COPIED.release_id,
+        ("placed",),
+    )
+    assert "on the last 100 messages of each input" in explain(plan_of(topology))
+    opted_out = plan_of(replace(topology, prove=False))
+    assert not any(isinstance(each, ProveVersion) for each in opted_out.stages)
+    assert any("prove=False" in each for each in opted_out.findings)
+    dead = (InstanceFacts("0", False, None, None),)
+    for changes in ({"released": None}, {"instances": dead}):
+        assert not any(isinstance(each, ProveVersion) for each in plan_of(topology, **changes).stages)
+    not_copied = plan_of(topology, released=msgspec.structs.replace(COPIED, copied=False)).stages[1]
+    assert isinstance(not_copied, ProveVersion)
+    assert not_copied.former is None
 
 
 def test_the_same_release_is_nothing_to_do_and_other_files_of_it_are() -> None:
@@ -87,7 +109,7 @@ def test_the_same_release_is_nothing_to_do_and_other_files_of_it_are() -> None:
 
 def test_a_new_store_gets_its_changelog_first_and_begins_empty() -> None:
     plan = plan_of(orders("totals", "seen", "late"))
-    assert [type(stage) for stage in plan.stages] == [CreateTopic, MakeRelease, RunProcessor]
+    assert [type(stage) for stage in plan.stages] == [MakeRelease, ProveVersion, CreateTopic, RunProcessor]
     assert running(plan).begin_empty == ("late",)
     assert any("holdfast apply backfill orders --store late --from topic" in each for each in plan.findings)
 
@@ -104,7 +126,7 @@ def test_a_new_store_over_former_state_deletes_only_what_is_dropped() -> None:
     assert "up to 7 records" in refused.verdict.sentence
     assert not refused.stages
     plan = plan_of(topology, dropped=("late",), **there)
-    assert [type(stage) for stage in plan.stages] == [DeleteTopic, CreateTopic, MakeRelease, RunProcessor]
+    assert [type(stage) for stage in plan.stages] == [MakeRelease, ProveVersion, DeleteTopic, CreateTopic, RunProcessor]
     assert plan.destructive
     assert plan.deleted == (f"changelog {name} with up to 7 records: the state of its store",)
 
@@ -128,7 +150,7 @@ def test_a_dropped_store_is_deleted_once_the_new_version_works() -> None:
     name = "orders-seen-changelog"
     there = {"topics": {**facts_of(topology).topics, name: TopicFacts(name, "an-id", PARTITIONS, 1, {})}}
     plan = plan_of(topology, dropped=("seen",), **there)
-    assert [type(stage) for stage in plan.stages] == [MakeRelease, RunProcessor, DeleteTopic]
+    assert [type(stage) for stage in plan.stages] == [MakeRelease, ProveVersion, RunProcessor, DeleteTopic]
     kept = plan_of(topology, **there)
     assert not kept.destructive
     assert "store `seen` of version" in kept.undo

@@ -1,0 +1,52 @@
+"""What a proof of a version is given, and what came of it: the files between operator and process."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message of an input, as it was read."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+class Material(msgspec.Struct, frozen=True):
+    """The last committed messages of each input, and the state of their keys.
+
+    ``messages`` maps topic and partition to messages in order. ``state`` maps store and partition to changelog keys and
+    values. ``partitions`` has the number of partitions of each input.
+    """
+
+    processor: str
+    partitions: dict[str, int]
+    messages: dict[str, dict[int, tuple[Message, ...]]]
+    state: dict[str, dict[int, tuple[tuple[bytes, bytes], ...]]]
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """One message that failed: its place, the type of its error, and the error's text."""
+
+    topic: str
+    partition: int
+    offset: int
+    error: str
+    text: str
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        """Topic, partition and offset."""
+        return self.topic, self.partition, self.offset
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of it: numbers of messages and outputs, the failures; ``broken`` is why it could not run at all."""
+
+    processed: int = 0
+    outputs: int = 0
+    failures: tuple[Failure, ...] = ()
+    broken: str = ""

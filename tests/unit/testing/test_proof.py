@@ -1,0 +1,121 @@
+"""A version on the last messages, in memory: failures with their places, state of their keys, nothing else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from holdfast import Application, InMemoryCluster, State
+from holdfast.processors.engine.changelog.format import encode_value, full_keys
+from holdfast.processors.engine.proof import Failure, Material, Message, Outcome
+from holdfast.processors.lifecycle.deploy import proof as proofs
+from holdfast.processors.testing.proof import prove
+
+
+def application(
+    fails_at: int | None = None,
+    *,
+    dead_letters: str | None = None,
+    state_dir: Path | None = None,
+    reset: Literal["earliest", "latest"] = "latest",
+) -> Application:
+    app = Application(
+        consumer_group="bank", auto_offset_reset=reset, dead_letter_topic=dead_letters, state_dir=state_dir
+    )
+
+    def add(value: dict[str, int], state: State) -> dict[str, int]:
+        if value["amount"] == fails_at:
+            raise ValueError("no such amount")
+        total = state.get("total", default=0) + value["amount"]
+        state.set("total", total)
+        return {"total": total}
+
+    app.dataframe(app.topic("orders")).apply(add, stateful=True, store="totals").to_topic(app.topic("sums"))
+    return app
+
+
+def material(amounts: list[Any], *, state: dict[bytes, int] | None = None, first: int = 1_000) -> Material:
+    messages = tuple(
+        Message(first + 2 * number, b"ann", json.dumps({"amount": amount}).encode(), 0)
+        for number, amount in enumerate(amounts)
+    )
+    pairs = tuple((full_keys([key], b"total")[0], encode_value(total, 0)) for key, total in (state or {}).items())
+    return Material("bank", {"orders": 2}, {"orders": {1: messages}}, {"totals": {1: pairs}})
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+def test_a_version_that_works_processes_all_from_the_state_of_the_keys(reset: Literal["earliest", "latest"]) -> None:
+    outcome = prove(application(reset=reset), material([1, 2, 3], state={b"ann": 10}))
+    assert outcome == Outcome(processed=3, outputs=3)
+
+
+@pytest.mark.parametrize("dead_letters", [None, "bank-dead"])
+def test_each_message_that_fails_has_its_real_place(dead_letters: str | None) -> None:
+    outcome = prove(application(fails_at=7, dead_letters=dead_letters), material([1, 7, 2, 7]))
+    assert outcome.failures == tuple(
+        Failure("orders", 1, offset, "ValueError", "no such amount") for offset in (1_002, 1_006)
+    )
+    assert outcome.broken == ""
+
+
+def test_an_output_that_its_serializer_refuses_is_a_failure() -> None:
+    app = Application(consumer_group="bank")
+    app.dataframe(app.topic("orders")).apply(lambda value: {"at": object()}).to_topic(app.topic("sums"))
+    (failure,) = prove(app, material([1])).failures
+    assert (failure.topic, failure.partition, failure.offset) == ("orders", 1, 1_000)
+
+
+def test_the_state_folder_of_the_worker_is_not_touched(tmp_path: Path) -> None:
+    prove(application(state_dir=tmp_path / "state"), material([1]))
+    assert not (tmp_path / "state").exists()
+
+
+FAILED = Failure("orders", 1, 1_002, "ValueError", "no such amount")
+
+
+def test_a_failure_that_the_running_version_has_too_says_nothing() -> None:
+    new = Outcome(3, 3, (FAILED,))
+    assert proofs.refusal("bank", "v2", "v1", new, Outcome(3, 3, (FAILED,))) is None
+    assert proofs.words("v2", new, Outcome(3, 3, (FAILED,))).endswith("1 message failed in both versions")
+    refused = proofs.refusal("bank", "v2", "v1", new, Outcome(4, 4))
+    assert refused is not None
+    assert "orders[1] offset 1002 raised ValueError: no such amount." in refused.message
+    assert "Version v1 keeps running" in refused.message
+    assert (refused.fields["topic"], refused.fields["partition"], refused.fields["offset"]) == ("orders", 1, 1_002)
+
+
+def test_a_version_that_cannot_run_is_refused_unless_the_running_one_cannot_either() -> None:
+    broken = Outcome(broken="ImportError: no module")
+    refused = proofs.refusal("bank", "v2", "v1", broken, Outcome(1, 1))
+    assert refused is not None
+    assert "ImportError: no module." in refused.message
+    assert proofs.refusal("bank", "v2", "v1", broken, broken) is None
+
+
+def test_the_check_says_what_was_proven() -> None:
+    assert proofs.judge_proven([])[0]
+    assert proofs.judge_proven([proofs.words("v2", Outcome(3, 2), None)]) == (
+        True,
+        "Version v2 processed 3 messages, outputs: 2; none failed.",
+    )
+    assert proofs.judge_proven([f"{proofs.NOT_PROVEN}no input"]) == (False, "Not proven: no input.")
+
+
+def test_the_version_does_not_change_with_prove() -> None:
+    assert application().topology().prove
+    app = Application(consumer_group="bank", prove=False)
+    app.dataframe(app.topic("orders"))
+    same = Application(consumer_group="bank")
+    same.dataframe(same.topic("orders"))
+    assert not app.topology().prove
+    assert app.topology().code_version == same.topology().code_version
+
+
+def test_the_cluster_in_memory_is_another_one_each_time() -> None:
+    cluster = InMemoryCluster()
+    prove(application(), material([1]))
+    with pytest.raises(LookupError):
+        cluster.read("sums")
