@@ -47,7 +47,7 @@ def commands_page() -> str:
         *_described(_program(), PROGRAM),
     ]
     for name, command in tree.items():
-        if not hasattr(command, "commands"):
+        if not hasattr(command, "commands") and not _asks(command):
             lines += ["", f"## {PROGRAM} {name}", "", *_described(command, f"{PROGRAM} {name}")]
     return "\n".join(lines) + "\n"
 
@@ -98,6 +98,9 @@ def verbs_page() -> str:
     ]
     for name, command in tree["plan"].commands.items():
         lines += ["", f"## {name}", "", *_described(command, f"{PROGRAM} plan {name}")]
+    for name, command in tree.items():
+        if _asks(command):
+            lines += ["", f"## {PROGRAM} {name}", "", *_described(command, f"{PROGRAM} {name}")]
     return "\n".join(lines) + "\n"
 
 
@@ -113,6 +116,11 @@ def _described(command: Any, words: str) -> Iterator[str]:
         yield from ("", f"`{' '.join([words, *options, *pieces, *everywhere])}`")
     if shown:
         yield from ("", *_table(shown))
+
+
+def _asks(command: Any) -> bool:
+    """Whether a command applies a verb after a question."""
+    return not hasattr(command, "commands") and any("--yes" in each.opts for each in command.params)
 
 
 def _options(command: Any) -> list[Any]:

@@ -118,4 +118,4 @@ def test_the_page_shows_the_files_of_a_new_project(
         assert f"```python\n{made[name]}```\n" in page
     monkeypatch.chdir(tmp_path)
     assert main(["init", "my_project"]) == 0
-    assert capsys.readouterr().out.replace(str(tmp_path), "/home/anna") in page
+    assert capsys.readouterr().out.replace(str(tmp_path), "/srv/anna") in page
