@@ -32,7 +32,8 @@ def commands_page() -> str:
         "",
         "Every command of the program `holdfast` that stands alone, with its arguments and options.",
         "[Commands, assets and jobs](../commands.md) says what each one is for.",
-        "[Groups](commands-groups.md) and [verbs](commands-verbs.md) have pages of their own.",
+        "[Verbs of every day](commands-daily.md), [groups](commands-groups.md) and [verbs](commands-verbs.md) have",
+        "pages of their own.",
         "",
         "```console",
         "$ holdfast --help",
@@ -98,7 +99,22 @@ def verbs_page() -> str:
     ]
     for name, command in tree["plan"].commands.items():
         lines += ["", f"## {name}", "", *_described(command, f"{PROGRAM} plan {name}")]
-    for name, command in tree.items():
+    return "\n".join(lines) + "\n"
+
+
+def daily_page() -> str:
+    """The commands that show the plan of a verb, ask, and apply it."""
+    lines = [
+        "# Commands: every day",
+        "",
+        "Each of these commands shows the plan of a verb, asks, and applies exactly this plan.",
+        "[The verbs of every day](../verbs.md#the-verbs-of-every-day) says what each one does.",
+        "",
+        "```console",
+        "$ holdfast deploy fleet",
+        "```",
+    ]
+    for name, command in _program().commands.items():
         if _asks(command):
             lines += ["", f"## {PROGRAM} {name}", "", *_described(command, f"{PROGRAM} {name}")]
     return "\n".join(lines) + "\n"

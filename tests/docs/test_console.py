@@ -18,7 +18,7 @@ from tests.tidy.test_settings_documented import variables
 COMMAND_LINE = loaded(app)
 #: Programs of others, and a reader's own; what they are given is theirs.
 OTHERS = {
-    *("cd", "cp", "docker", "generate", "git", "grep", "kill", "pip", "printf", "sed", "ss", "true"),
+    *("cd", "cp", "docker", "generate", "git", "grep", "jq", "kill", "pip", "printf", "sed", "ss", "true"),
     *("venv-pack", "spark-submit", "("),
 }
 SETTINGS = {name for name, _, _ in variables(Settings, "HOLDFAST_")}
