@@ -76,6 +76,7 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
             "PutBack",
             "Reposition",
             "Restore",
+            "Scale",
             "Stop",
             "Everything",
             "Keys",
@@ -93,6 +94,7 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         "    print(error.message, error.action)",
         (
             "Topology",
+            "definitions",
             "read_table",
             "key_at",
             "state_at",

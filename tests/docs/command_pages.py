@@ -32,7 +32,8 @@ def commands_page() -> str:
         "",
         "Every command of the program `holdfast` that stands alone, with its arguments and options.",
         "[Commands, assets and jobs](../commands.md) says what each one is for.",
-        "[Groups](commands-groups.md) and [verbs](commands-verbs.md) have pages of their own.",
+        "[Verbs of every day](commands-daily.md), [groups](commands-groups.md) and [verbs](commands-verbs.md) have",
+        "pages of their own.",
         "",
         "```console",
         "$ holdfast --help",
@@ -47,7 +48,7 @@ def commands_page() -> str:
         *_described(_program(), PROGRAM),
     ]
     for name, command in tree.items():
-        if not hasattr(command, "commands"):
+        if not hasattr(command, "commands") and not _asks(command):
             lines += ["", f"## {PROGRAM} {name}", "", *_described(command, f"{PROGRAM} {name}")]
     return "\n".join(lines) + "\n"
 
@@ -101,6 +102,24 @@ def verbs_page() -> str:
     return "\n".join(lines) + "\n"
 
 
+def daily_page() -> str:
+    """The commands that show the plan of a verb, ask, and apply it."""
+    lines = [
+        "# Commands: every day",
+        "",
+        "Each of these commands shows the plan of a verb, asks, and applies exactly this plan.",
+        "[The verbs of every day](../verbs.md#the-verbs-of-every-day) says what each one does.",
+        "",
+        "```console",
+        "$ holdfast deploy fleet",
+        "```",
+    ]
+    for name, command in _program().commands.items():
+        if _asks(command):
+            lines += ["", f"## {PROGRAM} {name}", "", *_described(command, f"{PROGRAM} {name}")]
+    return "\n".join(lines) + "\n"
+
+
 def _described(command: Any, words: str) -> Iterator[str]:
     """What a command does, how it is typed, and its arguments and options."""
     parameters = [each for each in command.params if not getattr(each, "hidden", False)]
@@ -113,6 +132,11 @@ def _described(command: Any, words: str) -> Iterator[str]:
         yield from ("", f"`{' '.join([words, *options, *pieces, *everywhere])}`")
     if shown:
         yield from ("", *_table(shown))
+
+
+def _asks(command: Any) -> bool:
+    """Whether a command applies a verb after a question."""
+    return not hasattr(command, "commands") and any("--yes" in each.opts for each in command.params)
 
 
 def _options(command: Any) -> list[Any]:

@@ -16,8 +16,11 @@ from tests.docs.pages import PAGES, PROJECT, CodeBlock, code_blocks
 from tests.tidy.test_settings_documented import variables
 
 COMMAND_LINE = loaded(app)
-#: Programs of others; what they are given is theirs.
-OTHERS = {"cp", "docker", "git", "pip", "ss", "venv-pack", "spark-submit", "("}
+#: Programs of others, and a reader's own; what they are given is theirs.
+OTHERS = {
+    *("cd", "cp", "docker", "generate", "git", "grep", "jq", "kill", "pip", "printf", "sed", "ss", "true"),
+    *("venv-pack", "spark-submit", "("),
+}
 SETTINGS = {name for name, _, _ in variables(Settings, "HOLDFAST_")}
 #: Variables of the tests, and groups of settings.
 OTHER_VARIABLES = {"HOLDFAST_TEST_NO_SKIPS", "HOLDFAST_SCREENSHOTS"}
@@ -46,8 +49,9 @@ def parse(words: list[str]) -> None:
 
 def judge(line: str) -> None:
     """Fail when a line can't be typed."""
-    for part in line.split(" && "):
+    for part in re.split(r" (?:&&|\|\|?) ", line):
         words = shlex.split(part, comments=True)
+        assert {word.partition("=")[0] for word in words if word.startswith("HOLDFAST_")} <= SETTINGS
         while words and re.match(r"[A-Z_]+=", words[0]):
             words = words[1:]
         program, *given = words or ["("]
@@ -59,8 +63,7 @@ def judge(line: str) -> None:
                 targets = re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.M)
                 assert {word for word in given if "=" not in word} <= set(targets)
             case "export":
-                named = {word.partition("=")[0] for word in given if word.startswith("HOLDFAST_")}
-                assert named <= SETTINGS
+                assert given
             case "pre-commit":
                 assert given == ["install"]
             case _ if program.rpartition("/")[2] in {"python", "python3"}:
@@ -71,6 +74,9 @@ def judge(line: str) -> None:
 
 def python(given: list[str]) -> None:
     """A module or file of the checkout that is run, and the test files that it is given."""
+    if given[0] == "-c":
+        compile(given[1], "console", "exec")
+        return
     name = f"{given[1].replace('.', '/')}" if given[0] == "-m" else given[0].removesuffix(".py")
     module = PROJECT / name
     known = given[:2] == ["-m", "pytest"] or module.with_suffix(".py").exists() or (module / "__main__.py").exists()
@@ -115,7 +121,8 @@ def test_commands_and_options_in_running_text_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PRESENT)
 def test_each_setting_on_a_page_exists(page: Path) -> None:
-    named = set(re.findall(r"\bHOLDFAST_[A-Z0-9_]*[A-Z0-9]\b", page.read_text(encoding="utf-8")))
+    told = re.sub(r"^```(?:console|text)?\n.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    named = set(re.findall(r"\bHOLDFAST_[A-Z0-9_]*[A-Z0-9]\b", told))
     groups = {name for name in named if any(each.startswith(f"{name}__") for each in SETTINGS)}
     assert named - groups <= SETTINGS | OTHER_VARIABLES
 
