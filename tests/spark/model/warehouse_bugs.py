@@ -228,7 +228,10 @@ BRANCHED = st.integers(4, 9)
 #: A run dies with a fresh branch of an old version, and maintenance comes soon.
 OLD_HEAD = {"pause": 4 * DAY, "again": False, "crash.dies_at": st.integers(3, 5), "age": st.sampled_from([1.0, HOUR])}
 #: A run dies with values in quarantine, and maintenance comes when its branch is dead.
-NEVER_PUBLISHED = {"again": False, "crash.dies_at": BRANCHED, "age": 2 * DAY, "maintain.dies_at": None}
+NEVER_PUBLISHED = {
+    **{"inferred": True, "again": False},  # without columns, no value is unreadable
+    **{"crash.dies_at": st.integers(6, 12), "age": 2 * DAY, "maintain.dies_at": None},
+}
 
 BUGS = (
     PlantedInWarehouse(
