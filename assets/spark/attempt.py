@@ -34,6 +34,8 @@ class Work:
     target: str = ""
     side: sides.Side | None = None
     branch: str = ""
+    #: The version that the branch began with. Main may be at another run's version by now.
+    begins: int | None = None
     history_ref: str = versions.MAIN
     corrections: int = 0
     began: float = 0.0
@@ -80,6 +82,11 @@ class Work:
             tests = history.between(self.plan.generation, self.counted_ranges())
             self.counted = history.counted(self.changes().where(tests))
         return self.counted
+
+    def before(self) -> DataFrame:
+        """The rows of the version that the branch began with, by the columns of that time."""
+        assert self.begins is not None
+        return versions.at_version(self.spark, self.plan.table, self.begins)
 
     def quick_to_join(self, changed: DataFrame) -> DataFrame:
         """The changes, with the hint to join them in memory if they fit there."""

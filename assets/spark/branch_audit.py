@@ -74,8 +74,7 @@ def _expected(work: Work) -> Prints:
     if found is None:
         found = Prints(plan.base.fingerprints)
         if pairs is None:
-            before = versions.at_version(work.spark, plan.table, versions.MAIN)
-            found = prints_after(found, before, work.quick_to_join(work.changed()), history.LIVE)
+            found = prints_after(found, work.before(), work.quick_to_join(work.changed()), history.LIVE)
     typed = found.typed if work.merged is not None else _typed(work)
     return Prints(found.pairs if pairs is None else pairs, typed)
 

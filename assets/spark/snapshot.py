@@ -213,9 +213,8 @@ def write_branch(work: Work) -> None:
             put_aside(work, changed, whole=False)
             current.merge(spark, changed, work.target, work.branch, work.schema, few=work.are_few())
         else:
-            before = versions.at_version(spark, plan.table, versions.MAIN)
             fed = work.changes().where(history.between(plan.generation, work.ranges()))
-            replace_branch(work, current.known_after(before, fed))
+            replace_branch(work, current.known_after(work.before(), fed))
     elif work.history_tells_all():
         rows = history.live(history.fold(work.changes().where(f"generation = {plan.generation}")))
         open_branch(work, rows)
@@ -252,6 +251,7 @@ def open_branch(work: Work, rows: DataFrame) -> bool:
         work.shape = shape.version
         # An earlier attempt, or another run, may have changed the columns after this snapshot was planned.
         whole = plan.incremental and (shape.replaced or shape.before != plan.schema_version)
+    work.begins = next(seen.ancestors(), None)
     work.branch = versions.branch_from(spark, work.target, plan.snapshot_id, seen)
     return not whole
 
@@ -274,7 +274,7 @@ def put_aside(work: Work, rows: DataFrame, *, whole: bool) -> None:
         work.typed, counted = typed_prints(typed, hashed)
     elif hashed is not None and plan.base is not None and plan.base.typed_fingerprints:
         known = Prints(plan.base.fingerprints, plan.base.typed_fingerprints)
-        before = versions.at_version(work.spark, plan.table, versions.MAIN)
+        before = versions.at_version(work.spark, work.target, work.branch)
         work.merged, counted = typed_prints_after(known, before, work.quick_to_join(typed), history.LIVE, hashed)
     work.quarantined = write_quarantine(work.spark, quarantine, typed, plan.snapshot_id, counted)
 

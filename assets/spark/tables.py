@@ -128,6 +128,8 @@ def require_table(spark: SparkSession, table: str) -> None:
 
 
 def _create(spark: SparkSession, table: str, columns: Sequence[Column], properties: Mapping[str, str]) -> None:
+    if spark.catalog.tableExists(quoted(table)):  # cheaper than two statements that find it there
+        return
     shape = ", ".join(f"`{name}` {kind} COMMENT '{comment}'" for name, kind, comment in columns)
     shown = ", ".join(f"'{name}'='{value}'" for name, value in properties.items())
     create_namespace(spark, table.rsplit(".", 1)[0])

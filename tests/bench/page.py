@@ -40,6 +40,12 @@ apart) takes 3 to 4 µs of CPU a row. That is as much as all that the reader doe
 are. Where the reader has to replay changelog checkpoints, it does more. A full or an incremental snapshot includes
 history, table, audit, manifest and tags. Until a JVM is warm, each snapshot costs less than the one before; this lasts
 for twenty snapshots and more. `cold` is the first of all.
+
+The audit of typed columns was measured apart, with and without it in turns in one JVM. The table has 100,000 keys of
+six columns. Medians of five turns on a machine with much other work: an incremental snapshot of 2,000 changed keys
+takes 3.9 s of CPU with the audit. Without it, it takes 4.5 s, because one scan now counts unreadable values and
+computes what the audit expects. A full one takes 12.8 s and 10.8 s. The scans that differ, alone and warm, take 0.2 to
+0.4 s more with the audit.
 """,
 }
 

@@ -17,11 +17,11 @@ import pytest
 
 from holdfast.assets.proven import results_of
 from holdfast.infra.deploy.supervisord import Supervisord
+from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Partition, TopicSpec
 from holdfast.infra.settings import PROJECT, Settings, load_settings
 from holdfast.orchestration.answers import ANSWERS, answer_of
 from holdfast.orchestration.cli import main
-from holdfast.infra.kafka.reader import read_range
 from holdfast.orchestration.verbs import Verbs, open_verbs
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.engine.serving.client import ProcessorClient

@@ -279,6 +279,24 @@ def test_two_runs_of_one_plan_commit_once(changelog):
     assert [each.manifest.snapshot_id for each in seen.published()].count(plan.snapshot_id) == 1
 
 
+def test_a_run_that_another_one_overtook_before_its_audit_is_told_so(changelog):
+    """Its branch is what it has to be: the audit compares it with the version that it began with."""
+    changelog.write(0, [(b"a", 1), (b"b", 1)])
+    changelog.snapshot()
+    changelog.write(0, [(b"a", 2)])
+    slow = steps.Work(changelog.spark, changelog.plan(), changelog.source, None, None)
+    with current.aligned_plans(changelog.spark):
+        steps.feed_history(slow)
+        steps.write_branch(slow)
+    changelog.write(0, [(b"a", 3)])
+    assert changelog.snapshot().committed
+    with current.aligned_plans(changelog.spark):
+        steps.seal(slow, steps.audit_branch(slow))
+        with pytest.raises(versions.TableMoved):
+            steps.publish_history(slow)
+    assert changelog.table() == {"a": "3", "b": "1"}
+
+
 @pytest.mark.thorough
 def test_a_table_that_was_compacted_meanwhile_is_written_again(changelog, monkeypatch):
     changelog.write(0, [(b"a", 1)])

@@ -47,7 +47,8 @@ def world_on(settings: Settings, spark: object, edges: seams.Seams) -> World:
     other = spark.newSession()  # type: ignore[attr-defined]
     for name, value in itertools.chain(session_configuration(settings).items(), SMALL.items()):
         other.conf.set(name, value)
-    return World(spark, other, open_catalog(settings), edges, settings.paths.warehouse / "data")
+    edges.catalog = open_catalog(settings)
+    return World(spark, other, edges.catalog, edges, settings.paths.warehouse / "data")
 
 
 @pytest.fixture(scope="module")

@@ -44,7 +44,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """What happens in a directed life: its actions in order, and the values that are given and not drawn, by name."""
+    """What happens in a directed life: its actions in order, and the values that are given and not drawn, by name.
+
+    A name may have its action before it (``crash.dies_at``), and be given what else is drawn for it.
+    """
 
     actions: tuple[str, ...]
     given: Mapping[str, Any] = field(default_factory=dict)
@@ -94,14 +97,15 @@ class StoreMachine(RuleBasedStateMachine):
         self.gone += 1
         if names:
             name = data.draw(st.sampled_from(names))
-            self.act(name, {each: self.given_or_drawn(each, data, drawn) for each, drawn in ACTIONS[name][1].items()})
+            self.act(name, {each: self.given_or_drawn(name, each, data) for each in ACTIONS[name][1]})
 
     @property
     def given(self) -> Mapping[str, Any]:
         return {} if self.course is None else self.course.given
 
-    def given_or_drawn(self, name: str, data: Any, strategy: st.SearchStrategy[Any]) -> Any:
-        return self.given[name] if name in self.given else data.draw(strategy)
+    def given_or_drawn(self, action: str, name: str, data: Any) -> Any:
+        found = self.given.get(f"{action}.{name}", self.given.get(name, ACTIONS[action][1][name]))
+        return data.draw(found) if isinstance(found, st.SearchStrategy) else found
 
     def teardown(self) -> None:
         if hasattr(self, "actions"):

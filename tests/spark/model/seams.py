@@ -22,6 +22,7 @@ from holdfast.processors.snapshots import names
 from holdfast.processors.snapshots.retention import Reference
 from tests.spark.model.changelog import MemoryChangelog, blob, values
 from tests.spark.model.clock import Clock
+from tests.spark.model.savings import keep_names, versions_of
 
 #: What these words begin changes a table or its references.
 _CHANGING = ("ALTER", "CALL", "CREATE", "DELETE", "DROP", "MERGE")
@@ -41,8 +42,11 @@ class Seams:
         self.checkpoints: dict[str, tuple[int, Mapping[bytes, bytes]]] = {}
         #: Called before each commit to a table, with the words of it.
         self.before_commit: Callable[[str], None] = lambda words: None
-        #: Whether the views and the table of snapshots are written, too. They take half a second of a snapshot's two.
+        #: Whether the views and the table of snapshots are written, too, and versions are read by queries of Spark.
+        #: Both take half of a snapshot's time.
         self.booked = True
+        #: pyiceberg's catalog of the tables.
+        self.catalog: Any = None
 
     def begin(self, clock: Clock) -> None:
         """Another life begins."""
@@ -61,6 +65,7 @@ def held() -> Iterator[Seams]:
     """The product on the model's edges."""
     seams = Seams()
     with pytest.MonkeyPatch.context() as patch:
+        keep_names(patch)
         _hold_reads(patch, seams)
         _hold_clock(patch, seams)
         _hold_commits(patch, seams)
@@ -84,12 +89,17 @@ def _hold_reads(patch: pytest.MonkeyPatch, seams: Seams) -> None:
 
 
 def _hold_clock(patch: pytest.MonkeyPatch, seams: Seams) -> None:
-    look, expire = versions.Versions.of, maintenance.expire_versions
+    look, look_for_branches, expire = versions.Versions.of, versions.branches_of, maintenance.expire_versions
 
     def of(spark: Any, table: str) -> versions.Versions:
-        seen = look(spark, table)
+        seen = look(spark, table) if seams.booked else versions_of(seams.catalog, table)
         shown = {version: seams.clock.shown(at) for version, at in seen.committed.items()}
         return versions.Versions(seen.summaries, seen.parents, shown, seen.refs)
+
+    def branches_of(spark: Any, table: str, prefix: str) -> list[str]:
+        if seams.booked:
+            return look_for_branches(spark, table, prefix)
+        return versions_of(seams.catalog, table).branches(prefix)
 
     def reference(name: str, committed_at: datetime, *more: Any) -> Reference:
         shown = datetime.fromtimestamp(seams.clock.shown(committed_at.timestamp()), UTC)
@@ -101,6 +111,7 @@ def _hold_clock(patch: pytest.MonkeyPatch, seams: Seams) -> None:
 
     patch.setattr(steps, "time", SimpleNamespace(time=lambda: seams.clock.time(), monotonic=lambda: 0.0))
     patch.setattr(versions.Versions, "of", staticmethod(of))
+    patch.setattr(versions, "branches_of", branches_of)
     patch.setattr(
         sides,
         "new_side_name",

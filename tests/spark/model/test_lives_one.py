@@ -6,6 +6,7 @@ import pytest
 
 from tests.spark.model.life import World
 from tests.spark.model.machine import CASES_OF_A_FILE, PATIENCE_S, SEQUENCES, run
+from tests.spark.model.warehouse_bugs import BUGS
 from tests.tiers import variants
 
 pytestmark = pytest.mark.timeout(PATIENCE_S)
@@ -15,3 +16,9 @@ pytestmark = pytest.mark.timeout(PATIENCE_S)
 def test_tables_are_what_the_model_says_whatever_happens(world: World, number: int) -> None:
     failures = run(world, number, SEQUENCES)
     assert not failures, "\n\n".join(failure.text() for failure in failures)
+
+
+def test_lives_find_a_planted_bug(world: World) -> None:
+    """One that is found soon, in this file's JVM; all of them are planted by `test_planted_in_warehouse.py`."""
+    bug = next(each for each in BUGS if each.name == "9: any event time is made a timestamp")
+    assert bug.failures(world)

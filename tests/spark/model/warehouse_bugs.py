@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
+from hypothesis import strategies as st
 
 from holdfast.assets.spark import branch_audit, current, history, maintenance, past, shapes, versions
 from holdfast.assets.spark import snapshot as steps
@@ -18,10 +19,14 @@ from holdfast.processors.snapshots import plan, retention
 from holdfast.processors.snapshots.facts import StorePoint
 from holdfast.processors.snapshots.manifest import HISTORY, INCREMENTAL
 from holdfast.processors.snapshots.names import BRANCH
+from tests.spark.model.changelog import HOUR
 from tests.spark.model.drawn import DAY
-from tests.spark.model.machine import Course
+from tests.spark.model.life import World
+from tests.spark.model.machine import Course, Failure, run
 
 Patch = Callable[[pytest.MonkeyPatch], None]
+#: Where the search for a bug begins, and its most lives.
+SEED, SEQUENCES_MAX = 1, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,11 @@ class PlantedInWarehouse:
         with pytest.MonkeyPatch.context() as patch:
             self.plant(patch)
             yield
+
+    def failures(self, world: World) -> list[Failure]:
+        """The first failure among lives of its course, or none."""
+        with self.growing():
+            return run(world, SEED, SEQUENCES_MAX, course=self.course)
 
 
 def _missing_is_zero(patch: pytest.MonkeyPatch) -> None:
@@ -213,6 +223,16 @@ def _course(actions: str, **given: Any) -> Course:
     return Course(tuple(actions.split()), given)
 
 
+#: The commits of a snapshot between the branch of its table and the publish.
+BRANCHED = st.integers(4, 9)
+#: A run dies with a fresh branch of an old version, and maintenance comes soon.
+OLD_HEAD = {"pause": 4 * DAY, "again": False, "crash.dies_at": st.integers(3, 5), "age": st.sampled_from([1.0, HOUR])}
+#: A run dies with values in quarantine, and maintenance comes when its branch is dead.
+NEVER_PUBLISHED = {
+    **{"inferred": True, "again": False},  # without columns, no value is unreadable
+    **{"crash.dies_at": st.integers(6, 12), "age": 2 * DAY, "maintain.dies_at": None},
+}
+
 BUGS = (
     PlantedInWarehouse(
         "1: a missing input position is 0",
@@ -297,12 +317,12 @@ BUGS = (
     PlantedInWarehouse(
         "10: branches go by the age of the version that they began with",
         _branch_by_version,
-        _course("crash maintain crash maintain", pause=4 * DAY, again=False),
+        _course("crash maintain crash maintain", **OLD_HEAD),
     ),
     PlantedInWarehouse(
         "10: a publish drops the branches of others",
         _publish_drops_all,
-        _course("crash work crash work", again=False),
+        _course("crash work crash work", **{"again": False, "crash.dies_at": BRANCHED}),
     ),
     PlantedInWarehouse(
         "10: snapshots are found by ancestry alone",
@@ -322,6 +342,6 @@ BUGS = (
     PlantedInWarehouse(
         "11: unreadable values of unpublished snapshots stay in quarantine",
         _quarantine_stays,
-        _course("crash maintain crash maintain", inferred=True, again=False),
+        _course("crash maintain crash maintain", **NEVER_PUBLISHED),
     ),
 )
