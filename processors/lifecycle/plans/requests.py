@@ -340,7 +340,7 @@ OfProcessor = (
     Provision | Deploy | Scale | Stop | Restart | Rollback | Compact | Reposition | Clear | Backfill | Restore | Adopt
 )
 #: Requests that need no code of now: they also work when the definition can't be imported.
-OF_RELEASE = (Stop, Restart, Rollback)
+OF_RELEASE = (Scale, Stop, Restart, Rollback)
 #: Requests that never start a worker.
 NEVER_START = (Provision, Stop, Compact, Adopt)
 Request = OfProcessor | OfInstallation
