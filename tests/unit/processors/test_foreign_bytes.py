@@ -37,7 +37,7 @@ from holdfast.processors.engine.serving.endpoint import read_endpoint
 from holdfast.processors.engine.serving.last_words import failure_file
 from holdfast.processors.engine.serving.local_checkpoints import superseded
 from holdfast.processors.engine.state.database import DatabaseCorrupt
-from holdfast.processors.engine.state.exports import _line
+from holdfast.processors.engine.state.exports import line_of
 from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta
 from holdfast.processors.snapshots.manifest import ManifestDamaged as SnapshotDamaged
 from holdfast.processors.snapshots.manifest import SnapshotManifest
@@ -116,7 +116,7 @@ def test_a_meta_record_is_read_or_refused_with_its_place(raw: bytes) -> None:
 def test_a_stored_value_is_read_or_refused(raw: bytes) -> None:
     refusal(lambda: decode_value(raw), FormatUnknown)
     refusal(lambda: event_time_ms(raw), FormatUnknown)
-    refusal(lambda: _line("counts", 0, KEY, raw), FormatUnknown)
+    refusal(lambda: line_of("counts", 0, KEY, raw), FormatUnknown)
     assert _value(raw)
 
 
@@ -126,7 +126,7 @@ def test_a_stored_value_is_read_or_refused(raw: bytes) -> None:
 @example(key_prefix(b"key") + b"\xff")
 def test_a_changelog_key_is_read_or_refused(raw: bytes) -> None:
     refusal(lambda: split_key(raw), FormatUnknown)
-    refusal(lambda: _line("counts", 0, raw, VALUES[0]), FormatUnknown)
+    refusal(lambda: line_of("counts", 0, raw, VALUES[0]), FormatUnknown)
     assert _key(raw)
 
 
