@@ -43,7 +43,7 @@ class Seams:
         #: Called before each commit to a table, with the words of it.
         self.before_commit: Callable[[str], None] = lambda words: None
         #: Whether the views and the table of snapshots are written, too, and versions are read by queries of Spark.
-        #: Both take half of a snapshot's time.
+        #: Most lives do without, because it takes time.
         self.booked = True
         #: pyiceberg's catalog of the tables.
         self.catalog: Any = None
