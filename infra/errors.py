@@ -31,7 +31,7 @@ EXIT_INTERRUPTED = 130
 EXIT_CODES: Final = {
     EXIT_DONE: "done; for `plan` and `explain`: nothing to do",
     EXIT_PROCESSING_FAILED: "a stage or a check failed, copies differ, or what was looked up does not exist",
-    EXIT_CHANGES_PENDING: "`plan`, `explain`: changes are pending",
+    EXIT_CHANGES_PENDING: "`plan`, `explain`: changes are pending; `up`: a processor could not be deployed",
     EXIT_REFUSED: "refused, or a question was answered with no; nothing was changed",
     EXIT_BAD_CONFIGURATION: "wrong arguments or settings, a missing right, broken code",
     EXIT_BROKER_UNAVAILABLE: "a service does not answer: the broker, or Dagster",

@@ -23,7 +23,7 @@ RARE = frozenset(
         "stores of the same inputs come back one without the other",
     }
 )
-DOCS = Path(__file__).resolve().parents[2] / "docs" / "simulation.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "simulation-operators.md"
 
 
 @pytest.mark.parametrize("bug", named(BUGS, thorough=RARE))

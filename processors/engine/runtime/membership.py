@@ -70,7 +70,7 @@ class Follower(Protocol):
 def warm_up(change: ChangeSource, client_id: str, standbys: Follower, alive: Callable[[], bool]) -> None:
     """Fetch the state of a worker's tasks to come, until the change that is under way lets it join.
 
-    ``alive`` is called at each turn, and tells whether the worker goes on.
+    ``alive`` is called at each turn, and tells whether the worker was not asked to stop.
     """
     newcomer = Newcomer(client_id)
     while (now := change()) is not None and not now.join and client_id in now.expected and alive():

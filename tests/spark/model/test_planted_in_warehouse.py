@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(PATIENCE_S)
 
 #: Lives of each course without a bug.
 SEQUENCES_SOUND = 3
-DOCS = Path(__file__).resolve().parents[3] / "docs" / "simulation.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs" / "simulation-warehouse.md"
 
 
 @pytest.mark.parametrize("bug", named(BUGS, thorough={bug.name for bug in BUGS}))

@@ -15,6 +15,7 @@ from holdfast.infra.kafka.records import GroupShares, Partition
 from holdfast.processors.application import Application
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.runtime import restore as restores
+from holdfast.processors.engine.runtime.membership import no_change
 from holdfast.processors.engine.runtime.restore import Restorer
 from holdfast.processors.engine.runtime.standby import Standbys
 from holdfast.processors.engine.runtime.task import Task
@@ -145,7 +146,7 @@ def test_a_standby_passes_over_inputs_that_only_another_version_reads(cluster, t
     app = Application("127.0.0.1:1", consumer_group="versions", state_dir=tmp_path)
     app.dataframe(app.topic("orders")).apply(lambda value, state: value, stateful=True)
     view = cluster.connect(InlineProcess(cluster.clock))
-    options = SimpleNamespace(standby_replicas=1, group="versions")
+    options = SimpleNamespace(standby_replicas=1, group="versions", change=no_change)
     standbys = Standbys(app.topology(), view, None, None, options)
     newer = frozenset({Partition("orders", 1), Partition("added", 0)})
     shares = GroupShares("range", {"old": frozenset({Partition("orders", 0)}), "new": newer})

@@ -55,7 +55,7 @@ def test_each_place_of_a_home_counts_for_one_owner(settings: Settings) -> None:
 
 def test_every_folder_below_a_home_is_named_by_an_owner(settings: Settings) -> None:
     """A folder that is added to `Paths` gets an owner; endpoint files of live workers stay in no growing folder."""
-    small = {"run", "home", "broker_address", "catalog"}
+    small = {"run", "home", "broker_address", "catalog", "project_note"}
     named = [place for owner in owners(settings) if owner.name != OTHER for place in owner.places]
     for name, member in vars(Paths).items():
         if isinstance(member, property) and name not in small and isinstance(getattr(settings.paths, name), Path):
