@@ -319,6 +319,53 @@ class Stopped(Answer):
     stopped: bool | list[str]
 
 
+class Origin(Answer):
+    """Where the value of a setting came from."""
+
+    kind: str = Field(description="default, file, variable or flag.")
+    place: str = Field(description="The file and its line, the variable, or the flag.")
+
+
+class Setting(Answer):
+    """A setting; the value of a secret is masked."""
+
+    name: str
+    variable: str
+    value: Any
+    source: Origin
+    secret: bool
+    meaning: str
+
+
+class Configuration(Answer):
+    """The settings, and the project file that gives some of them; null without a project."""
+
+    project: str | None
+    settings: list[Setting]
+
+
+class Made(Answer):
+    """The files of a new project, relative to its folder."""
+
+    folder: str
+    files: list[str]
+
+
+class Event(Answer):
+    """One event of a processor's history."""
+
+    at: str = Field(description="When it began, ISO 8601 in UTC.")
+    kind: str
+    outcome: str
+    text: str
+    who: str
+    plan: str = Field(description="Hash of the plan; empty without a plan.")
+    seconds: float | None
+    stores: list[str]
+    details: list[str]
+    run: str | None = Field(description="The Dagster run that did it.")
+
+
 _APPLIED: Any = TypeAdapter(Applied)
 #: Words of a command -> the type of its answer. Every verb of ``plan``, ``explain`` and ``apply`` has the group's.
 ANSWERS: dict[str, Any] = {
@@ -331,7 +378,7 @@ ANSWERS: dict[str, Any] = {
     "apply resume": _APPLIED,
     "apply abandon": TypeAdapter(Abandoned),
     "registry adopt": _APPLIED,
-    **dict.fromkeys(("deploy", "rollback", "restart", "restore", "stop"), _APPLIED),
+    **dict.fromkeys(("deploy", "rollback", "restart", "restore", "scale", "stop"), _APPLIED),
     "query": TypeAdapter(Queried),
     "produce": TypeAdapter(Produced),
     "doctor": TypeAdapter(Examined),
@@ -350,7 +397,10 @@ ANSWERS: dict[str, Any] = {
     "spark stop": TypeAdapter(Stopped),
     "spark status": TypeAdapter(SparkServer | None),
     "warehouse register": TypeAdapter(dict[str, str]),
-    "up": TypeAdapter(dict[str, str]),
+    "up": TypeAdapter(dict[str, Any]),
+    "config": TypeAdapter(Configuration),
+    "init": TypeAdapter(Made),
+    "history": TypeAdapter(list[Event]),
     "down": TypeAdapter(Stopped),
 }
 
