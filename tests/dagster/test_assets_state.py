@@ -12,6 +12,7 @@ from confluent_kafka import Producer
 from holdfast.assets import keys
 from holdfast.assets.factory import build_processor
 from holdfast.assets.processors import ALL_ASSIGNED, HEALTHY
+from holdfast.assets.proven import PROVEN
 from holdfast.assets.rehearsals import RESTORE_REHEARSED
 from holdfast.assets.state import CHECKPOINTS_STORED, MATCHES_CHANGELOG
 from holdfast.assets.working import WORKING
@@ -92,7 +93,7 @@ def test_state_is_proved_and_a_foreign_record_is_found(settings: Settings, group
         run(definition, instance, keys.changelog_key(group, "counts"))
         deployed = run(definition, instance, keys.processor_key(group))
         assert {name: passed for name, (passed, _) in deployed.items()} == dict.fromkeys(
-            (HEALTHY, ALL_ASSIGNED, WORKING), True
+            (HEALTHY, ALL_ASSIGNED, PROVEN, WORKING), True
         )
 
         feed(broker, f"{group}-in", 100)
