@@ -27,6 +27,7 @@ from typing import Any
 
 from dagster import DagsterEventType, DagsterRun, EventLogEntry, Field, Float
 from dagster._config.config_schema import UserConfigSchema
+from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, LaunchRunContext, WorkerStatus
 from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._serdes import ConfigurableClassData
@@ -38,10 +39,16 @@ from holdfast.orchestration import launches
 #: The tag with the run's id and the identity of its process. A run that repeats another one copies the tags of that
 #: run; the id tells that the identity is not its own.
 PROCESS_TAG = "holdfast/process"
+#: What gRPC says of a server that it could not connect to.
+NEVER_REACHED = "failed to connect to all addresses"
 #: How long a launched run may take to name its process, seconds; it has done so in nearly all cases.
 NAMED_WITHIN_S = 5.0
 #: How long the process of an interrupted run may take to end before it is killed, seconds.
 GRACE_S = 20.0
+
+
+class LaunchUnclear(Exception):
+    """A code server was asked to start a run and did not answer."""
 
 
 class LocalRunLauncher(DefaultRunLauncher):
@@ -81,7 +88,13 @@ class LocalRunLauncher(DefaultRunLauncher):
         only_checks = bool(checks) and not assets
         tags = new_tags(run.job_name, run.tags, assets, load_settings().runs, only_checks=only_checks)
         self._instance.add_run_tags(run.run_id, tags)
-        super().launch_run(context)
+        try:
+            super().launch_run(context)
+        except DagsterUserCodeUnreachableError as lost:
+            if NEVER_REACHED in str(lost):
+                raise  # nothing was started: Dagster puts the run into the queue again
+            # Its process may run. An error of another type makes Dagster fail the run in place of launching it twice.
+            raise LaunchUnclear(f"The code server did not say whether it started run {run.run_id}: {lost}") from lost
         # The run runs: an error here would make Dagster fail it beside its process. The health check records later.
         with suppress(Exception):
             pid = wait_until(lambda: self._process_of(run.run_id), NAMED_WITHIN_S)

@@ -15,13 +15,20 @@ from pathlib import Path
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._core.events import EngineEventData
-from dagster._core.launcher import WorkerStatus
+from dagster._core.launcher import DefaultRunLauncher, LaunchRunContext, WorkerStatus
 
 from holdfast.infra.process import end_process, group_members, identity_of, own_identity, start_mark
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import local, run_launcher
-from holdfast.orchestration.run_launcher import PROCESS_TAG, LocalRunLauncher, identity_in
+from holdfast.orchestration.run_launcher import (
+    NEVER_REACHED,
+    PROCESS_TAG,
+    LaunchUnclear,
+    LocalRunLauncher,
+    identity_in,
+)
 from holdfast.orchestration.run_limits import overdue_words
 from tests.dagster.queued_runs import eventually, launch, location_of
 
@@ -256,3 +263,22 @@ def test_the_process_of_another_home_is_no_process_of_a_run(launched, monkeypatc
         assert launched.named(stranger.pid).health is WorkerStatus.FAILED
     finally:
         stranger.communicate(b"\n")
+
+
+@pytest.mark.parametrize(
+    ("said", "raised"),
+    [
+        (f"UNAVAILABLE: {NEVER_REACHED}; connection refused", DagsterUserCodeUnreachableError),
+        ("DEADLINE_EXCEEDED", LaunchUnclear),
+        ("UNAVAILABLE: Socket closed", LaunchUnclear),
+    ],
+)
+def test_only_a_launch_that_reached_nobody_is_tried_again(launched, monkeypatch, said, raised):
+    """Dagster puts a run back into the queue after its own error; any other one fails the run."""
+
+    def lost(self, context):
+        raise DagsterUserCodeUnreachableError(said)
+
+    monkeypatch.setattr(DefaultRunLauncher, "launch_run", lost)
+    with pytest.raises(raised):
+        launched.launcher.launch_run(LaunchRunContext(dagster_run=launched.run, workspace=None))
