@@ -148,6 +148,7 @@ def test_an_inferred_column_that_is_made_again_changes_with_its_values(changelog
     assert read(changelog) == (["n"], {"a": ("1",), "b": ("text",)})
 
 
+@pytest.mark.thorough
 def test_a_past_version_over_a_change_of_columns_has_the_values_of_its_json(changelog: Any) -> None:
     changelog.write(0, [(b"a", {"flights": 1, "airport": "JFK"})])
     first = changelog.snapshot(planned(changelog, FIRST), schema=FIRST)

@@ -53,6 +53,7 @@ def assert_each_change_is_there_once(changelog, manifests):
     assert changelog.stored(history.live(history.fold(changelog.history()))) == changelog.stored() == changelog.model
 
 
+@pytest.mark.thorough
 def test_the_history_goes_on_after_maintenance_has_expired_its_versions(changelog):
     made = snapshots(changelog, 3)
     done = maintain_later(changelog)[history_name(changelog.processor, "s")]

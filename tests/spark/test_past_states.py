@@ -86,6 +86,7 @@ def test_past_versions_are_tagged_and_the_published_one_stays(lived: Any) -> Non
     assert recorded.select("snapshot_id").distinct().count() == len(moments)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kept", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_a_past_version_is_not_built_on_a_snapshot_with_a_checkpoint_of_later(changelog: Changelog, kept: bool) -> None:
     """``kept`` is False for snapshots as they were published before the latest checkpoint's time was kept."""

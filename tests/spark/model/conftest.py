@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import structlog
 
+from holdfast.infra.java import BRIEF
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.infra.spark.configuration import session_configuration
 from holdfast.infra.warehouse.catalog import open_catalog
@@ -20,8 +21,7 @@ from tests.spark.model import seams
 from tests.spark.model.life import World
 from tests.spark.tuning import INTERPRETED
 
-#: Few rows and one task at a time: whatever costs more than the work itself is off. The second compiler is on, because
-#: a test process runs hundreds of lives: it halves the CPU of each.
+#: Few rows and one task at a time: whatever costs more than the work itself is off.
 SMALL = {
     **INTERPRETED,
     "spark.sql.shuffle.partitions": "1",
@@ -37,9 +37,15 @@ STATIC = {
 }
 
 
-def small_spark(home: Path) -> Settings:
+#: Java's second compiler halves the CPU of a life where a test process runs hundreds of them. For fifty it costs more
+#: than it saves.
+FIFTY_LIVES = {"spark.driver.defaultJavaOptions": f"{BRIEF} -XX:ReservedCodeCacheSize=256m"}
+
+
+def small_spark(home: Path, *, fifty_lives: bool = False) -> Settings:
     """Settings of a Spark with a warehouse below this folder."""
-    return load_settings(home=home, spark={"master": "local[1]", "conf": {**SMALL, **STATIC}})
+    java = FIFTY_LIVES if fifty_lives else {}
+    return load_settings(home=home, spark={"master": "local[1]", "conf": {**SMALL, **STATIC, **java}})
 
 
 def world_on(settings: Settings, spark: object, edges: seams.Seams) -> World:
@@ -52,13 +58,13 @@ def world_on(settings: Settings, spark: object, edges: seams.Seams) -> World:
 
 
 @pytest.fixture(scope="module")
-def world() -> Iterator[World]:
+def world(pytestconfig: pytest.Config) -> Iterator[World]:
     memory = Path("/dev/shm")
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     SharedJvm.stop()  # it has other properties
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-        settings = small_spark(Path(folder))
+        settings = small_spark(Path(folder), fifty_lives=pytestconfig.getoption("--tier") != "thorough")
         try:
             spark = SharedJvm.started(settings)
             with seams.held() as edges:
