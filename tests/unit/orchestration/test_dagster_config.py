@@ -14,6 +14,10 @@ WORKSPACE = PROJECT / "workspace.yaml"
 OURS = (files("holdfast.infra") / "dagster" / "local.yaml").read_text()
 
 
+def line_of(text: str) -> int:
+    return OURS[: OURS.index(text)].count("\n") + 1
+
+
 def write(home: Path, text: str) -> Path:
     (home / "dagster.yaml").write_text(text)
     return home
@@ -27,8 +31,16 @@ def test_what_is_written_for_a_new_home_is_right(tmp_path: Path) -> None:
     ("text", "line", "words"),
     [
         ("telemetry: {enabled: false}\nsensors: {use_threads: true\nschedules: 1\n", 3, "expected ',' or '}'"),
-        (OURS.replace("max_concurrent_runs: 4", "max_concurrent_run: 4"), 11, "max_concurrent_run"),
-        (OURS.replace("poll_interval_seconds: 30", "poll_interval_seconds: often"), 35, "often"),
+        (
+            OURS.replace("max_concurrent_runs: 4", "max_concurrent_run: 4"),
+            line_of("max_concurrent_runs: 4"),
+            "max_concurrent_run",
+        ),
+        (
+            OURS.replace("poll_interval_seconds: 30", "poll_interval_seconds: often"),
+            line_of("poll_interval_seconds: 30"),
+            "often",
+        ),
         (OURS + "\nruncoordinator: {}\n", OURS.count("\n") + 2, "runcoordinator"),
     ],
     ids=["no yaml", "unknown entry", "wrong kind", "unknown section"],
