@@ -67,7 +67,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
                 notifications_sensor(enabled=settings.webhook.url is not None),
                 topics_watch(working),
                 timeline_sensor(working),
-                kept_green(working),
+                kept_green(working, enabled=settings.snapshots.automatic),
             ],
             schedules=build_schedules(settings.snapshots),
             resources=build_resources(),

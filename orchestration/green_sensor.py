@@ -56,14 +56,14 @@ class Memo(msgspec.Struct):
     observed: dict[str, tuple[int, float]] = {}
 
 
-def kept_green(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinition:
+def kept_green(definitions: Sequence[ProcessorDefinition], *, enabled: bool) -> dg.SensorDefinition:
     """The sensor over these processors; those that are not deployed are left alone."""
     by_name = {each.name: each for each in definitions}
 
     @dg.sensor(
         name="kept_green",
         minimum_interval_seconds=LOOK_EVERY_S,
-        default_status=dg.DefaultSensorStatus.RUNNING,
+        default_status=dg.DefaultSensorStatus.RUNNING if enabled else dg.DefaultSensorStatus.STOPPED,
         asset_selection=dg.AssetSelection.all(),
         description="Materialises what was never materialised once its processor works, and runs checks that did not "
         "run since. Observes topics. Says why an asset stays grey.",

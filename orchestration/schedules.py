@@ -101,7 +101,7 @@ def _snapshots(settings: SnapshotSettings) -> dg.ScheduleDefinition:
         job=checkpoint_and_snapshot,
         cron_schedule="55 * * * *" if settings.every == "hour" else "0 3 * * *",
         execution_timezone="UTC",
-        default_status=dg.DefaultScheduleStatus.RUNNING,
+        default_status=dg.DefaultScheduleStatus.RUNNING if settings.automatic else dg.DefaultScheduleStatus.STOPPED,
         description=f"Every {settings.every}: checkpoint every store and publish it as a table version.",
     )
     def publish(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:

@@ -18,6 +18,10 @@ class SnapshotSettings(Group):
         default=None,
         description="First time partition. Without it, partitions begin when the first processor was deployed.",
     )
+    automatic: bool = Field(
+        default=True,
+        description="Whether the schedule of snapshots and the sensor `kept_green` start switched on.",
+    )
     full_every_hours: float = Field(
         default=168.0,
         gt=0,

@@ -37,7 +37,9 @@ def demo_settings(settings: Settings) -> Settings:
     spark = settings.spark.model_copy(update={"master": WARM}) if local else settings.spark
     shipped = Settings.model_fields["processors"].default
     own = {"home": settings.home / FOLDER, "spark": spark, "processors": shipped, "definitions": None, "project": None}
-    return settings.model_copy(update=own)
+    # The demo publishes its snapshots itself; one that Dagster publishes meanwhile would overtake them.
+    snapshots = settings.snapshots.model_copy(update={"automatic": False})
+    return settings.model_copy(update={**own, "snapshots": snapshots})
 
 
 def prepare_home(paths: Paths) -> bool:
