@@ -190,6 +190,7 @@ def deploy(
     try:
         if rollout.together:
             _stop_other_versions(rollout, world)
+            remove_others(rollout.processor, rollout.slots, world)
         with change_of_workers(rollout.processor, rollout.slots, world, rollout.warm_s) as change:
             started = _bring_up_all(rollout, world, timeout_s=timeout_s, progress=progress)
             if change is not None:

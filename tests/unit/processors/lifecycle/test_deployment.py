@@ -80,6 +80,25 @@ def test_versions_with_other_tasks_never_run_beside_each_other(
     assert deploy(rollout, stage.world, timeout_s=30).started == ("0",)
 
 
+def test_a_worker_that_leaves_does_not_run_beside_a_version_with_other_tasks(
+    stage: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deploy(stage.rollout, stage.world, timeout_s=30)
+    beside: list[str] = []
+    start = stage.supervisor.start_program
+
+    def look_and_start(name: str) -> None:
+        beside.extend(other for other, each in stage.supervisor.programs().items() if each.alive)
+        start(name)
+
+    monkeypatch.setattr(stage.supervisor, "start_program", look_and_start)
+    stage.acts({"version": "v2", "partitions": {"0": [0, 1, 2, 3]}})
+    fewer = replace(stage.version("v2"), together=True, slots=("0",))
+    assert deploy(fewer, stage.world, timeout_s=30).started == ("0",)
+    assert beside == []
+    assert set(stage.supervisor.programs()) == {"fleet-0"}
+
+
 def test_slots_that_are_no_longer_wanted_are_removed(stage: Any) -> None:
     deploy(stage.rollout, stage.world, timeout_s=30)
     fewer = replace(stage.rollout, slots=("0",), inputs={"flights": 2})
