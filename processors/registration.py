@@ -163,7 +163,7 @@ def _is_library(file: str) -> bool:
 
 
 def _applications(module: ModuleType) -> dict[str, Application]:
-    """The applications at the top level of a module by name, each once, in the order of definition."""
+    """Name -> application, for the applications at the top level of a module, in the order of their definition."""
     found = {id(value): (name, value) for name, value in reversed(vars(module).items()) if _is_application(value)}
     return dict(reversed(found.values()))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -21,12 +21,9 @@ from rich.markup import escape
 from holdfast.infra.errors import EXIT_REFUSED
 from holdfast.orchestration.commands import requests
 from holdfast.orchestration.commands.options import Json, Who
-from holdfast.orchestration.commands.verbs import carry_out, joined_command, opened_verbs, print_short
+from holdfast.orchestration.commands.verbs import carry_out, joined_command, opened_verbs, print_short, resuming
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Request
-
-if TYPE_CHECKING:
-    from holdfast.infra.database.records import ApplyRecord
 
 
 def make_deploy() -> Callable[..., None]:
@@ -72,7 +69,7 @@ def carry_out_asked(
         begun = verbs.begun(request)
         if begun is not None:
             if not as_json:
-                typer.echo(_told(begun))
+                typer.echo(resuming(begun))
             _ask(context, begun.plan_hash, sure=yes, silent=as_json)
             carry_out(lambda tell: verbs.resume(begun.id, tell=tell), as_json=as_json)
             return
@@ -97,13 +94,6 @@ def _show(plan: Plan) -> None:
     rows += [("Undo", plan.undo)] if plan.undo else []
     for name, text in rows:
         console.print(f"[bold]{name}[/]: {escape(text)}", highlight=False, soft_wrap=True)
-
-
-def _told(begun: ApplyRecord) -> str:
-    return (
-        f"Apply {begun.id} of {begun.processor}, plan {begun.plan_hash}, was broken off after {len(begun.done)} "
-        "stage(s). It is resumed."
-    )
 
 
 def _ask(context: typer.Context, plan_hash: str, *, sure: bool, silent: bool) -> None:

@@ -37,6 +37,7 @@ from holdfast.processors.lifecycle.plans.plan import Plan, Refused, as_document
 from holdfast.processors.lifecycle.plans.requests import Request
 
 if TYPE_CHECKING:
+    from holdfast.infra.database.records import ApplyRecord
     from holdfast.orchestration.verbs import Verbs
     from holdfast.processors.lifecycle.plans.apply import Applied
 
@@ -148,6 +149,11 @@ def _explain(request: Request, *, as_json: Json = False) -> None:
     raise typer.Exit(_exit_code(plan))
 
 
+def resuming(begun: ApplyRecord) -> str:
+    """The sentence that an apply which was broken off is resumed."""
+    return f"Resuming apply {begun.id}: plan {begun.plan_hash} was broken off after {len(begun.done)} stage(s)."
+
+
 def _apply(
     request: Request,
     *,
@@ -160,10 +166,7 @@ def _apply(
         begun = verbs.begun(request)
         if begun is not None:
             if not as_json:
-                typer.echo(
-                    f"Resuming apply {begun.id}: plan {begun.plan_hash} was broken off after {len(begun.done)} "
-                    "stage(s)."
-                )
+                typer.echo(resuming(begun))
             carry_out(lambda tell: verbs.resume(begun.id, tell=tell), as_json=as_json)
             return
         decided = verbs.plan(request)

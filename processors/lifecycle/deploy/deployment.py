@@ -397,13 +397,8 @@ def _bring_up_all(rollout: Rollout, world: World, *, timeout_s: float, progress:
     for slot in rollout.slots:
         step = _step_of(slot, rollout, world)
         if step == "replace" and started and not rollout.together:
-            wait_ready(
-                replace(rollout, slots=tuple(started), inputs={}),
-                world,
-                timeout_s=timeout_s,
-                code_version=rollout.code_version,
-                progress=progress,
-            )
+            before, version = replace(rollout, slots=tuple(started), inputs={}), rollout.code_version
+            wait_ready(before, world, timeout_s=timeout_s, code_version=version, progress=progress)
         if _bring_up(slot, rollout, world, step):
             started.append(slot)
     return tuple(started)

@@ -6,8 +6,6 @@ owners only.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts
@@ -37,7 +35,7 @@ def plan(request: Scale, facts: Facts, topology: Topology) -> Plan:
     released = facts.released
     release = released.release_id if released is not None and released.code_version == version else None
     change = f"{count_of(request.workers, 'worker')} in place of {len(before)}"
-    warm = request.warm_s if _has_changelogs(topology) else 0.0
+    warm = request.warm_s if topology.changelogs else 0.0
     return Plan(
         request=request,
         verdict=Ready(f"run {name} in {change}."),
@@ -57,10 +55,6 @@ def plan(request: Scale, facts: Facts, topology: Topology) -> Plan:
         undo=f"`holdfast apply scale {name} {len(before)}`",
         basis=basis,
     )
-
-
-def _has_changelogs(topology: Topology) -> bool:
-    return bool(topology.changelogs)
 
 
 def _says(before: tuple[str, ...], wanted: tuple[str, ...], warm_s: float) -> str:
@@ -86,7 +80,7 @@ def _slots(slots: list[str]) -> str:
 
 def _of_partitions(workers: int, facts: Facts, topology: Topology) -> tuple[str, ...]:
     """A finding when there are more workers than tasks."""
-    tasks = len(topology.tasks(_inputs(facts, topology)))
+    tasks = len(topology.tasks(facts.widths))
     if workers <= tasks:
         return ()
     more = count_of(workers - tasks, "worker")
@@ -103,7 +97,3 @@ def _of_settings(request: Scale, facts: Facts) -> tuple[str, ...]:
         f"the setting `workers` names {facts.workers} for it: the next deployment goes back to {facts.workers} unless "
         "the setting is changed, too",
     )
-
-
-def _inputs(facts: Facts, topology: Topology) -> Mapping[str, int]:
-    return {spec.name: facts.topics[spec.name].partitions for spec in topology.inputs if spec.name in facts.topics}

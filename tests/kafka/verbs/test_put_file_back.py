@@ -29,7 +29,7 @@ def test_cleared_keys_are_put_back_and_no_other_key_changes(
     operated.processed(60)
     before = operated.logged()
     file = cleared(operated, "key-1", "key-2", "key-3")
-    operated.feed(keys=2, each=1)  # key-1 begins anew, key-0 goes on
+    operated.feed(keys=2, each=1)  # key-1 starts from nothing, key-0 from its count
     operated.processed(62)
     assert operated.logged()["key-1"] == 1
 
