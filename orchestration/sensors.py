@@ -34,16 +34,15 @@ from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.answer import (
     Answer,
-    Lag,
     is_due,
     judge_behind,
     judge_interrupted,
     judge_working,
-    next_lag,
 )
 from holdfast.processors.lifecycle.recovery.conditions import Conditions, once
 from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits
 from holdfast.processors.lifecycle.recovery.incidents import Notice, is_applied, notice, observe, wait_on, waits_for
+from holdfast.processors.lifecycle.recovery.lagging import Lag, next_lag
 from holdfast.processors.lifecycle.recovery.standing import incident_of, is_broken_off
 
 RECOVERY_EVERY_S = 10
@@ -120,8 +119,7 @@ class _Remembered(msgspec.Struct):
     answered: dict[str, datetime] = {}
     #: Text and time (seconds since 1970) of the last reported result of the check ``working``.
     told: tuple[str, float] | None = None
-    #: The fields of ``answer.Lag``.
-    lag: tuple[int, float] | None = None
+    lag: Lag | None = None
 
 
 @dataclass
@@ -193,10 +191,9 @@ class _Tick:
         world = self.lifecycle.world
         now = world.clock()
         statuses = [each.status for each in seen.observations.values() if each.status is not None]
-        lag = next_lag(None if kept.lag is None else Lag(*kept.lag), statuses, now)
-        kept.lag = None if lag is None else (lag.records, lag.since)
+        kept.lag = next_lag(kept.lag, statuses, now)
         incident = incident_of(name, world)
-        answer = judge_working(seen.diagnoses, incident, now, lag=lag)
+        answer = judge_working(seen.diagnoses, incident, now, lag=kept.lag, processor=name)
         if answer is not None:
             self._report(name, answer, incident)
 
