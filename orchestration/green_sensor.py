@@ -66,7 +66,8 @@ def kept_green(definitions: Sequence[ProcessorDefinition], *, enabled: bool) -> 
         name="kept_green",
         minimum_interval_seconds=LOOK_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING if enabled else dg.DefaultSensorStatus.STOPPED,
-        asset_selection=dg.AssetSelection.all(),
+        # `all` is without the checks of topics, and a run may have only checks of the selection
+        asset_selection=dg.AssetSelection.all() | dg.AssetSelection.all_asset_checks(),
         description="Materialises what was never materialised once its processor works, and runs checks that did not "
         "run since. Observes topics. Says why an asset stays grey.",
     )
