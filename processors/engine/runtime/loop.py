@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import structlog
 
@@ -33,8 +32,9 @@ from holdfast.processors.engine.runtime.owner import CommandTable
 from holdfast.processors.engine.runtime.phases import Phase
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.reach import Reach
+from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.engine.runtime.same_changelogs import SameChangelogs
-from holdfast.processors.engine.runtime.task import Task, TaskPhase
+from holdfast.processors.engine.runtime.task import Task, TaskPhase, timed
 from holdfast.processors.engine.state.errors import StateCorrupt
 from holdfast.processors.engine.topology import Topology
 
@@ -46,14 +46,6 @@ DAMAGES_MAX = 3
 SLICE_S = 0.1
 #: Seconds a poll waits for records while standbys have more to replay.
 STANDBY_PATIENCE_S = 0.002
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Work for the worker's thread; ``only_reads`` lets it run also while a request to Kafka waits."""
-
-    work: Callable[[], None]
-    only_reads: bool
 
 
 class Worker:
@@ -409,6 +401,13 @@ class Worker:
         )
 
     def _commit(self) -> None:
+        for task in timed(self.assignment.tasks):
+            task.before_commit(self.failures)
+            if not self._send(task):
+                return
+        self._finish_commit()
+
+    def _finish_commit(self) -> None:
         assert self.member is not None
         outcome = self.committer.commit(self.member)
         if outcome is Outcome.DROPPED:
@@ -420,6 +419,9 @@ class Worker:
         if outcome is Outcome.DONE:
             self._damages_in_a_row = 0
             self._pace.committed(self.committer.last_s)
+        if any(task.time is not None and task.time.more for task in timed(self.assignment.tasks)):
+            self._uncommitted, self._open_since, self._commit_due_at = 1, None, self.clock.monotonic()
+            self._message_at = self.clock.monotonic()
 
     def _rewind(self) -> None:
         """Read again everything since the last commit."""
@@ -465,7 +467,10 @@ class Worker:
     def _commit_before_failure(self) -> None:
         """Commit the work before the message that stopped the worker, so that nothing is processed twice."""
         try:
-            self._commit()
+            for task in timed(self.assignment.tasks):
+                task.keep_time()  # closes nothing: the result of a window may be what failed
+                self._send(task)
+            self._finish_commit()
         except Exception as failure:
             _log.warning("work before the failure is not committed; it will be processed again", error=str(failure))
 
