@@ -38,6 +38,7 @@ from holdfast.infra.database.records import Incident
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.errors import EXIT_PROCESSING_FAILED, HoldfastError
+from holdfast.infra.java import BRIEF
 from holdfast.infra.kafka.broker import embedded_broker
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
@@ -105,6 +106,8 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
     settings = demo_settings(settings)
     # Dagster's definitions and the processes that the demo starts read their settings from the environment
     os.environ.update(environment_of(settings))
+    # broker and Spark run for two minutes, in which the second compiler costs more than it gives
+    os.environ["JDK_JAVA_OPTIONS"] = BRIEF
     terminal = Terminal(console)
     log = settings.paths.logs / "demo.log"
     began = time.monotonic()
