@@ -72,6 +72,12 @@ class Windows:
             self.times[event.key] = max(self.times.get(event.key, -1), event.time_ms)
         self._close()
 
+    def go_on(self, time: int) -> None:
+        """Lets time pass without messages."""
+        if self.time >= 0:
+            self.time = time
+        self._close()
+
     def _close(self) -> None:
         for key, start, end in sorted(self.open):
             clock = self.times.get(key, -1) if self.shape.closing == "key" else self.time

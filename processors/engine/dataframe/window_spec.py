@@ -46,6 +46,8 @@ class WindowSpec:
     closing: ClosingStrategy = "key"
     #: Whether results are sent when a window closes, and not with each message.
     final: bool = False
+    #: After so long without messages, stream time passes as time does; None for never.
+    idle_ms: int | None = None
 
     @property
     def __name__(self) -> str:
@@ -68,7 +70,8 @@ class WindowSpec:
         step = f", step {self.step_ms} ms" if self.kind == "hopping" else ""
         by = f"closed by {self.closing}, {'final' if self.final else 'current'}"
         times = f"{self.duration_ms} ms{step}, grace {self.grace_ms} ms, retention {self.retention_ms} ms"
-        return f"window = {self.kind} {times}, {by}", *self.aggregation.describe()
+        idle = "" if self.idle_ms is None else f", idle after {self.idle_ms} ms"
+        return f"window = {self.kind} {times}, {by}{idle}", *self.aggregation.describe()
 
     def late(self, time_ms: int, now_ms: int, start: int) -> LateMessage:
         """The error for a message whose windows are all closed; ``start`` is that of the last one."""

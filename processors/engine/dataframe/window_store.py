@@ -201,6 +201,13 @@ class WindowStore:
             found.append(Closing(place, entry.message_key, result, entry.start))
         return found
 
+    def due_at(self, time_ms: int) -> bool:
+        """Whether a window would close at this stream time."""
+        if self._by_key or not self.spec.final:
+            return False
+        before = due_before(time_ms - self.spec.grace_ms)
+        return bool(state_keys_between(self._state, OWN_KEY, self._closed, before, 1))
+
     def closed(self, closing: Closing) -> None:
         """Records that a window is closed: its result is sent, and no message counts in it."""
         self._closed, self._closed_ms = closing.place, due_entry(closing.place).time_ms

@@ -165,19 +165,33 @@ class AggregatedWindow(Generic[Stream]):
         """A result for each message and each of its windows; ``closing_strategy`` says which messages are late."""
         return self._placed(closing_strategy, final=False)
 
-    def final(self, closing_strategy: ClosingStrategy = "key") -> Stream:
+    def final(
+        self, closing_strategy: ClosingStrategy = "key", *, close_when_idle: int | timedelta | None = None
+    ) -> Stream:
         """One result for each window, when it closes.
 
         Args:
             closing_strategy: ``key`` closes a window when a message of its key has an event time at or after its end
                 and grace; ``partition`` when stream time is there, so that a quiet key closes, too.
+            close_when_idle: With ``partition``: after so long without a message on any input of the task, stream time
+                passes as time does, and windows close without a next message. Milliseconds or a timedelta; None for
+                never.
 
         Raises:
-            WindowInvalid: There is no such strategy.
+            DurationInvalid: ``close_when_idle`` is out of range.
+            WindowInvalid: There is no such strategy, or ``close_when_idle`` does not fit it.
         """
-        return self._placed(closing_strategy, final=True)
+        idle_ms = None if close_when_idle is None else milliseconds("close_when_idle", close_when_idle, least=1)
+        if idle_ms is not None and closing_strategy == "key":
+            raise WindowInvalid(
+                f"`close_when_idle` is {close_when_idle!r}, but `closing_strategy` is `key`: only messages of a key "
+                "move its time.",
+                action='Write `final(closing_strategy="partition", close_when_idle=...)`.',
+                seen=repr(close_when_idle),
+            )
+        return self._placed(closing_strategy, final=True, idle_ms=idle_ms)
 
-    def _placed(self, closing: ClosingStrategy, *, final: bool) -> Stream:
+    def _placed(self, closing: ClosingStrategy, *, final: bool, idle_ms: int | None = None) -> Stream:
         if closing not in ("key", "partition"):
             raise WindowInvalid(
                 f"`closing_strategy` is {closing!r}, expected `key` or `partition`.",
@@ -196,5 +210,6 @@ class AggregatedWindow(Generic[Stream]):
                 self._on_late,
                 closing,
                 final,
+                idle_ms,
             )
         )

@@ -79,6 +79,22 @@ class TaskTime:
         self._reached_ms = NO_TIME
         self.look()
 
+    @property
+    def idle_ms(self) -> int | None:
+        """After so long without messages, stream time passes as time does; None for never."""
+        asked = [windows.spec.idle_ms for windows in self.windows.values()]
+        return min((idle_ms for idle_ms in asked if idle_ms is not None), default=None)
+
+    def due_at(self, time_ms: int) -> bool:
+        """Whether a window would close at this time, if the worker's clock is there."""
+        self.look()
+        reached_ms = min(time_ms, self.stream.cap_ms)
+        return self.stream.time_ms != NO_TIME and any(each.due_at(reached_ms) for each in self.windows.values())
+
+    def go_on(self, time_ms: int) -> None:
+        """Moves the stream time without a message."""
+        self.stream.go_on(time_ms)
+
     def look(self) -> None:
         """Reads the worker's clock, before messages are processed."""
         self.stream.look(self._times.now_ms())

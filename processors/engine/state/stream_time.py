@@ -78,6 +78,11 @@ class StreamTime:
             if len(self._ahead) > AHEAD_KEPT:
                 del self._ahead[-2::-2]
 
+    def go_on(self, time_ms: int) -> None:
+        """Counts time that passed without messages; not beyond the worker's clock."""
+        if self.time_ms != NO_TIME:
+            self.time_ms = max(self.time_ms, min(time_ms, self.cap_ms))
+
     def check(self, time_ms: int, max_ahead_ms: int) -> None:
         """Refuses an event time that no window can use.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable
+from copy import copy
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -31,6 +32,10 @@ POINTS = (
     "commit:sent",
     "commit:after",
 )
+
+
+#: Longer than any silence before the last message, shorter than the silence behind it.
+IDLE_MS, SILENCE_S = 20_000, 100.0
 
 
 class Killed(BaseException):
@@ -72,7 +77,7 @@ def draw(random: Random, now_ms: int) -> tuple[Shape, list[Event]]:
     return shape, events
 
 
-def build(shape: Shape, state_dir: Path) -> Application:
+def build(shape: Shape, state_dir: Path, *, idles: bool = False) -> Application:
     app = Application(
         "in-memory",
         consumer_group="g",
@@ -88,8 +93,9 @@ def build(shape: Shape, state_dir: Path) -> Application:
         if shape.step == shape.duration
         else frame.hopping_window(shape.duration, shape.step, **times)
     ).agg(n=Count(), total=Sum("v"))
-    placed = window.final if shape.final else window.current
-    placed(closing_strategy=shape.closing).to_topic(app.topic("out"))  # type: ignore[arg-type]
+    placed: Any = window.final if shape.final else window.current
+    options: dict[str, Any] = {"close_when_idle": IDLE_MS} if idles else {}
+    placed(closing_strategy=shape.closing, **options).to_topic(app.topic("out"))
     return app
 
 
@@ -101,30 +107,37 @@ def run(seed: int, tmp_path: Path) -> tuple[Windows, list[tuple[Any, ...]], dict
     cluster.create_topic("out", config={"message.timestamp.after.max.ms": str(2**62)})
     now_ms = int(cluster.clock.time() * 1000)
     shape, events = draw(random, now_ms)
-    disk, alive = SimulatedDisk(), 0
+    idles = shape.final and shape.closing == "partition" and random.random() < 0.5
+    app, disk = build(shape, tmp_path, idles=idles), SimulatedDisk()
     for event in events:
         if random.random() < 0.02:
-            _live(cluster, shape, tmp_path, disk, random)
-            alive += 1
+            _live(cluster, app, disk, random)
         cluster.produce("in", json.dumps({"v": event.amount}).encode(), event.key, timestamp_ms=event.time_ms)
+    silence_s = SILENCE_S if idles else 3.0
     for _ in range(3):
-        _live(cluster, shape, tmp_path, disk if random.random() < 0.5 else SimulatedDisk(), random)
-    _live(cluster, shape, tmp_path, SimulatedDisk(), None)
+        _live(cluster, app, disk if random.random() < 0.5 else SimulatedDisk(), random, silence_s)
+    _live(cluster, app, SimulatedDisk(), None, silence_s)
     found = [(record.key, json.loads(record.value or b"")) for _, record in cluster.read("out")]
     results = [(key, made["start"], made["end"], made["n"], made["total"]) for key, made in found]
-    state = cluster.state(build(shape, tmp_path), "w")
+    state = cluster.state(app, "w")
     windows = {(key, *window): made for (key, name), made in state.items() if (window := window_of(name))}
-    return expect(shape, events, now_ms), results, windows
+    model = expect(shape, events, now_ms)
+    if idles:
+        model.go_on(model.time + int(SILENCE_S * 1000) - IDLE_MS)
+    return model, results, windows
 
 
-def _live(cluster: InMemoryCluster, shape: Shape, tmp_path: Path, disk: SimulatedDisk, random: Random | None) -> None:
+def _live(
+    cluster: InMemoryCluster, app: Application, disk: SimulatedDisk, random: Random | None, silence_s: float = 3.0
+) -> None:
     """One process: it dies at a point that the seed chooses, or processes everything."""
     process = InlineProcess(cluster.clock)
     if random is not None and random.random() < 0.7:
         process = Doomed(cluster, random.choice(POINTS), random.randint(1, 8))
-    databases = disk.attach(process)
+    assert app.state_dir is not None
+    settings, databases = _settings(app.state_dir), disk.attach(process)
     try:
-        build(shape, tmp_path).run_on(cluster.connect(process), _settings(tmp_path), timeout=3, databases=databases)
+        copy(app).run_on(cluster.connect(process), settings, timeout=silence_s, databases=databases)
     except Killed:
         pass
     finally:
