@@ -14,6 +14,7 @@ import dagster as dg
 from holdfast.assets import keys, watched
 from holdfast.assets.check_result import CheckResult
 from holdfast.assets.launched_by import actor_of
+from holdfast.assets.metadata import docs
 from holdfast.assets.ports import Cluster, Lifecycle, Verbs
 from holdfast.assets.telling import refusal, teller
 from holdfast.infra.kafka.records import TopicFacts
@@ -54,7 +55,11 @@ def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -
         pool="deploys",
         tags=keys.tags(keys.CHANGELOGS),
         code_version=topology.code_version,
-        metadata={"topic": changelog.topic.name, "dagster/uri": f"kafka://{changelog.topic.name}"},
+        metadata={
+            "topic": changelog.topic.name,
+            "dagster/uri": f"kafka://{changelog.topic.name}",
+            **docs("changelogs.md"),
+        },
         check_specs=[
             dg.AssetCheckSpec(
                 CONFIG_MATCHES, asset=key, blocking=True, description="The topic exists and has the required config."

@@ -67,10 +67,13 @@ def build_assets(
     Dagster publishes only assets with equal partitions in one run, and a run for each would start a JVM for each.
     """
     working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
+    owners = list(dict.fromkeys(owner for definition in working for owner in definition.owners))
     broken = [_broken(definition) for definition in loaded if isinstance(definition, BrokenDefinition)]
     return dg.Definitions.merge(
         dg.Definitions(assets=topic_assets(working), asset_checks=watch_checks(working)),
-        dg.Definitions(assets=[orphans_asset(), home_asset()], asset_checks=[orphans_check(), room_check()]),
+        dg.Definitions(
+            assets=[orphans_asset(owners), home_asset(owners)], asset_checks=[orphans_check(), room_check()]
+        ),
         dg.Definitions(assets=[spec for spec, _ in broken], asset_checks=[check for _, check in broken]),
         *(build_processor(definition, snapshots, began) for definition in working),
     )

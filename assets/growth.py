@@ -10,7 +10,7 @@ import dagster as dg
 
 from holdfast.assets import keys
 from holdfast.assets.check_result import CheckResult
-from holdfast.assets.metadata import table
+from holdfast.assets.metadata import docs, table
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.processors.lifecycle.health.growth import Used, judge_room, measure, owners
 
@@ -19,13 +19,15 @@ _MIB = 1 << 20
 _COLUMNS = ("owner", "mib", "what")
 
 
-def home_asset() -> dg.AssetSpec:
+def home_asset(owners: Sequence[str] = ()) -> dg.AssetSpec:
     """The asset that stands for the files of this installation."""
     return dg.AssetSpec(
         keys.home_key(),
         description="The files of this installation on this machine: Dagster's events, logs, state, copies, tables.",
         group_name=keys.OPERATIONS,
+        owners=list(owners),
         tags=keys.tags(keys.OPERATIONS),
+        metadata=docs("operations.md"),
     )
 
 

@@ -9,13 +9,14 @@ import re
 
 import dagster as dg
 
-TOPICS, CHANGELOGS, PROCESSORS, STATE, WAREHOUSE = "topics", "changelogs", "processors", "state", "warehouse"
+from holdfast.assets import layers
+
+TOPICS, CHANGELOGS, PROCESSORS = layers.TOPICS, layers.CHANGELOGS, layers.PROCESSORS
+STATE, WAREHOUSE, OPERATIONS = layers.STATE, layers.WAREHOUSE, layers.OPERATIONS
 #: Table maintenance is a layer of its own, because it runs at other times than snapshots.
 MAINTENANCE = "maintenance"
 #: Run tag: the one processor that a run changes. ``dagster.yaml`` allows one run at a time for each value.
 PROCESSOR_TAG = "processor"
-#: The layer of assets that belong to the whole installation.
-OPERATIONS = "operations"
 #: The group of topics that no processor of this installation writes to.
 SOURCES_GROUP = "sources"
 #: The group of definitions that can't be imported.

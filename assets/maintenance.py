@@ -11,10 +11,11 @@ from typing import Any
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.metadata import table
+from holdfast.assets.metadata import docs, table
 from holdfast.assets.ports import Warehouse
 from holdfast.processors.lifecycle.plans.plan import decode, versions_read
 from holdfast.processors.registration import ProcessorDefinition
+from holdfast.processors.snapshots.names import table_name
 
 
 def maintenance_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsDefinition:
@@ -30,6 +31,7 @@ def maintenance_asset(definition: ProcessorDefinition, store: str) -> dg.AssetsD
         kinds={"spark", "iceberg"},
         pool="spark",
         tags=keys.tags(keys.MAINTENANCE),
+        metadata={"dagster/table_name": table_name(definition.name, store), **docs("warehouse-storage.md")},
     )
     def maintain_tables(
         context: dg.AssetExecutionContext, warehouse: dg.ResourceParam[Warehouse]

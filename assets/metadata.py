@@ -1,4 +1,4 @@
-"""Tables on the pages of assets and checks."""
+"""Tables and links on the pages of assets and checks."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,3 +16,8 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> dg.
     first = rows[0] if rows else dict.fromkeys(columns, "")
     schema = dg.TableSchema([dg.TableColumn(name, _KINDS[type(value)]) for name, value in first.items()])
     return dg.MetadataValue.table([dg.TableRecord(dict(row)) for row in rows], schema=schema)
+
+
+def docs(page: str) -> dict[str, dg.PathMetadataValue]:
+    """The page of the docs that says what the asset is and what to do about it; ``page`` is its file below ``docs``."""
+    return {"docs": dg.MetadataValue.path(f"docs/{page}")}

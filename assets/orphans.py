@@ -11,7 +11,7 @@ import dagster as dg
 
 from holdfast.assets import keys
 from holdfast.assets.check_result import CheckResult
-from holdfast.assets.metadata import table
+from holdfast.assets.metadata import docs, table
 from holdfast.assets.ports import Lifecycle
 from holdfast.processors.lifecycle.verbs.clean import as_document
 
@@ -21,7 +21,7 @@ NAMED = 5
 MIB = 1024 * 1024
 
 
-def orphans_asset() -> dg.AssetSpec:
+def orphans_asset(owners: Sequence[str] = ()) -> dg.AssetSpec:
     """The asset that stands for all topics, groups, state folders, checkpoints and tables without an owner."""
     return dg.AssetSpec(
         keys.orphans_key(),
@@ -29,7 +29,9 @@ def orphans_asset() -> dg.AssetSpec:
         "registered store owns.",
         group_name=keys.OPERATIONS,
         kinds={"kafka", "rocksdb"},
+        owners=list(owners),
         tags=keys.tags(keys.OPERATIONS),
+        metadata=docs("orphans.md"),
     )
 
 

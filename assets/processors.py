@@ -14,6 +14,7 @@ from pydantic import Field
 from holdfast.assets import keys
 from holdfast.assets.check_result import CheckResult
 from holdfast.assets.launched_by import actor_of
+from holdfast.assets.metadata import docs
 from holdfast.assets.pictures import processor_picture
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.rollouts import deployed_rollout, rollout_of
@@ -55,7 +56,13 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
         pool="deploys",
         tags=keys.tags(keys.PROCESSORS),
         code_version=topology.code_version,
-        metadata={"definition": definition.target, "stores": [store.name for store in topology.stores]},
+        metadata={
+            "definition": definition.target,
+            "stores": [store.name for store in topology.stores],
+            "inputs": [spec.name for spec in topology.inputs],
+            "outputs": [spec.name for spec in topology.outputs],
+            **docs("runbook.md"),
+        },
         check_specs=[
             dg.AssetCheckSpec(HEALTHY, asset=key, blocking=True, description="Every instance runs this version."),
             dg.AssetCheckSpec(
@@ -113,7 +120,6 @@ def _describe(done: DeploymentResult) -> Mapping[str, dg.MetadataValue]:
         "instances_started": dg.MetadataValue.int(len(done.started)),
         "restore_seconds": dg.MetadataValue.float(round(max(restores, default=0.0), 3)),
         "tasks": dg.MetadataValue.int(sum(len(status.tasks) for status in done.statuses.values())),
-        "pids": dg.MetadataValue.text(", ".join(str(status.pid) for status in done.statuses.values())),
         "deployed_version": dg.MetadataValue.text(done.code_version),
         **({"picture": dg.MetadataValue.md(picture)} if picture else {}),
     }

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from holdfast.assets import keys
 from holdfast.assets.check_result import CheckResult
-from holdfast.assets.metadata import table
+from holdfast.assets.metadata import docs, table
 from holdfast.assets.pictures import snapshot_picture
 from holdfast.assets.ports import Cluster, Lifecycle, Warehouse
 from holdfast.assets.publishing import Published, StorePublisher
@@ -26,7 +26,7 @@ from holdfast.infra.settings import SnapshotSettings
 from holdfast.processors.audits.stores import MIB
 from holdfast.processors.registration import ProcessorDefinition
 from holdfast.processors.snapshots.manifest import SnapshotManifest
-from holdfast.processors.snapshots.names import time_tag
+from holdfast.processors.snapshots.names import table_name, time_tag
 from holdfast.processors.snapshots.plan import Wanted
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ def snapshot_asset(
         pool="spark",
         tags=keys.tags(keys.WAREHOUSE),
         code_version=definition.topology.code_version,
+        metadata={"dagster/table_name": table_name(definition.name, store), **docs("warehouse.md")},
         check_specs=[
             dg.AssetCheckSpec(
                 MATCHES_STATE,

@@ -14,7 +14,7 @@ import dagster as dg
 from holdfast.assets import keys
 from holdfast.assets.audits import judge_audit
 from holdfast.assets.check_result import CheckResult
-from holdfast.assets.metadata import table
+from holdfast.assets.metadata import docs, table
 from holdfast.assets.pictures import skew, state_picture
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.rollouts import clients_of
@@ -24,6 +24,7 @@ from holdfast.processors.audits.stores import MeasuredPartition, StoreAudit, mea
 from holdfast.processors.audits.tables import subject_of
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.registration import ProcessorDefinition
+from holdfast.processors.snapshots.names import table_name
 
 MATCHES_CHANGELOG = "matches_changelog"
 CHECKPOINTS_STORED = "checkpoints_stored"
@@ -51,7 +52,12 @@ def state_asset(
         freshness_policy=snapshot_freshness(settings or SnapshotSettings()),
         tags=keys.tags(keys.STATE),
         code_version=definition.topology.code_version,
-        metadata={"store": store, "changelog": "none" if changelog is None else changelog.name},
+        metadata={
+            "store": store,
+            "changelog": "none" if changelog is None else changelog.name,
+            **({} if changelog is None else {"table": table_name(definition.name, store)}),
+            **docs("restoring.md"),
+        },
         check_specs=[] if changelog is None else _check_specs(key),
     )
     def checkpoint_state(

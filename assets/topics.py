@@ -11,6 +11,7 @@ from typing import Any
 import dagster as dg
 
 from holdfast.assets import keys
+from holdfast.assets.metadata import docs
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.registration import ProcessorDefinition
@@ -19,14 +20,14 @@ from holdfast.processors.registration import ProcessorDefinition
 def topic_assets(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetSpec]:
     """One external asset for each input, output and dead-letter topic of these processors, ordered by name."""
     writers: dict[str, list[ProcessorDefinition]] = {}
-    readers: dict[str, list[str]] = {}
+    readers: dict[str, list[ProcessorDefinition]] = {}
     specs: dict[str, TopicSpec] = {}
     dead: set[str] = set()
     for definition in definitions:
         topology = definition.topology
         for spec in topology.inputs:
             specs.setdefault(spec.name, spec)
-            readers.setdefault(spec.name, []).append(definition.name)
+            readers.setdefault(spec.name, []).append(definition)
         for spec in topology.outputs:
             specs.setdefault(spec.name, spec)
             writers.setdefault(spec.name, []).append(definition)
@@ -61,21 +62,23 @@ def topic_facts(definitions: Sequence[ProcessorDefinition], topics: Topics) -> d
 
 
 def _topic(
-    spec: TopicSpec, writers: list[ProcessorDefinition], readers: list[str], *, is_dead_letter: bool
+    spec: TopicSpec, writers: list[ProcessorDefinition], readers: list[ProcessorDefinition], *, is_dead_letter: bool
 ) -> dg.AssetSpec:
     names = [definition.name for definition in writers]
+    reading = [definition.name for definition in readers]
     if is_dead_letter:
         text = f"Dead letters of {', '.join(names)}: records that could not be processed, with the reason in headers."
     elif names:
         text = f"Output topic of {', '.join(names)}."
     else:
-        text = f"Source topic, read by {', '.join(readers)}."
-    owners = list(dict.fromkeys(owner for definition in writers for owner in definition.owners))
+        text = f"Source topic, read by {', '.join(reading)}."
+    # a source has no writer here: those who read it are who misses it
+    owners = list(dict.fromkeys(owner for definition in writers or readers for owner in definition.owners))
     # the tag names the layer, because the group names the processor
     return dg.AssetSpec(
         keys.topic_key(spec.name),
         # Dagster allows no cycles, and a processor may read a topic that it writes
-        deps=[keys.processor_key(name) for name in names if name not in readers],
+        deps=[keys.processor_key(name) for name in names if name not in reading],
         description=text,
         group_name=keys.safe(names[0]) if names else keys.SOURCES_GROUP,
         kinds={"kafka"},
@@ -83,6 +86,8 @@ def _topic(
         tags=keys.tags(keys.TOPICS),
         metadata={
             "topic": spec.name,
+            "dagster/uri": f"kafka://{spec.name}",
+            **docs("watching.md"),
             "declared_partitions": spec.partitions if spec.partitions is not None else "the cluster's default",
         },
     )

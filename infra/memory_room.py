@@ -1,7 +1,8 @@
-"""The memory that a new process may use on this machine, or in this container."""
+"""The memory that a new process may use on this machine, or in this container; and the memory of this process."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 MIB = 1 << 20
@@ -24,3 +25,12 @@ def available_mb(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int | None
     except (OSError, ValueError):  # no container, or one without a limit: "max"
         return free
     return max(0, min(free, (limit - used) // MIB))
+
+
+def used_mib(statm: Path = Path("/proc/self/statm")) -> float | None:
+    """The resident memory of this process, MiB; None where the system does not say."""
+    try:
+        pages = int(statm.read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+    return round(pages * os.sysconf("SC_PAGE_SIZE") / MIB, 1)

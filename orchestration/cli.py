@@ -182,18 +182,20 @@ def options(
 @app.command()
 def demo(
     # slow enough to watch the kill and the recovery, fast enough to finish in minutes
-    flights_per_second: Annotated[int, typer.Option(min=1, help="Flights to send per second.")] = 8_000,
+    flights_per_second: Annotated[int, typer.Option(min=1, help="Flights to send per second.")] = 12_000,
     keep: Annotated[bool, typer.Option(help="Leave everything running at the end.")] = False,
 ) -> None:
     """Process 336,776 real flights, kill a processor while it works, and verify every result."""
     from holdfast.infra.machine import JAR_SETS, prepare
-    from holdfast.infra.sample_data.flights import flights_file
-    from holdfast.orchestration.demo.run import run_demo
+    from holdfast.infra.sample_data.flights import FLIGHTS, flights_file
 
     settings, console = command_settings(), Console()
     flights_file()  # what is missing is told before anything starts
+    console.print(f"[bold]Holdfast[/]: two processors, {FLIGHTS:,} real flights, one kill -9 on the way.")
     with console.status("preparing this machine …"):
         prepare(settings, JAR_SETS, lambda line: console.print(f"[dim]{escape(line)}[/]", highlight=False))
+        from holdfast.orchestration.demo.run import run_demo  # loads Dagster, which takes seconds
+
     raise typer.Exit(run_demo(settings, console, keep_running=keep, flights_per_second=flights_per_second))
 
 

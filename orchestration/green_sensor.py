@@ -14,10 +14,12 @@ from typing import Any
 
 import dagster as dg
 import msgspec
+from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
 from holdfast.assets import keys
 from holdfast.assets.changelogs import judge_topic
 from holdfast.assets.check_result import CheckResult
+from holdfast.assets.layers import is_ours
 from holdfast.assets.processors import judge_running
 from holdfast.assets.times import current_key, snapshot_partitions
 from holdfast.assets.topics import topic_facts
@@ -35,8 +37,8 @@ from holdfast.processors.registration import ProcessorDefinition
 LOOK_EVERY_S = 15
 #: Timeout of a request to Kafka in a tick, seconds.
 REQUEST_S = 8.0
-#: Checks that other sensors report come within this time; then they get a run, seconds.
-CHECKS_WAIT_S = 45.0
+#: What other sensors report comes within this time, seconds: materialisations of what a command deployed, checks.
+OTHERS_WAIT_S = 45.0
 #: A topic whose end moved is observed again after this time, seconds: each event takes 5 KB of Dagster's log.
 OBSERVE_EVERY_S = 300.0
 #: Tag of the runs that this sensor asks for.
@@ -48,7 +50,7 @@ _Event = dg.AssetMaterialization | dg.AssetObservation | dg.AssetCheckEvaluation
 
 
 class Memo(msgspec.Struct):
-    """The cursor: since when checks are due, and the topics as they were observed last."""
+    """The cursor: since when runs wait for other sensors, and the topics as they were observed last."""
 
     #: Subject -> seconds since 1970.
     due_since: dict[str, float] = {}
@@ -64,13 +66,15 @@ def kept_green(definitions: Sequence[ProcessorDefinition], *, enabled: bool) -> 
         name="kept_green",
         minimum_interval_seconds=LOOK_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING if enabled else dg.DefaultSensorStatus.STOPPED,
-        asset_selection=dg.AssetSelection.all(),
+        # `all` is without the checks of topics, and a run may have only checks of the selection
+        asset_selection=dg.AssetSelection.all() | dg.AssetSelection.all_asset_checks(),
         description="Materialises what was never materialised once its processor works, and runs checks that did not "
         "run since. Observes topics. Says why an asset stays grey.",
     )
     def keep_green(
         context: dg.SensorEvaluationContext, cluster: ClusterResource, lifecycle: LifecycleResource
     ) -> dg.SensorResult:
+        assert context.repository_def is not None
         settings = load_settings()
         memo, now = _memo(context.cursor), lifecycle.world.clock().timestamp()
         try:
@@ -83,12 +87,13 @@ def kept_green(definitions: Sequence[ProcessorDefinition], *, enabled: bool) -> 
         except HoldfastError as failed:
             return dg.SensorResult(skip_reason=f"Not known what is grey: {failed}", cursor=context.cursor)
         events += _observed(topics, memo, now)
+        waiting = [each for each in decision.runs if not each.at_once]
+        memo.due_since = {each.subject: memo.due_since.get(each.subject, now) for each in waiting}
         runs = [each for each in decision.runs if _is_ready(each, memo, now)]
-        memo.due_since = {each.subject: memo.due_since.get(each.subject, now) for each in decision.runs if each.checks}
         _tell(grey_file(settings), decision)
         grey = " ".join(f"{name}: {why}" for name, why in decision.reasons.items())
         return dg.SensorResult(
-            run_requests=[_request(each, settings) for each in runs] or None,
+            run_requests=[_request(each, settings, context.repository_def.asset_graph) for each in runs] or None,
             asset_events=events,
             skip_reason=None if runs else grey or "All that is deployed is green.",
             cursor=msgspec.json.encode(memo).decode(),
@@ -118,7 +123,7 @@ class _Reading:
         """Each deployed processor, and the installation with the topics of all."""
         names = {each.name for each in deployed}
         own: dict[str, list[dg.AssetKey]] = {name: [] for name in (*names, greening.INSTALLATION)}
-        for key in sorted(self._graph.get_all_asset_keys()):
+        for key in sorted(each for each in self._graph.get_all_asset_keys() if is_ours(each.path)):
             if key.path[0] in (keys.OPERATIONS,) or key.path[1] == keys.BROKEN_GROUP:
                 own[greening.INSTALLATION].append(key)
             elif key.path[0] == keys.TOPICS:
@@ -236,13 +241,15 @@ def _observed(topics: Mapping[str, dict[str, Any]], memo: Memo, now: float) -> l
 
 
 def _is_ready(wanted: Wanted, memo: Memo, now: float) -> bool:
-    """Whether to ask for a run now: one that only checks waits for the sensors that report these checks."""
-    return bool(wanted.assets) or now - memo.due_since.get(wanted.subject, now) >= CHECKS_WAIT_S
+    """Whether to ask for a run now, or to wait for what other sensors report first."""
+    return wanted.at_once or now - memo.due_since.get(wanted.subject, now) >= OTHERS_WAIT_S
 
 
-def _request(wanted: Wanted, settings: Settings) -> dg.RunRequest:
+def _request(wanted: Wanted, settings: Settings, graph: BaseAssetGraph[Any]) -> dg.RunRequest:
     selected = [dg.AssetKey.from_user_string(each) for each in wanted.assets]
     checks = [dg.AssetCheckKey(dg.AssetKey.from_user_string(asset), name) for asset, name in wanted.checks]
+    if checks:  # with a list of checks, Dagster runs none but these
+        checks += [check for key in selected for check in sorted(graph.get(key).check_keys)]
     partition = current_key(snapshot_partitions(settings.snapshots)) if wanted.is_publishing else None
     return dg.RunRequest(
         partition_key=partition,

@@ -82,11 +82,14 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """One run: the assets that it materialises, and the checks that it runs, as (asset, check)."""
+    """One run: the assets that it materialises with all of their checks, and checks of others, as (asset, check)."""
 
     subject: str
     assets: tuple[str, ...] = ()
     checks: tuple[tuple[str, str], ...] = ()
+    #: Whether it starts now. Else it waits a while: sensors may report its checks, or what a command deployed, whose
+    #: checks the same run takes then.
+    at_once: bool = True
 
     @property
     def is_publishing(self) -> bool:
@@ -119,7 +122,9 @@ def decide(subjects: Sequence[Subject], memory: Memory) -> Decision:
             decision.runs.append(wanted)
     if publishing:
         names = "+".join(each.subject for each in publishing)
-        decision.runs.append(Wanted(names, tuple(asset for each in publishing for asset in each.assets)))
+        assets = tuple(asset for each in publishing for asset in each.assets)
+        checks = tuple(check for each in publishing for check in each.checks)
+        decision.runs.append(Wanted(names, assets, checks, at_once=all(each.at_once for each in publishing)))
     return decision
 
 
@@ -139,7 +144,9 @@ def _of_subject(subject: Subject, memory: Memory, decision: Decision) -> Wanted 
     # a snapshot is made of the newest checkpoint, which materialising the state takes
     if any(each.layer in SPARK_LAYERS for each in missing):
         missing = [each for each in assets if each.layer == "state" or each in missing]
-    checks = tuple((each.name, check) for each in subject.assets for check in each.checks_alone)
+    # a run that materialises an asset runs its checks, too
+    others = [each for each in subject.assets if each not in missing]
+    checks = tuple((each.name, check) for each in others for check in each.checks_alone)
     if not missing and not checks:
         return None
     waiting = _waiting(subject)
@@ -147,9 +154,9 @@ def _of_subject(subject: Subject, memory: Memory, decision: Decision) -> Wanted 
         named = [each.name for each in missing] or [name for name, _ in checks]
         decision.reasons |= dict.fromkeys(named, waiting)
         return None
-    if missing:  # a run that materialises an asset runs its checks, too
-        return Wanted(subject.name, tuple(each.name for each in missing))
-    return Wanted(subject.name, checks=checks)
+    untold = any(not each.materialized for each in others if each.layer in ("changelogs", "processors"))
+    names = tuple(each.name for each in missing)
+    return Wanted(subject.name, names, checks, at_once=bool(missing) and not untold)
 
 
 def _waiting(subject: Subject) -> str:

@@ -108,6 +108,13 @@ def running(settings: Settings, name: str) -> LocalProcess | None:
     return found if found is not None and _runs(settings, name, found) else None
 
 
+def shrink(settings: Settings) -> None:
+    """Give unused pages of Dagster's SQLite files back to the disk, while neither process uses the files."""
+    with _alone(settings, WEBSERVER), _alone(settings, DAEMON):
+        if all(running(settings, name) is None for name in (WEBSERVER, DAEMON)):
+            give_back(settings.paths.dagster.rglob("*.db"))
+
+
 def start_daemon(settings: Settings, timeout_s: float = 90.0) -> str:
     """Start the daemon unless it runs, and wait until its log shows its sensors; returns a sentence with its process.
 
@@ -118,8 +125,6 @@ def start_daemon(settings: Settings, timeout_s: float = 90.0) -> str:
         present = running(settings, DAEMON)
         if present is not None:
             return f"Dagster's daemon, process {present.pid} (was already running)"
-        if running(settings, WEBSERVER) is None:  # nobody else uses Dagster's files now
-            give_back(settings.paths.dagster.rglob("*.db"))
         log = _log(settings, DAEMON)
         before = log.stat().st_size if log.exists() else 0
         process = _launch(settings, DAEMON, [str(Path(sys.executable).parent / "dagster-daemon"), "run"])

@@ -68,11 +68,11 @@ def judged(name: str, found: Found) -> Started | None:
         return Started(
             name,
             f"version {', '.join(others)} runs, and {found.defined_version} is defined; deploy it with "
-            f"`holdfast apply deploy {name}`",
+            f"`holdfast deploy {name}`",
             running=True,
         )
     if found.desired == "stopped":
-        return Started(name, f"stopped; start it with `holdfast apply deploy {name}`", running=True)
+        return Started(name, f"stopped; start it with `holdfast deploy {name}`", running=True)
     return None
 
 

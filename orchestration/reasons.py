@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.assets.layers import PROCESSORS, is_ours
 from holdfast.infra.json_file import read_json
 from holdfast.infra.settings import Settings
 from holdfast.orchestration.asset_page import AssetPage, Check
@@ -21,8 +22,6 @@ from holdfast.processors.registration import BrokenDefinition
 _GRAVITY: tuple[Colour, ...] = ("red", "yellow", "grey")
 #: Begin of the action in the text of a check (``assets.check_result.worded``).
 _TODO = " What to do: "
-#: Layer of the assets whose check `working` a processor's own line already has.
-_PROCESSORS = "processors"
 #: What a service that does not run is missed for.
 _MISSED = {
     "kafka": "The broker does not run: no processor works.",
@@ -35,6 +34,8 @@ _SOON = (
     "Nothing for five minutes after its processor works: the sensor `kept_green` does it. Then read the last tick of "
     "that sensor in Dagster."
 )
+#: The next action for an asset of the project.
+_OWN = "Materialise it on its page in Dagster, or give it an automation condition there (docs/projects.md)."
 _NOTHING = "Nothing; it passes without an action."
 
 
@@ -92,22 +93,23 @@ def of_assets(
     """
     found: list[Reason] = []
     for page in pages:
-        if len(page.key) == 3 and page.key[1] not in running:
+        ours = is_ours(page.key)
+        if ours and len(page.key) == 3 and page.key[1] not in running:
             continue
         subject = f"asset {page.name}"
-        waiting = (why_grey or {}).get(page.name, "")
+        waiting, soon = (why_grey or {}).get(page.name, ""), _SOON if ours else _OWN
         failing = [_of_check(subject, check) for check in page.checks if not _is_told(page, check)]
         found += [each for each in failing if each is not None]
         absent = 0 if page.partitions is None else page.partitions.num_partitions - page.partitions.num_materialized - 1
         unrun = [check.name for check in page.checks if check.last is None]
         if not page.materialized:
-            found.append(Reason(subject, "grey", "It was never materialised.", waiting or _SOON))
+            found.append(Reason(subject, "grey", "It was never materialised.", waiting or soon))
         elif absent > 0:  # the schedule publishes the window that has just begun
             missing = f"{absent} of its time partitions are not materialised."
             found.append(Reason(subject, "grey", missing, "Materialise them on its page in Dagster."))
         elif unrun:
             missing = f"Not run since it was materialised: {', '.join(unrun)}."
-            found.append(Reason(subject, "grey", missing, waiting or _SOON))
+            found.append(Reason(subject, "grey", missing, waiting or soon))
     return found
 
 
@@ -146,7 +148,9 @@ def _of_check(subject: str, check: Check) -> Reason | None:
 
 
 def _is_told(page: AssetPage, check: Check) -> bool:
-    return page.key[0] == _PROCESSORS and check.name == WORKING
+    """Whether the processor's own line has the check; a lag that grows is in the check only."""
+    warns = check.last is not None and check.last.evaluation is not None and check.last.evaluation.severity == "WARN"
+    return page.key[0] == PROCESSORS and check.name == WORKING and not warns
 
 
 def _split(text: str) -> tuple[str, str]:

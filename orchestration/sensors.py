@@ -21,6 +21,7 @@ import structlog
 
 from holdfast.assets import keys
 from holdfast.assets.keys import PROCESSOR_TAG
+from holdfast.assets.living import details_of, facts_of
 from holdfast.assets.working import check_result
 from holdfast.infra.database.records import ApplyRecord, Deployment, Incident
 from holdfast.infra.errors import HoldfastError
@@ -28,22 +29,20 @@ from holdfast.infra.settings import load_settings
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, RecoverConfig, recover_processor
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.run_limits import overdue_words
-from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.marking import judged
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.answer import (
     Answer,
-    Lag,
     is_due,
     judge_behind,
     judge_interrupted,
     judge_working,
-    next_lag,
 )
 from holdfast.processors.lifecycle.recovery.conditions import Conditions, once
 from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits
 from holdfast.processors.lifecycle.recovery.incidents import Notice, is_applied, notice, observe, wait_on, waits_for
+from holdfast.processors.lifecycle.recovery.lagging import Lag, next_lag
 from holdfast.processors.lifecycle.recovery.standing import incident_of, is_broken_off
 
 RECOVERY_EVERY_S = 10
@@ -63,8 +62,6 @@ NEXT_RUN_AFTER_S = 30.0
 
 #: Reserved cursor key; no processor can have this name.
 _NEXT_STATE = "/next state"
-
-MIB = 1024 * 1024
 
 log = structlog.get_logger(__name__)
 
@@ -120,8 +117,7 @@ class _Remembered(msgspec.Struct):
     answered: dict[str, datetime] = {}
     #: Text and time (seconds since 1970) of the last reported result of the check ``working``.
     told: tuple[str, float] | None = None
-    #: The fields of ``answer.Lag``.
-    lag: tuple[int, float] | None = None
+    lag: Lag | None = None
 
 
 @dataclass
@@ -193,10 +189,9 @@ class _Tick:
         world = self.lifecycle.world
         now = world.clock()
         statuses = [each.status for each in seen.observations.values() if each.status is not None]
-        lag = next_lag(None if kept.lag is None else Lag(*kept.lag), statuses, now)
-        kept.lag = None if lag is None else (lag.records, lag.since)
+        kept.lag = next_lag(kept.lag, statuses, now)
         incident = incident_of(name, world)
-        answer = judge_working(seen.diagnoses, incident, now, lag=lag)
+        answer = judge_working(seen.diagnoses, incident, now, lag=kept.lag, processor=name)
         if answer is not None:
             self._report(name, answer, incident)
 
@@ -298,12 +293,13 @@ def _telemetry(stores: dict[str, tuple[str, ...]]) -> dg.SensorDefinition:
                 context.log.warning(f"The status of {name} could not be read: {failed}")
                 continue
             statuses = [each.status for each in seen.values() if each.status is not None]
-            facts, figures = _facts(statuses, before.get(name))
+            facts, figures = facts_of(statuses, before.get(name))
             if not is_news(facts, before.get(name), now):
                 after[name] = before[name]
                 continue
             after[name] = {**facts, **figures, "told_at": now}
-            events.append(dg.AssetObservation(keys.processor_key(name), metadata=facts))
+            details = details_of(name, statuses, lifecycle.paths)
+            events.append(dg.AssetObservation(keys.processor_key(name), metadata={**facts, **details}))
             if "lag_records" in facts:
                 of_states[name] = {key: facts[key] for key in OF_STATES if key in facts}
         all_states = [(name, store) for name in of_states for store in stores[name]]
@@ -337,29 +333,3 @@ def turn(states: list[tuple[str, str]], first: Any) -> tuple[list[tuple[str, str
     ordered = states[start:] + states[:start]
     rest = ordered[STATES_PER_TICK:]
     return ordered[:STATES_PER_TICK], list(rest[0]) if rest else []
-
-
-def _facts(statuses: list[ProcessorStatus], before: Any) -> tuple[dict[str, int | float], dict[str, Any]]:
-    """Metadata of one processor's observation, and the figures from which the next tick computes rates."""
-    tasks = [task for status in statuses for task in status.tasks]
-    lags = [at.lag for task in tasks for at in task.inputs.values()]
-    processed = sum(int(getattr(status, "records", {}).get("processed", 0)) for status in statuses)
-    at = max((status.heartbeat_at for status in statuses), default=0.0)
-    started = max((status.started_at for status in statuses), default=0.0)
-    facts: dict[str, int | float] = {
-        "instances": len(statuses),
-        "tasks_running": sum(task.phase == "running" for task in tasks),
-        "records_processed": processed,
-    }
-    kept = [status.checkpoints for status in statuses if status.checkpoints is not None]
-    if kept:
-        last = [task for each in kept for task in each["tasks"].values()]
-        facts["checkpoints_stored"] = sum(each["uploads"] for each in kept)
-        facts["checkpoint_seconds"] = max((task["seconds"] for task in last), default=0.0)
-        facts["checkpoint_mib"] = round(sum(task["bytes"] for task in last) / MIB, 3)
-    known = [lag for lag in lags if lag is not None]
-    if lags and len(known) == len(lags):
-        facts["lag_records"] = sum(known)
-    if before and before.get("started") == started and at > before.get("at", at):
-        facts["records_per_s"] = round((processed - before["processed"]) / (at - before["at"]), 2)
-    return facts, {"processed": processed, "at": at, "started": started}

@@ -163,7 +163,9 @@ def _logs_of(item: pytest.Item) -> list[tuple[str, str]]:
     folder = getattr(item, "funcargs", {}).get("tmp_path")
     if folder is None:
         return []
-    logs = sorted(path for path in folder.rglob("*.log") if path.is_file() and "state" not in path.parts)
+    # databases and a broker's partitions have files of that name, too
+    binary = {"state", "data"}
+    logs = sorted(path for path in folder.rglob("*.log") if path.is_file() and not binary & {*path.parts})
     return [(str(path.relative_to(folder)), "".join(_last_lines(path))) for path in logs[:LOGS_SHOWN]]
 
 

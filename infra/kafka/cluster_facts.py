@@ -14,14 +14,25 @@ from typing import Any
 from confluent_kafka import KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
 from holdfast.infra.kafka.client import admin_client
+from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import ClientConfig
 from holdfast.infra.kafka.rights import Kind
+from holdfast.infra.kafka.topics import Topics
 
+#: The oldest brokers with the calls that Holdfast uses.
+BROKER_FROM = (3, 0)
 #: The topics that brokers write with their own clock.
 _STAMPED = ("__consumer_offsets", "__transaction_state")
 #: The entry of a broker's configuration that Kafka 4.0 removed; older brokers have their version in it.
 _OLD_VERSION = "inter.broker.protocol.version"
+
+
+class BrokerTooOld(KafkaFailed):
+    """The brokers lack calls that Holdfast needs. Fields: bootstrap, version."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +74,37 @@ def read_cluster(
     allowed["cluster", ""] = _operations(whole, timeout_s)
     version = _version(admin, next(iter(listed.brokers)), timeout_s)
     return ClusterFacts(len(listed.brokers), version, _stamp_ms(admin, listed, timeout_s), allowed)
+
+
+def check_brokers(bootstrap: str, config: ClientConfig, *, timeout_s: float = 10.0) -> None:
+    """Ask a cluster whether it answers, and for its version; a client that may not read the version is let through.
+
+    Raises:
+        BrokerUnreachable: No broker answers.
+        BrokerTooOld: The version is older than ``BROKER_FROM``.
+    """
+    Topics(bootstrap, config, timeout_s=timeout_s).ping()
+    admin = admin_client(bootstrap, config)
+    version = _version(admin, next(iter(admin.list_topics(timeout=timeout_s).brokers)), timeout_s)
+    if version is not None and is_too_old(version):
+        raise BrokerTooOld(
+            f"The brokers at {bootstrap} are of version {version}; Holdfast needs {dotted(BROKER_FROM)} or newer.",
+            action="Upgrade the brokers, and then their `inter.broker.protocol.version`; or set "
+            "`HOLDFAST_KAFKA__BOOTSTRAP_SERVERS` to a newer cluster.",
+            bootstrap=bootstrap,
+            version=version,
+        )
+
+
+def is_too_old(version: str) -> bool:
+    """Whether brokers of a version, as in ``ClusterFacts``, lack calls that Holdfast needs."""
+    number = version.partition("-")[0]
+    return tuple(int(part) for part in number.split(".") if part.isdigit()) < BROKER_FROM
+
+
+def dotted(version: tuple[int, ...]) -> str:
+    """A version as people write it."""
+    return ".".join(map(str, version))
 
 
 def _operations(asked: Future[Any], timeout_s: float) -> frozenset[str] | None:

@@ -61,6 +61,7 @@ def run(
     _refuse_deployed(settings.paths, definition.name)
     if definition.application.broker_address is None:
         _ensure_broker(settings)
+    _check_brokers(settings, definition.application.broker_address)
     definition.application.run()
 
 
@@ -91,7 +92,7 @@ def _refuse_deployed(paths: Paths, processor: str) -> None:
             raise ProcessorDeployed(
                 f"Processor {processor} is deployed and runs as process {endpoint.pid}; another worker would take some "
                 "of its partitions.",
-                action=f"Stop it with `holdfast apply stop {processor}`, then run this command again.",
+                action=f"Stop it with `holdfast stop {processor}`, then run this command again.",
                 processor=processor,
                 pid=endpoint.pid,
             )
@@ -112,6 +113,16 @@ def _ensure_broker(settings: Settings) -> None:
         prepare(settings, ("broker",), lambda line: spinner.update(escape(line)))
         broker = embedded_broker(settings).find_or_start()
     console.print(f"Broker: {broker.bootstrap}. It keeps running; `holdfast down` stops it.", highlight=False)
+
+
+def _check_brokers(settings: Settings, address: str | None) -> None:
+    """Raise the error of a cluster that can't be used; the embedded broker can."""
+    from holdfast.infra.kafka.client import client_config
+    from holdfast.infra.kafka.cluster_facts import check_brokers
+
+    bootstrap = address or settings.kafka.bootstrap_servers
+    if bootstrap is not None:
+        check_brokers(bootstrap, client_config(settings))
 
 
 def _run_again_and_again(settings: Settings, target: str | None) -> None:

@@ -1,13 +1,20 @@
 """What ``holdfast up`` starts, in the order in which one needs the other; then the project's processors.
 
-broker → registry → supervisor ─┬─► daemon → webserver
-                                └─► the project's processors, deployed
+    ┌─► broker → registry → supervisor ─┬─► daemon
+    │                                   └─► the project's processors, deployed
+    └─► webserver
+
+Invariants:
+    - The daemon starts after the supervisor: its sensors would take workers for dead before.
+    - A cluster that does not answer, or is too old, is refused before anything starts.
+    - When a start fails, the error is raised after the other starts have ended, so ``holdfast down`` stops them all. A
+      webserver without the other services is ended again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -30,23 +37,39 @@ def start_all(settings: Settings, console: Console, port: int | None, *, as_json
 
     Without a project nothing is deployed, and the way to a project is printed.
     """
-    from holdfast.orchestration.project_start import start_project
+    from holdfast.infra.home import claim_home
+    from holdfast.orchestration import local
 
+    _check_cluster(settings)
+    claim_home(settings)
+    local.check_configuration(settings)  # before the first service starts
+    local.shrink(settings)
     deployed: tuple[Started, ...] = ()
     with console.status("starting the broker …") as spinner:
 
         def say(line: str) -> None:
             spinner.update(escape(line))
 
-        services = _start_services(settings, say)
-        say("starting Dagster …")
-        # A deployment mostly waits for Kafka, and Dagster's start for nothing.
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="dagster-start") as aside:
-            dagster = aside.submit(_start_dagster, settings, port)
+        # Each of them mostly waits: for the broker's JVM, for Dagster's imports, for Kafka.
+        with ThreadPoolExecutor(max_workers=2, thread_name_prefix="dagster-start") as aside:
+            serves = local.running(settings, local.WEBSERVER) is not None
+            webserver = aside.submit(local.start_webserver, settings, port=port)
+            try:
+                services = _start_services(settings, say)
+            except BaseException:
+                if not serves:
+                    wait([webserver])
+                    local.stop(settings, local.WEBSERVER)
+                raise
+            if webserver.done():
+                webserver.result()  # a port that is taken is told before a deployment
+            daemon = aside.submit(local.start_daemon, settings)
             if settings.project is not None:
+                from holdfast.orchestration.project_start import start_project
+
                 deployed = start_project(settings, say)
-                say("starting Dagster …")
-            services |= dagster.result()
+            say("starting Dagster …")
+            services |= {"daemon": daemon.result(), "dagster": webserver.result()}
     if as_json:
         rows = [{"processor": each.processor, "running": each.running, "sentence": each.sentence} for each in deployed]
         of_project = {} if settings.project is None else {"project": str(settings.project), "processors": rows}
@@ -56,24 +79,26 @@ def start_all(settings: Settings, console: Console, port: int | None, *, as_json
     return 0 if all(each.running for each in deployed) else NOT_ALL_DEPLOYED
 
 
+def _check_cluster(settings: Settings) -> None:
+    """Raise the error of a configured cluster that can't be used; the embedded broker is started later."""
+    from holdfast.infra.kafka.client import client_config
+    from holdfast.infra.kafka.cluster_facts import check_brokers
+
+    if settings.kafka.bootstrap_servers is not None:
+        check_brokers(settings.kafka.bootstrap_servers, client_config(settings))
+
+
 def _start_services(settings: Settings, say: Say) -> dict[str, str]:
     """Start broker, registry, supervisor and a warm Spark; returns name and address of each."""
     from holdfast.infra.deploy.deployer import open_deployer
-    from holdfast.infra.home import claim_home
     from holdfast.infra.kafka.broker import embedded_broker, running_broker
-    from holdfast.infra.kafka.client import client_config
-    from holdfast.infra.kafka.topics import Topics
     from holdfast.infra.machine import prepare
     from holdfast.infra.settings import WARM
     from holdfast.infra.spark.server import start_server
-    from holdfast.orchestration import local
     from holdfast.orchestration.world import open_registry
 
-    claim_home(settings)
-    local.check_configuration(settings)  # before the first service starts
     started = {}
     if settings.kafka.bootstrap_servers is not None:
-        Topics(settings.kafka.bootstrap_servers, client_config(settings), timeout_s=10.0).ping()
         started["kafka"] = settings.kafka.bootstrap_servers
     else:
         prepare(settings, ("broker",), say)
@@ -88,12 +113,6 @@ def _start_services(settings: Settings, say: Say) -> dict[str, str]:
         say("starting Spark …")
         started["spark"] = start_server(settings).url
     return started
-
-
-def _start_dagster(settings: Settings, port: int | None) -> dict[str, str]:
-    from holdfast.orchestration import local
-
-    return {"daemon": local.start_daemon(settings), "dagster": local.start_webserver(settings, port=port)}
 
 
 def _print(settings: Settings, console: Console, services: Mapping[str, str], deployed: tuple[Started, ...]) -> None:
@@ -117,7 +136,7 @@ def _tell_without_project(settings: Settings, console: Console) -> None:
     names = ", ".join(target.partition(":")[0].rpartition(".")[2] for target in settings.processors)
     lines = (
         f"There is no project here: no `holdfast.toml`, from this folder upwards. Dagster shows {names or 'nothing'}; "
-        "deploy them in Dagster, or with `holdfast apply deploy NAME`.",
+        "deploy them in Dagster, or with `holdfast deploy NAME`.",
         "Make a project of your own with `holdfast init my_project`.",
         "All services run in the background; stop them with `holdfast down`.",
     )

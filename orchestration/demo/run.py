@@ -1,8 +1,12 @@
 """Runs the demo from start to end, through the Dagster definitions that the UI shows.
 
-    home → broker → registry → supervisor → daemon → provision → deploy → feed ─┬─► caught up → snapshot → verify
-                                                     kill -9 at 40 % → recovery ─┤
-                                              Spark starts beside the feed ──────┘
+    home → broker → registry → supervisor ─┬─► provision → deploy ─┬─► feed ─┬─► caught up
+                                           └─► daemon ─────────────┘         │
+                                     kill -9 at 40 % → recovery ─────────────┤
+                                     Spark starts beside the feed ───────────┘
+
+    caught up ─┬─► snapshot → recompute ─┬─► verify
+               └─► outputs read ─────────┘
 
 Invariants:
     - The demo stops every service that it started, also after an error, unless ``keep_running`` is set.
@@ -17,12 +21,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import dagster as dg
 from rich.console import Console
@@ -34,6 +38,7 @@ from holdfast.infra.database.records import Incident
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.errors import EXIT_PROCESSING_FAILED, HoldfastError
+from holdfast.infra.java import BRIEF
 from holdfast.infra.kafka.broker import embedded_broker
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
@@ -47,9 +52,19 @@ from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import local
 from holdfast.orchestration.demo.home import demo_settings, prepare_home
 from holdfast.orchestration.demo.terminal import Terminal, stderr_to
-from holdfast.orchestration.demo.verification import ProcessorVerdict, compare_with_spark, figures_of, verify
+from holdfast.orchestration.demo.verification import (
+    Outputs,
+    ProcessorVerdict,
+    compare_with_spark,
+    figures_of,
+    read_outputs,
+    verify,
+)
 from holdfast.orchestration.world import environment_of
 from holdfast.processors.registration import ProcessorDefinition, load_processors
+
+if TYPE_CHECKING:
+    from holdfast.assets.spark.flights import FlightsComparison
 
 #: The processor to kill, and the share of the feed after which it is killed.
 VICTIM = "fleet"
@@ -91,10 +106,11 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
     settings = demo_settings(settings)
     # Dagster's definitions and the processes that the demo starts read their settings from the environment
     os.environ.update(environment_of(settings))
+    # broker and Spark run for two minutes, in which the second compiler costs more than it gives
+    os.environ["JDK_JAVA_OPTIONS"] = BRIEF
     terminal = Terminal(console)
     log = settings.paths.logs / "demo.log"
     began = time.monotonic()
-    console.print(f"[bold]Holdfast[/]: two processors, {FLIGHTS:,} real flights, one kill -9 on the way.")
     try:
         emptied = " (emptied: an earlier demo made it)" if prepare_home(settings.paths) else ""
         terminal.line("home", f"{settings.home}{emptied}")
@@ -123,27 +139,38 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
 
 
 def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
-    registry = _start(demo, running)
+    registry, daemon = _start(demo, running)
     instance = running.enter_context(dg.DagsterInstance.get())
     _provision_and_deploy(demo, instance)
+    with demo.terminal.step("dagster", "wait until Dagster's daemon works") as say:
+        say(f"{daemon.result()}, started beside the deployment")
     spark = _start_spark(demo.settings, running)
     _feed_and_kill(demo, registry)
     if spark is not None:
         with demo.terminal.step("spark", "wait until Spark answers") as say:
             say(f"Spark, process {spark.result().pid}, started beside the feed")
-    _snapshot(demo, instance)
-    with demo.terminal.step("recompute", "recompute both results with Spark from the file of flights") as say:
-        compared = compare_with_spark(demo.settings)
-        say(f"{sum(one.keys for one in compared.values()):,} keys recomputed with Spark from the file of flights")
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="outputs") as aside:
+        outputs = aside.submit(read_outputs, demo.topics, demo.definitions)  # Spark, meanwhile, needs the other core
+        _snapshot(demo, instance)
+        with demo.terminal.step("recompute", "recompute both results with Spark from the file of flights") as say:
+            compared = compare_with_spark(demo.settings)
+            say(f"{sum(one.keys for one in compared.values()):,} keys recomputed with Spark from the file of flights")
+        return _verify(demo, compared, outputs)
+
+
+def _verify(
+    demo: Demo, compared: "Mapping[str, FlightsComparison]", outputs: Future[Mapping[str, Outputs]]
+) -> tuple[ProcessorVerdict, ...]:
     with demo.terminal.step("verify", "compare stores, changelogs, warehouse and outputs") as say:
-        verdicts = verify(demo.settings, demo.topics, demo.definitions, compared)
+        verdicts = verify(demo.settings, demo.definitions, compared, outputs.result())
         keys_compared = sum(one.keys for one in verdicts)
-        outputs = sum(one.outputs.records for one in verdicts)
-        say(f"{keys_compared:,} keys in three copies and {outputs:,} outputs compared")
+        records = sum(one.outputs.records for one in verdicts)
+        say(f"{keys_compared:,} keys in three copies and {records:,} outputs compared")
     return verdicts
 
 
-def _start(demo: Demo, running: ExitStack) -> Registry:
+def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
+    """Start everything but Spark; the daemon starts beside what follows."""
     settings, terminal = demo.settings, demo.terminal
     if settings.kafka.bootstrap_servers is None:
         with terminal.step("broker", "start Apache Kafka") as say:
@@ -158,12 +185,17 @@ def _start(demo: Demo, running: ExitStack) -> Registry:
         supervisor = open_deployer(settings.paths)
         running.callback(supervisor.stop)
         say(f"supervisord, process {supervisor.start()}")
-    with terminal.step("dagster", "start Dagster's daemon") as say:
-        running.callback(local.stop, settings, local.DAEMON)
-        say(local.start_daemon(settings))
+    running.callback(local.stop, settings, local.DAEMON)
+    local.check_configuration(settings)  # makes Dagster's databases, for the daemon and for this process
+    daemon = _beside(running, "daemon-start").submit(local.start_daemon, settings)
     os.environ["DAGSTER_HOME"] = str(settings.paths.dagster)
     demo.definitions = tuple(one for one in load_processors(settings) if isinstance(one, ProcessorDefinition))
-    return registry
+    return registry, daemon
+
+
+def _beside(running: ExitStack, name: str) -> ThreadPoolExecutor:
+    """A thread for one start; it ends before what it started is stopped: a start under way would leave a process."""
+    return running.enter_context(ThreadPoolExecutor(max_workers=1, thread_name_prefix=name))
 
 
 def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] | None:
@@ -171,9 +203,7 @@ def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] 
     if settings.spark.master != WARM:
         return None
     running.callback(stop_server, settings)
-    # the thread ends before the server is stopped: a start that is under way would leave a process
-    starter = running.enter_context(ThreadPoolExecutor(max_workers=1, thread_name_prefix="spark-start"))
-    return starter.submit(start_server, settings)
+    return _beside(running, "spark-start").submit(start_server, settings)
 
 
 def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:

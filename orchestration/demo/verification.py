@@ -30,6 +30,14 @@ DEAD_LETTERS = {"fleet": FLIGHTS_WITHOUT_AIRCRAFT, "routes": 0}
 
 
 @dataclass(frozen=True, slots=True)
+class Outputs:
+    """What a processor wrote: its updates by sequence number, and the number of its dead letters."""
+
+    sequences: SequenceCheck
+    dead_letters: int
+
+
+@dataclass(frozen=True, slots=True)
 class ProcessorVerdict:
     """The comparisons of one processor."""
 
@@ -109,22 +117,33 @@ def updates_expected() -> dict[str, Counter[str]]:
     return {"fleet": fleet, "routes": routes}
 
 
+def read_outputs(topics: Topics, definitions: Sequence[ProcessorDefinition]) -> Mapping[str, Outputs]:
+    """Processor -> what it wrote, compared with a plain count of the file of flights; it must have no lag."""
+    updates = updates_expected()
+    found = {}
+    for one in definitions:
+        letters = one.topology.dead_letter
+        found[one.name] = Outputs(
+            check_sequences(updates_of(committed(topics, one.topology.outputs[0].name)), updates[one.name]),
+            0 if letters is None else sum(1 for _ in committed(topics, letters.name)),
+        )
+    return found
+
+
 def verify(
     settings: Settings,
-    topics: Topics,
     definitions: Sequence[ProcessorDefinition],
     compared: Mapping[str, FlightsComparison],
+    outputs: Mapping[str, Outputs],
 ) -> tuple[ProcessorVerdict, ...]:
     """Compare stores, changelogs, tables, outputs and dead letters of processors, which must have no lag.
 
-    ``compared`` maps a processor to the comparison of its table with Spark's result.
+    ``compared`` maps a processor to the comparison of its table with Spark's result, ``outputs`` to what it wrote.
     """
-    updates = updates_expected()
     verdicts = []
     with open_verbs(settings) as verbs:
         for one in definitions:
-            topology, found = one.topology, compared[one.name]
-            letters = topology.dead_letter
+            found, wrote = compared[one.name], outputs[one.name]
             (audit,) = verbs.audit(one.name, (), warehouse=True)
             verdicts.append(
                 ProcessorVerdict(
@@ -133,8 +152,8 @@ def verify(
                     differing=found.mismatches,
                     examples=tuple(str(row["message_key"]) for row in found.examples[:5]),
                     copies=copies_of(audit),
-                    outputs=check_sequences(updates_of(committed(topics, topology.outputs[0].name)), updates[one.name]),
-                    dead_letters=0 if letters is None else sum(1 for _ in committed(topics, letters.name)),
+                    outputs=wrote.sequences,
+                    dead_letters=wrote.dead_letters,
                     dead_letters_expected=DEAD_LETTERS.get(one.name, 0),
                 )
             )

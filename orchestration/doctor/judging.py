@@ -12,7 +12,7 @@ from typing import Literal
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.installation import EXTRAS, install_line
-from holdfast.infra.kafka.cluster_facts import ClusterFacts
+from holdfast.infra.kafka.cluster_facts import BROKER_FROM, ClusterFacts, dotted, is_too_old
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.infra.kafka.rights import Right
 from holdfast.processors.engine.topology import Topology
@@ -25,8 +25,6 @@ PYTHON_FROM, PYTHON_TO = (3, 11), (3, 14)
 MEMORY_LEAST, MEMORY_ENOUGH = 1 << 30, 3 << 30
 #: Free disk below which nothing should be started, bytes.
 DISK_LEAST = 1 << 30
-#: The oldest brokers with the calls that Holdfast uses.
-BROKER_FROM = (3, 0)
 #: Difference of two clocks that is normal, seconds. Kafka refuses records from an hour ahead, leases allow a minute.
 SKEW_S, SKEW_MAX_S = 2.0, 30.0
 _GIB = 1 << 30
@@ -45,9 +43,9 @@ class Finding:
 
 def judge_python(version: tuple[int, int, int]) -> Finding:
     """The interpreter's version."""
-    seen, expected = ".".join(map(str, version)), f"{_dotted(PYTHON_FROM)} to {_dotted(PYTHON_TO)}"
+    seen, expected = ".".join(map(str, version)), f"{dotted(PYTHON_FROM)} to {dotted(PYTHON_TO)}"
     if version[:2] < PYTHON_FROM:
-        return Finding("python", "fail", seen, expected, f"Install Python {_dotted(PYTHON_TO)}, and Holdfast in it.")
+        return Finding("python", "fail", seen, expected, f"Install Python {dotted(PYTHON_TO)}, and Holdfast in it.")
     if version[:2] > PYTHON_TO:
         return Finding("python", "warn", seen, expected, "Use one of these versions: this one is not tried.")
     return Finding("python", "ok", seen, expected)
@@ -153,13 +151,12 @@ def judge_settings(unknown: Mapping[str, str | None]) -> tuple[Finding, ...]:
 def judge_broker(facts: ClusterFacts, now_ms: int) -> tuple[Finding, ...]:
     """A cluster that answers: its version and its clock."""
     found = [Finding("broker", "ok", f"{facts.brokers} broker(s) answer")]
-    expected = f"{_dotted(BROKER_FROM)} or newer"
+    expected = f"{dotted(BROKER_FROM)} or newer"
     if facts.version is None:
         action = "Allow `DescribeConfigs` on the cluster to see it (docs/rights.md)."
         found.append(Finding("broker version", "warn", "unknown", expected, action))
     else:
-        number = facts.version.partition("-")[0]
-        old = tuple(int(part) for part in number.split(".") if part.isdigit()) < BROKER_FROM
+        old = is_too_old(facts.version)
         seen = f"{facts.version}{'.0 or newer' if facts.version == '4' else ''}"
         action = "Upgrade the brokers: they lack calls that Holdfast needs." if old else ""
         found.append(Finding("broker version", "fail" if old else "ok", seen, expected, action))
@@ -242,7 +239,3 @@ def worst(findings: Sequence[Finding]) -> Verdict:
     """The most serious verdict."""
     seen = {each.verdict for each in findings}
     return "fail" if "fail" in seen else "warn" if "warn" in seen else "ok"
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))

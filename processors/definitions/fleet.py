@@ -5,7 +5,7 @@ Flights without a tail number have no key, so a stateful step can't process them
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 from holdfast.processors.application import Application
 from holdfast.processors.engine.dataframe.topic import TopicConfig
@@ -26,7 +26,20 @@ _layout = TopicConfig(num_partitions=4, replication_factor=1)
 flights = application.topic("flights", config=_layout)
 fleet_updates = application.topic("fleet-updates", config=_layout)
 
-UNSEEN: dict[str, Any] = {
+
+class Aircraft(TypedDict):
+    """The totals of one aircraft: the columns of its table."""
+
+    flights: int
+    minutes_in_air: int
+    miles: int
+    worst_arrival_delay: int | None
+    last_airport: str | None
+    first_departure: str | None
+    last_departure: str | None
+
+
+UNSEEN: Aircraft = {
     "flights": 0,
     "minutes_in_air": 0,
     "miles": 0,
@@ -47,7 +60,7 @@ def departure_of(flight: dict[str, Any]) -> str | None:
 
 def update_aircraft(flight: dict[str, Any], state: State) -> dict[str, Any]:
     """Adds one flight to its aircraft; returns the new totals, in which ``flights`` counts the updates."""
-    aircraft = state.get("aircraft", default=UNSEEN)
+    aircraft: Aircraft = state.get("aircraft", default=UNSEEN)
     departure = departure_of(flight)
     delay, worst = flight["arr_delay"], aircraft["worst_arrival_delay"]
     aircraft = {
@@ -64,5 +77,5 @@ def update_aircraft(flight: dict[str, Any], state: State) -> dict[str, Any]:
 
 
 sdf = application.dataframe(flights)
-sdf = sdf.apply(update_aircraft, stateful=True, store="aircraft")
+sdf = sdf.apply(update_aircraft, stateful=True, store="aircraft", model=Aircraft)
 sdf = sdf.to_topic(fleet_updates)

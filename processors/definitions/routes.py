@@ -5,7 +5,7 @@ The moving average covers the last flights that arrived; cancelled flights have 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict
 
 from holdfast.infra.sample_data.flights import route_of
 from holdfast.processors.application import Application
@@ -30,12 +30,22 @@ _layout = TopicConfig(num_partitions=4, replication_factor=1)
 departures = application.topic("departures", config=_layout)
 routes_updates = application.topic("routes-updates", config=_layout)
 
-UNSEEN: dict[str, Any] = {"flights": 0, "cancelled": 0, "delays": [], "moving_average": None}
+
+class Route(TypedDict):
+    """The totals of one route: the columns of its table."""
+
+    flights: int
+    cancelled: int
+    delays: list[int]
+    moving_average: float | None
+
+
+UNSEEN: Route = {"flights": 0, "cancelled": 0, "delays": [], "moving_average": None}
 
 
 def update_route(flight: dict[str, Any], state: State) -> dict[str, Any]:
     """Adds one flight to its route; returns the new totals, in which ``flights`` counts the updates."""
-    route = state.get("route", default=UNSEEN)
+    route: Route = state.get("route", default=UNSEEN)
     delay, delays = flight["arr_delay"], route["delays"]
     if delay is not None:
         delays = [*delays, delay][-WINDOW:]
@@ -50,5 +60,5 @@ def update_route(flight: dict[str, Any], state: State) -> dict[str, Any]:
 
 
 sdf = application.dataframe(departures)
-sdf = sdf.apply(update_route, stateful=True, store="routes")
+sdf = sdf.apply(update_route, stateful=True, store="routes", model=Route)
 sdf = sdf.to_topic(routes_updates)

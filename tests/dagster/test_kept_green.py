@@ -19,7 +19,8 @@ def test_after_a_deploy_by_a_command_the_sensors_ask_for_the_rest(
     operated.bring_up()
     operated.feed(keys=3, each=2)
     operated.processed(6)
-    definitions = build_definitions(operated.settings)
+    own = dg.Definitions(assets=[dg.AssetSpec("of_the_project"), dg.AssetSpec(["a", "b", "c", "d"])])
+    definitions = dg.Definitions.merge(build_definitions(operated.settings), own)
     state, snapshot = keys.state_key(operated.group, "counts"), keys.snapshot_key(operated.group, "counts")
     with dg.DagsterInstance.ephemeral() as instance:
 
@@ -61,9 +62,13 @@ def test_after_a_deploy_by_a_command_the_sensors_ask_for_the_rest(
         (whole,) = tick("kept_green").run_requests or []
         assert set(whole.asset_selection or ()) == {state, snapshot, keys.maintenance_key(operated.group, "counts")}
         assert whole.partition_key
+        together = {each.to_user_string() for each in whole.asset_check_keys or ()}
+        assert f"{state.to_user_string()}:matches_changelog" in together, "the checks of what it materialises"
+        processor = keys.processor_key(operated.group).to_user_string()
+        assert f"{processor}:working" in together, "and those that no run has to materialise for"
         assert whole.job_name == "__ASSET_JOB"
 
-        monkeypatch.setattr(green_sensor, "CHECKS_WAIT_S", 0.0)
+        monkeypatch.setattr(green_sensor, "OTHERS_WAIT_S", 0.0)
         _, checking = sorted(tick("kept_green").run_requests or [], key=lambda each: not each.asset_selection)
         assert list(checking.asset_selection or ()) == [], "a run that only checks materialises and deploys nothing"
         checks = {each.to_user_string() for each in checking.asset_check_keys or ()}

@@ -124,9 +124,7 @@ def test_what_is_old_goes_and_what_dagster_shows_of_an_asset_stays(instance: dg.
     event = instance.get_latest_materialization_event(table.key)
     assert event is not None
     assert event.run_id == other
-    newest = instance.get_event_records(
-        dg.EventRecordsFilter(dg.DagsterEventType.ASSET_OBSERVATION, asset_key=TELEMETRY)
-    )
+    newest = instance.fetch_observations(TELEMETRY, limit=10).records
     assert [each.asset_observation.metadata["lag_records"].value for each in newest if each.asset_observation] == [4]
     check = dg.AssetCheckKey(TELEMETRY, "working")
     (record,) = instance.event_log_storage.get_asset_check_execution_history(check, limit=10)
@@ -211,6 +209,7 @@ def test_the_job_rotates_logs_and_the_command_shows_what_is_left(
     assert result.success
     assert log.stat().st_size == 0
     assert export.exists()
+    capsys.readouterr()  # what the job logged
     assert cli.main(["status", "--sizes", "--json"]) == 0
     found = yaml.safe_load(capsys.readouterr().out)
     sizes = {each["owner"]: each["bytes"] for each in found["owners"]}

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
+from holdfast.infra.kafka import cluster_facts
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.orchestration.answers import ANSWERS
@@ -55,3 +57,27 @@ def test_the_doctor_sees_broker_rights_topics_and_what_is_misspelt(
     monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:9")
     assert main(["doctor"]) == 1
     assert "fail broker: " in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("words", ["up", "run {module}:application"])
+def test_brokers_that_are_too_old_are_refused_before_anything_starts(
+    words: str,
+    broker: str,
+    unique: Callable[[str], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    group = unique("newer")
+    module = f"definition_{group.replace('-', '_')}"
+    (tmp_path / f"{module}.py").write_text(DEFINITION.format(group=group))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", broker)
+    monkeypatch.setattr(cluster_facts, "BROKER_FROM", (99, 0))  # no older broker runs on the Java of today
+    assert main(words.format(module=module).split()) == EXIT_BAD_CONFIGURATION
+    said = capfd.readouterr().err
+    assert f"The brokers at {broker} are of version 4; Holdfast needs 99.0 or newer." in said
+    assert "Upgrade the brokers" in said
+    assert not (tmp_path / "home" / "run").exists()
+    assert Topics(broker).describe([f"{group}-in", f"{group}-out"]) == {}

@@ -167,7 +167,7 @@ def test_a_project_goes_up_and_survives_a_kill(tmp_path: Path) -> None:
 
         refused = project.run(HOLDFAST, "run")
         assert refused.returncode == 64
-        assert "`holdfast apply stop shop`" in refused.stderr
+        assert "`holdfast stop shop`" in refused.stderr
 
         project.send(bootstrap, "orders", 300)
         wait_for(lambda: len(outputs(bootstrap, "orders_counted")) > 3, "the first outputs")
@@ -181,7 +181,7 @@ def test_a_project_goes_up_and_survives_a_kill(tmp_path: Path) -> None:
         module.write_text(f"{module.read_text()}\n\norders.update(lambda order: None)\n")
         edited = project.run(HOLDFAST, "up")
         assert edited.returncode == 0, edited.stdout + edited.stderr
-        assert "is defined; deploy it with `holdfast apply deploy shop`" in edited.stdout
+        assert "is defined; deploy it with `holdfast deploy shop`" in edited.stdout
 
         settings = project.folder / "holdfast.toml"
         settings.write_text(settings.read_text().replace('"shop.processors"', '"shop.processors", "shop.nothing"'))

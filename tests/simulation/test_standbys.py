@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.settings import Settings
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
+from holdfast.processors.engine.checkpoints.manifest import Manifest
 from holdfast.processors.engine.runtime.standby import StandbyPhase
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.testing import InlineProcess
@@ -113,6 +114,13 @@ def idle(world: World) -> Machine:
     return next(machine for machine in world.machines if not tasks(machine))
 
 
+def checkpointed(world: World) -> set[str]:
+    """The tasks with a checkpoint of all that the group committed."""
+    offsets = {place.number: offset for place, offset in world.cluster.committed_offsets(GROUP).items()}
+    found = [Manifest.decode(world.store.objects[name]) for name in world.checkpoints.manifests()]
+    return {each.task for each in found if list(each.meta.inputs.values()) == [offsets.get(int(each.task[-1]))]}
+
+
 def kill(world: World, machine: Machine) -> None:
     machine.wanted = False
     assert machine.process is not None
@@ -139,6 +147,43 @@ def test_a_failover_replays_the_tail_only(tmp_path: Path, assignor: Assignor) ->
         assert whole > 20
         assert restored <= 1, f"{restored} records replayed of {whole}"
         assert standbys(other) == {}
+
+
+def test_a_new_standby_begins_with_a_checkpoint_and_replays_the_tail(tmp_path: Path) -> None:
+    with running(tmp_path, schedule(checkpoint_s=0.2, spares=5), machines=1) as world:
+        one, other = world.machines[:2]
+        feed(world, 1.0)
+        wait(world, lambda: len(tasks(one)) == 2 and committed(world))
+        wait(world, lambda: len(checkpointed(world)) == 2)
+        other.wanted = True
+        other.start()
+        wait(world, lambda: len(tasks(one)) == len(tasks(other)) == 1 and len(standbys(other)) == 1)
+        (followed,) = standbys(other)
+        wait(world, lambda: caught_up(world, followed, other))
+        told = standbys(other)[followed]
+        changelog = Partition(world.changelogs[0], int(followed[-1]))
+        whole = sum(1 for number, _ in world.cluster.read(changelog.topic) if number == changelog.number)
+        assert told["checkpoint"] is not None
+        assert told["records"] < whole / 2, f"{told['records']} records replayed of {whole}"
+        kill(world, one)  # and what began so is a whole task after a failover
+        wait(world, lambda: len(tasks(other)) == 2)
+
+
+def test_a_standby_without_a_checkpoint_that_fits_follows_the_changelog(tmp_path: Path) -> None:
+    with running(tmp_path, schedule(checkpoint_s=0.2, spares=5), machines=1) as world, capture_logs() as logs:
+        one, other = world.machines[:2]
+        feed(world, 1.0)
+        wait(world, lambda: len(tasks(one)) == 2 and committed(world) and len(checkpointed(world)) == 2)
+        for name in list(world.store.objects):
+            if "/manifests/" not in name:
+                world.store.objects[name] = b"damaged"
+        other.wanted = True
+        other.start()
+        wait(world, lambda: len(tasks(one)) == len(tasks(other)) == 1 and len(standbys(other)) == 1)
+        (followed,) = standbys(other)
+        wait(world, lambda: caught_up(world, followed, other))
+        assert standbys(other)[followed]["checkpoint"] is None
+        assert {each["task"] for each in logs if each["event"] == "a checkpoint is not used"} >= {followed}
 
 
 def test_a_task_that_goes_is_followed_by_who_had_it(tmp_path: Path) -> None:

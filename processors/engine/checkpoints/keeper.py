@@ -168,11 +168,12 @@ class CheckpointKeeper:
 
     # -- fetching ----------------------------------------------------------------------------------------------------
 
-    def fetch(self, task: CheckpointedTask, wanted: Wanted) -> Job:
+    def fetch(self, wanted: Wanted) -> Job:
         """Starts the search for a checkpoint beside the worker's turns; the job's result is a ``Fetched``."""
-        path = self._folder.path / DOWNLOADS / f"{self._folder.task(task.name).name}.{self._storage.new_id()}"
-        _log.info("looking for a checkpoint", task=task.name, replay=wanted.replay, store=self._storage.objects.shown)
-        place = self._place(task)
+        task = wanted.task
+        path = self._folder.path / DOWNLOADS / f"{self._folder.task(task).name}.{self._storage.new_id()}"
+        _log.info("looking for a checkpoint", task=task, replay=wanted.replay, store=self._storage.objects.shown)
+        place = Place(self._folder.group, task)
         return self._work.start(lambda job: self._fetcher.run(place, wanted, path, job))
 
     def wait(self, seconds: float) -> None:

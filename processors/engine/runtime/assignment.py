@@ -80,7 +80,7 @@ class Assignment:
         self.reseeds = Reseeds(options.start.reseed)
         self.checkpoints = checkpoints
         #: Copies of tasks that other processes run.
-        self.standbys = Standbys(topology, cluster, folder, databases, options)
+        self.standbys = Standbys(topology, cluster, folder, databases, options, checkpoints)
         self._tasks: dict[str, Task] = {}
         self._by_partition: dict[Partition, Task] = {}
         self._starts: dict[Partition, int] = {}
@@ -359,7 +359,7 @@ class Assignment:
             return False
         wanted = Wanted(task.name, self.checkpoints.database, facts, committed, dict(self.topic_ids), looked_at, replay)
         patience = Patience(replay, self._cluster.clock.monotonic())
-        self._fetching[task.name] = task, self.checkpoints.fetch(task, wanted), patience
+        self._fetching[task.name] = task, self.checkpoints.fetch(wanted), patience
         return True
 
     def _look_at_fetches(self) -> None:

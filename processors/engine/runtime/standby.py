@@ -3,6 +3,8 @@
     WAITING ──opened──► BEHIND ──end reached──► FOLLOWING ──promoted, or no longer an heir──► (gone)
        ▲                   └───────failed──────────┴──► WAITING (retried later)
 
+Without local state it first waits for a checkpoint (``first_checkpoint``), and is BEHIND by the tail only.
+
 A standby works in laps: it reads the end of its changelogs, and an ordinary restore replays up to it. Promotion is no
 separate step: the standby is closed, and the task that opens the folder restores the rest.
 
@@ -23,7 +25,9 @@ import structlog
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import GroupShares, Partition, TopicFacts
+from holdfast.processors.engine.checkpoints.keeper import CheckpointKeeper
 from holdfast.processors.engine.runtime.fencing import FormerOwners
+from holdfast.processors.engine.runtime.first_checkpoint import FirstCheckpoints
 from holdfast.processors.engine.runtime.heirs import inherited_by, shares_after
 from holdfast.processors.engine.runtime.membership import Change, Newcomer
 from holdfast.processors.engine.runtime.options import RuntimeOptions
@@ -96,7 +100,13 @@ class Standbys:
     """The standbys of one worker; none where ``options.standby_replicas`` is 0."""
 
     def __init__(
-        self, topology: Topology, cluster: Cluster, folder: StateFolder, databases: Databases, options: RuntimeOptions
+        self,
+        topology: Topology,
+        cluster: Cluster,
+        folder: StateFolder,
+        databases: Databases,
+        options: RuntimeOptions,
+        checkpoints: CheckpointKeeper | None = None,
     ) -> None:
         self._topology = topology
         self._cluster = cluster
@@ -105,6 +115,7 @@ class Standbys:
         self._databases = databases
         self._options = options
         self._restorer = Restorer(cluster, RECORDS_PER_STEP)
+        self._first = FirstCheckpoints(checkpoints, folder, databases, cluster.clock)
         self._standbys: dict[str, _Standby] = {}
         self.owners = FormerOwners(cluster)
         self._topics: TopicView | None = None
@@ -148,6 +159,7 @@ class Standbys:
     def release(self, name: str) -> None:
         """Close the standby of a task, if there is one, so that the task can open the folder."""
         standby = self._standbys.pop(name, None)
+        self._first.forget(name)
         if standby is not None:
             self._shut(standby)
 
@@ -229,7 +241,9 @@ class Standbys:
         ready = [
             standby
             for standby in self._standbys.values()
-            if standby.name not in self._restorer.active and now >= standby.retry_at
+            if standby.name not in self._restorer.active
+            and now >= standby.retry_at
+            and not self._first.waits(standby.name)
         ]
         if not ready:
             return
@@ -245,6 +259,8 @@ class Standbys:
     def _begin_lap(self, standby: _Standby, facts: Mapping[str, ChangelogFacts], looked_at: float) -> None:
         task = standby.task
         if task is None:
+            if self._first.seek(standby.name, facts, looked_at):
+                return  # its first lap begins when the fetch has ended
             standby.task = task = Task(standby.name, standby.subtopology, standby.partition, ())
             task.open(TaskStore(self._databases, self._folder.task(standby.name)), standby.stores)
             standby.phase = StandbyPhase.BEHIND
@@ -379,6 +395,7 @@ class Standbys:
             "lag": sum(lags) if standby.task is not None and lags else None,
             "complete_at": meta.complete_at or None,
             "records": standby.records + (restore.records if restore is not None else 0),
+            "checkpoint": self._first.used(standby.name),
             "error": standby.error,
         }
 

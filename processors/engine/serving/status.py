@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.infra.kafka.records import Partition
+from holdfast.infra.memory_room import used_mib
 from holdfast.processors.engine.runtime.latency import COMMIT_BOUNDS_S
 from holdfast.processors.engine.state.stream_time import NO_TIME
 
@@ -64,7 +65,7 @@ class StandbyStatus:
 
     ``phase`` is ``behind``, ``following`` or ``waiting`` (for a retry after ``error``). ``stores`` has for each store
     its changelog, position, end and lag in offsets. The standby has everything up to ``complete_at``, in seconds since
-    1970. ``records`` counts replayed records.
+    1970. ``records`` counts replayed records, after the ``checkpoint`` that it began with, if any.
     """
 
     task: str
@@ -76,6 +77,7 @@ class StandbyStatus:
     complete_at: float | None
     records: int
     error: str | None = None
+    checkpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +87,7 @@ class ProcessorStatus:
     ``silent_s`` is the time since the last heartbeat by the worker's own monotonic clock, which no step of the system's
     clock changes; None from a former version. ``maintenance`` is the running owner command: its id, its verb, and
     ``done`` of ``total`` (None if unknown). ``prepared`` tells whether it has the state of all tasks that the change of
-    workers under way gives it; None without a change.
+    workers under way gives it; None without a change. ``memory_mib`` is the resident memory of its process.
     """
 
     processor: str
@@ -106,6 +108,7 @@ class ProcessorStatus:
     standbys: tuple[StandbyStatus, ...] = ()
     maintenance: Mapping[str, Any] | None = None
     prepared: bool | None = None
+    memory_mib: float | None = None
 
     @property
     def lag(self) -> int | None:
@@ -162,6 +165,7 @@ def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[st
         "tasks": tasks,
         "standbys": worker.assignment.standbys.told(),
         "maintenance": worker.maintenance.told(),
+        "memory_mib": used_mib(),
         "prepared": worker.assignment.standbys.prepared({task.name for task in worker.assignment.tasks}),
     }
 

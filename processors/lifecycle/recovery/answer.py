@@ -7,13 +7,12 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 from holdfast.infra.database.records import ApplyRecord, Incident
-from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.recovery.diagnosis import (
@@ -26,6 +25,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     worst,
 )
 from holdfast.processors.lifecycle.recovery.faults import TITLES, Kind, kind_of
+from holdfast.processors.lifecycle.recovery.lagging import Lag, is_lasting, lagging_words
 from holdfast.processors.lifecycle.recovery.recovery import ATTEMPTS
 from holdfast.processors.lifecycle.recovery.remedies import Wait
 
@@ -37,12 +37,6 @@ Colour = Literal["green", "yellow", "grey", "red"]
 
 #: An unchanged answer is recorded again after this time, seconds; its age then shows that the sensor is alive.
 TELL_EVERY_S = 1800.0
-#: A smaller lag is ignored, records.
-LAG_RECORDS = 100_000
-#: The lag may stay without shrinking for this time, seconds.
-LAG_S = 300.0
-#: A lag has shrunk when it is below this fraction of the former one.
-SHRUNK = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,26 +69,19 @@ class Answer:
 STARTING = Answer(False, "starting", "The processor is starting; not every partition has a running task yet.")
 
 
-@dataclass(frozen=True, slots=True)
-class Lag:
-    """A processor's lag in records, and the time since which it has not shrunk (seconds since 1970)."""
-
-    records: int
-    since: float
-
-
 def judge_working(
     found: Mapping[str, Diagnosis],
     incident: Incident | None,
     now: datetime,
     *,
     lag: Lag | None = None,
+    processor: str = "",
     attempts: int = ATTEMPTS,
 ) -> Answer | None:
     """The answer of the check; None while a processor starts for the first time.
 
-    ``found`` has the diagnosis of each slot, ``incident`` is the open one or else the newest, ``lag`` is as
-    ``next_lag`` remembers it, and ``attempts`` is the maximum number for one incident.
+    ``found`` has the diagnosis of each slot. ``incident`` is the open one, or else the newest. ``lag`` is that of
+    ``next_lag``; a command about it names the ``processor``. ``attempts`` is the maximum number for one incident.
     """
     gravest = worst(found)
     if isinstance(gravest, Outdated):
@@ -103,8 +90,10 @@ def judge_working(
         return Answer(True, gravest.kind, gravest.sentence)
     is_open = incident is not None and incident.is_open
     if isinstance(gravest, Healthy):
-        if lag is not None and now.timestamp() - lag.since >= LAG_S:
-            return _falls_behind(lag, now)
+        if lag is not None and is_lasting(lag, now):
+            words, command = lagging_words(lag, processor, now)
+            text = f"{_capital(TITLES['lagging'])}: {words}"
+            return Answer(False, "lagging", text, action=command, only_warns=True)
         said = f" Incident {incident.id} is verified." if incident is not None and is_open else ""
         return Answer(True, gravest.kind, f"It works.{said}", incident.id if incident is not None and is_open else None)
     if isinstance(gravest, Starting) and not is_open:
@@ -149,17 +138,6 @@ def judge_applying(begun: ApplyRecord) -> Answer:
     return Answer(False, "starting", text)
 
 
-def next_lag(before: Lag | None, statuses: Sequence[ProcessorStatus], now: datetime) -> Lag | None:
-    """The lag to remember for the next look; None when it is small. ``before`` is that of the last look."""
-    lags = [at.lag for status in statuses for task in status.tasks for at in task.inputs.values()]
-    records = sum(lag for lag in lags if lag is not None)
-    if records < LAG_RECORDS:
-        return None
-    if before is None or records < before.records * SHRUNK:
-        return Lag(records, now.timestamp())
-    return before
-
-
 def is_due(answer: Answer, told: Any, now: float) -> bool:
     """Whether to record an answer: it differs from the last one, or the last one is ``TELL_EVERY_S`` old.
 
@@ -170,16 +148,6 @@ def is_due(answer: Answer, told: Any, now: float) -> bool:
         return bool(short != answer.short or now - float(at) >= TELL_EVERY_S)
     except (TypeError, ValueError):
         return True
-
-
-def _falls_behind(lag: Lag, now: datetime) -> Answer:
-    since = now.timestamp() - lag.since
-    text = (
-        f"{_capital(TITLES['lagging'])}: at least {lag.records:,} records wait, and the lag has not shrunk for "
-        f"{since:.0f} s. What to do: compare lag, commits and state size on this page; then give the topic more "
-        "partitions or make the function cheaper."
-    )
-    return Answer(False, "lagging", text, only_warns=True)
 
 
 def _failing(found: Mapping[str, Diagnosis], gravest: Diagnosis, incident: Incident | None, attempts: int) -> Answer:

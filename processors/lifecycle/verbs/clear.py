@@ -48,7 +48,8 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
         or _missing(request, facts, topology)
         or unknown_partitions(topology, facts, request.partitions, request.stores)
         or _still_alive(request, facts, topology, online=online)
-        or not_as_deployed(facts, topology)
+        # running owners delete with the code that they have, so nothing is started: as after a rollback
+        or (None if online else not_as_deployed(facts, topology))
     )
     if refused is not None:
         return Plan(request=request, verdict=refused, basis=basis)

@@ -21,6 +21,10 @@ from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Refused
 from holdfast.processors.lifecycle.plans.requests import Scale, Stop
+from holdfast.processors.lifecycle.recovery.answer import judge_working
+from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.incidents import Notice, notice
+from holdfast.processors.lifecycle.recovery.recovery import recover
 from tests.operating import Killed, Operated
 
 PARTITIONS = 6
@@ -197,3 +201,31 @@ def test_more_workers_than_partitions_are_told_and_take_over(operated: Operated)
     refused = operated.verbs.plan(Scale(operated.group, 2)).verdict
     assert isinstance(refused, Refused)
     assert "is stopped" in refused.sentence
+
+
+def test_recovery_names_and_mends_the_one_slot_of_several_that_died(wide: Operated) -> None:
+    plan = wide.verbs.plan(Scale(wide.group, 2))
+    wide.verbs.apply(plan, confirmed=plan.hash)
+    wide.wait_for(lambda: share(wide, 2) == [3, 3], "both workers to have tasks")
+    before = {slot: each.pid for slot, each in statuses(wide, 2).items() if each is not None}
+    world, limits = wide.verbs._world, Limits()
+    os.kill(before["1"], signal.SIGKILL)
+
+    def seen() -> Notice:
+        return notice(wide.group, world, limits, answered_at={})
+
+    wide.wait_for(lambda: seen().incident, "the incident")
+    found = seen()
+    incident = found.incident
+    assert incident is not None
+    told = judge_working(found.diagnoses, incident, world.clock())
+    assert told is not None
+    assert "Slot 1: Its process was killed by SIGKILL." in told.text
+    assert "Slot 0" not in told.text, "what works is not named"
+
+    result = recover(incident.id, wide.verbs._rollout(wide.group, None), world, run_id="a test")
+    assert result.outcome == "resolved"
+    wide.wait_for(lambda: sorted(share(wide, 2)) == [3, 3], "both workers to have tasks again")
+    after = {slot: each.pid for slot, each in statuses(wide, 2).items() if each is not None}
+    assert after["0"] == before["0"], "the worker that lived was not touched"
+    assert after["1"] != before["1"]

@@ -48,13 +48,13 @@ def small_spark(home: Path, *, fifty_lives: bool = False) -> Settings:
     return load_settings(home=home, spark={"master": "local[1]", "conf": {**SMALL, **STATIC, **java}})
 
 
-def world_on(settings: Settings, spark: object, edges: seams.Seams) -> World:
+def world_on(settings: Settings, spark: object, edges: seams.Seams, *, fifty_lives: bool = False) -> World:
     """The world on a session, with a second session for the runs beside."""
     other = spark.newSession()  # type: ignore[attr-defined]
     for name, value in itertools.chain(session_configuration(settings).items(), SMALL.items()):
         other.conf.set(name, value)
     edges.catalog = open_catalog(settings)
-    return World(spark, other, edges.catalog, edges, settings.paths.warehouse / "data")
+    return World(spark, other, edges.catalog, edges, settings.paths.warehouse / "data", 2 if fifty_lives else 4)
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +64,12 @@ def world(pytestconfig: pytest.Config) -> Iterator[World]:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     SharedJvm.stop()  # it has other properties
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-        settings = small_spark(Path(folder), fifty_lives=pytestconfig.getoption("--tier") != "thorough")
+        fifty_lives = pytestconfig.getoption("--tier") != "thorough"
+        settings = small_spark(Path(folder), fifty_lives=fifty_lives)
         try:
             spark = SharedJvm.started(settings)
             with seams.held() as edges:
-                yield world_on(settings, spark, edges)
+                yield world_on(settings, spark, edges, fifty_lives=fifty_lives)
         finally:
             SharedJvm.stop()
             structlog.configure(**before)

@@ -24,8 +24,6 @@ from tests.spark.model.life import Life, World
 SEQUENCES, CASES_OF_A_FILE = 50, 10
 #: Seconds that a case may take; a life takes seven of CPU.
 PATIENCE_S = 3600
-#: Things that happen to one store after its first snapshot.
-STEPS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +138,7 @@ def run(world: World, number: int, sequences: int, *, course: Course | None = No
     Machine.world, Machine.failures, Machine.course = world, [], course
     limits = settings(
         max_examples=sequences,
-        stateful_step_count=STEPS,
+        stateful_step_count=world.steps if course is None else len(course.actions),
         deadline=None,
         database=None,
         phases=(Phase.generate,),

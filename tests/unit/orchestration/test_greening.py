@@ -28,6 +28,18 @@ def test_a_new_processor_gets_one_run_that_checkpoints_and_publishes() -> None:
     assert decision.reasons == {}
 
 
+def test_one_run_materialises_and_takes_the_checks_of_the_rest_along() -> None:
+    deployed = made(PROCESSOR, "proven")
+    (run,) = decide([Subject("fleet", (deployed, STATE, SNAPSHOT, UPKEEP))], ENOUGH).runs
+    assert run == Wanted("fleet", (STATE.name, SNAPSHOT.name, UPKEEP.name), ((PROCESSOR.name, "proven"),))
+
+
+def test_a_run_waits_a_while_for_the_report_of_what_a_command_deployed() -> None:
+    untold = AssetFacts(PROCESSOR.name, "processors", False, True)
+    (run,) = decide([Subject("fleet", (untold, STATE, SNAPSHOT, UPKEEP))], ENOUGH).runs
+    assert (run.at_once, run.checks) == (False, ())
+
+
 def test_several_processors_share_the_run_that_starts_a_jvm() -> None:
     other = AssetFacts("warehouse/routes/routes_snapshot", "warehouse", False, True)
     decision = decide([Subject("fleet", (STATE, SNAPSHOT)), Subject("routes", (other,))], ENOUGH)
@@ -68,7 +80,7 @@ def test_a_failed_run_is_repeated_after_a_pause() -> None:
 def test_checks_that_did_not_run_since_get_a_run_of_their_own() -> None:
     green = made(STATE, "restore_rehearsed"), made(SNAPSHOT), made(UPKEEP)
     decision = decide([Subject("fleet", green)], LITTLE)
-    assert decision.runs == [Wanted("fleet", checks=((STATE.name, "restore_rehearsed"),))]
+    assert decision.runs == [Wanted("fleet", checks=((STATE.name, "restore_rehearsed"),), at_once=False)]
     assert decide([Subject("fleet", tuple(map(made, NEW)))], LITTLE).runs == []
 
 

@@ -41,7 +41,7 @@ def test_a_processor_with_a_deployed_worker_that_lives_is_not_run(tmp_path: Path
     with pytest.raises(ProcessorDeployed) as refused:
         _refuse_deployed(paths, "orders")
     assert f"runs as process {os.getpid()}" in refused.value.message
-    assert "`holdfast apply stop orders`" in refused.value.action
+    assert "`holdfast stop orders`" in refused.value.action
     assert refused.value.exit_code == EXIT_BAD_CONFIGURATION
     _refuse_deployed(paths, "refunds")
 
@@ -59,9 +59,9 @@ def test_a_deployed_worker_that_ended_is_not_in_the_way(tmp_path: Path) -> None:
         (Found("v2", None, ()), None),
         (Found("v2", "deployed", ()), None),
         (Found("v2", "deployed", ("v2",)), "version v2 runs"),
-        (Found("v2", "deployed", ("v1",)), "version v1 runs, and v2 is defined; deploy it with `holdfast apply deploy"),
+        (Found("v2", "deployed", ("v1",)), "version v1 runs, and v2 is defined; deploy it with `holdfast deploy"),
         (Found("v2", "deployed", ("unknown",)), "version unknown runs"),
-        (Found("v2", "stopped", ()), "stopped; start it with `holdfast apply deploy orders`"),
+        (Found("v2", "stopped", ()), "stopped; start it with `holdfast deploy orders`"),
     ],
 )
 def test_up_deploys_what_does_not_run_and_replaces_nothing(found: Found, said: str | None) -> None:

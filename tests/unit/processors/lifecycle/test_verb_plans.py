@@ -225,6 +225,14 @@ def test_a_definition_that_is_not_what_was_deployed_is_not_started_by_the_way() 
         assert "version older is deployed" in verdict.sentence
 
 
+def test_after_a_rollback_the_running_owners_clear_keys_and_nothing_is_started() -> None:
+    older = DeploymentFacts("older", ("0",), "deployed", 3)
+    runs = world_of(TOPOLOGY, deployment=older, instances=(InstanceFacts("0", True, "running", "older"),))
+    assert kinds(decide(ONE_KEY, runs, TOPOLOGY)) == [ExportKeys, ClearKeys]
+    died = decide(ONE_KEY, stopped(TOPOLOGY, deployment=older), TOPOLOGY).verdict
+    assert isinstance(died, Refused)
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [

@@ -10,14 +10,10 @@ import pytest
 from holdfast.infra.database.records import Incident
 from holdfast.processors.engine.serving.status import InputPosition, TaskStatus
 from holdfast.processors.lifecycle.recovery.answer import (
-    LAG_RECORDS,
-    LAG_S,
     TELL_EVERY_S,
     Answer,
-    Lag,
     is_due,
     judge_working,
-    next_lag,
 )
 from holdfast.processors.lifecycle.recovery.diagnosis import (
     Dead,
@@ -28,6 +24,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     Stuck,
     Waiting,
 )
+from holdfast.processors.lifecycle.recovery.lagging import LAG_RECORDS, LAG_S, Lag, next_lag, pace_of
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 WELL = {"0": Healthy("running")}
@@ -105,9 +102,15 @@ def test_it_is_told_again_when_it_is_another_one_or_after_a_while() -> None:
     assert is_due(answer, told, now + TELL_EVERY_S)
 
 
-def status(make_status: Any, lag: int | None) -> Any:
-    at = InputPosition(committed=0, position=0, end=lag, lag=lag)
-    return make_status(tasks=(TaskStatus("t-0", "t", 0, "running", {"in": at}),))
+def status(make_status: Any, lag: int | None, *, read: int = 0, slot: str = "0", tasks: int = 1) -> Any:
+    end = None if lag is None else read + lag
+    at = InputPosition(committed=read, position=read, end=end, lag=lag)
+    rest = [TaskStatus(f"t-{slot}-{n}", "t", n, "running", {"in": InputPosition(0, 0, 0, 0)}) for n in range(1, tasks)]
+    return make_status(tasks=(TaskStatus(f"t-{slot}-0", "t", 0, "running", {"in": at}), *rest))
+
+
+def after(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
 
 
 def test_a_lag_that_does_not_shrink_is_a_warning(make_status: Any) -> None:
@@ -115,12 +118,54 @@ def test_a_lag_that_does_not_shrink_is_a_warning(make_status: Any) -> None:
     assert next_lag(None, [small], NOW) is None
     assert next_lag(None, [status(make_status, None)], NOW) is None
     first = next_lag(None, [large], NOW)
-    assert first == Lag(LAG_RECORDS * 2, NOW.timestamp())
-    later = NOW + timedelta(seconds=LAG_S)
-    assert next_lag(first, [large], later) == first
-    assert next_lag(first, [status(make_status, LAG_RECORDS)], later) == Lag(LAG_RECORDS, later.timestamp())
+    assert first is not None
+    assert (first.records, first.since) == (LAG_RECORDS * 2, NOW.timestamp())
+    later = next_lag(first, [large], after(LAG_S))
+    assert later is not None
+    assert (later.records, later.since) == (first.records, first.since)
+    shrunk = next_lag(first, [status(make_status, LAG_RECORDS)], after(LAG_S))
+    assert shrunk is not None
+    assert (shrunk.records, shrunk.since) == (LAG_RECORDS, after(LAG_S).timestamp())
     assert judge_working(WELL, None, NOW, lag=first) == Answer(True, "healthy", "It works.")
-    answer = judge_working(WELL, None, later, lag=first)
+    answer = judge_working(WELL, None, after(LAG_S), lag=later)
     assert answer is not None
     assert (answer.passed, answer.only_warns, answer.kind) == (False, True, "lagging")
     assert answer.text.startswith("It works but falls behind: at least 200,000 records wait")
+    assert "What to do: compare lag" in answer.text, "nothing was processed, so no number of workers is known"
+
+
+@pytest.mark.parametrize(
+    ("arriving", "processed", "tasks", "words", "command"),
+    [
+        # 3 workers gain 500/s, and need 660,000 / 500 s
+        (1_000, 500, 4, "3 workers would catch up by 2026-03-01 12:27Z", "holdfast scale fleet 3"),
+        # 3 workers keep pace only, and 4 need over an hour: they are named all the same
+        (1_500, 500, 4, "4 workers would catch up by 2026-03-01 12:32Z", "holdfast scale fleet 4"),
+        (1_990, 500, 4, "4 workers would catch up by 2026-03-02", "holdfast scale fleet 4"),
+        (5_000, 500, 4, "would not keep up with 4 workers: it has 4 tasks, and no task can have two workers", ""),
+        (1_000, 500, 1, "The processor has 1 tasks, and no task can have two workers", ""),
+    ],
+)
+def test_a_lag_that_grows_says_how_many_workers_catch_up_by_when(
+    make_status: Any, arriving: int, processed: int, tasks: int, words: str, command: str
+) -> None:
+    lag: Lag | None = None
+    for seconds in range(0, int(LAG_S) + 1, 10):
+        waiting = 510_000 + (arriving - processed) * seconds
+        lag = next_lag(lag, [status(make_status, waiting, read=processed * seconds, tasks=tasks)], after(seconds))
+    answer = judge_working(WELL, None, after(LAG_S), lag=lag, processor="fleet")
+    assert answer is not None
+    assert f"{arriving:,} records/s arrive, and 1 worker processes {processed:,} records/s" in answer.text
+    assert words in answer.text
+    assert answer.action == command
+    assert (f"`{command}`" in answer.text) is bool(command)
+
+
+def test_the_rates_of_other_workers_are_not_mixed(make_status: Any) -> None:
+    lag = next_lag(None, [status(make_status, 500_000)], NOW)
+    more = [status(make_status, 500_000, read=9_000), status(make_status, 500_000, read=0, slot="1")]
+    lag = next_lag(lag, more, after(LAG_S))
+    assert lag is not None
+    assert lag.first == lag.last
+    assert lag.since == NOW.timestamp()
+    assert pace_of(lag) is None

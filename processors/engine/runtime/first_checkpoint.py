@@ -1,0 +1,115 @@
+"""The checkpoint that a new standby begins with: it is fetched beside the worker's turns, and the tail is replayed.
+
+    no local state ──seek──► fetching ──ended──► in place, marked as incomplete ──► the standby's first lap
+                                        └──refused, late or damaged──► the changelog from its beginning
+
+Invariants:
+    - Local state is never replaced: a checkpoint is looked for only where there is none.
+    - What is put in place is marked ``restoring``, like every standby: the task that inherits it restores the rest.
+    - A failure costs time only: the changelog holds the whole state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import structlog
+
+from holdfast.infra.clock import Clock
+from holdfast.processors.engine.checkpoints.decision import Patience, Wanted, worth_looking
+from holdfast.processors.engine.checkpoints.fetch import Fetched
+from holdfast.processors.engine.checkpoints.keeper import CheckpointKeeper
+from holdfast.processors.engine.checkpoints.ports import Job
+from holdfast.processors.engine.state.coherence import ChangelogFacts
+from holdfast.processors.engine.state.database import Databases
+from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.engine.state.task_store import TaskStore
+
+_log = structlog.get_logger("runtime.standby")
+
+
+@dataclass(slots=True)
+class FirstCheckpoints:
+    """The fetches of one worker's standbys, by task; none without an object store."""
+
+    checkpoints: CheckpointKeeper | None
+    folder: StateFolder
+    databases: Databases
+    clock: Clock
+    _fetching: dict[str, tuple[Job, Patience]] = field(default_factory=dict)
+    #: Task -> the checkpoint that its standby began with; None where a fetch gave none.
+    _sought: dict[str, str | None] = field(default_factory=dict)
+
+    def seek(self, task: str, facts: Mapping[str, ChangelogFacts], looked_at: float) -> bool:
+        """Begin a fetch; False where the changelog is to be replayed. A task is looked for once."""
+        replay = sum(known.end - known.start for known in facts.values())
+        if self.checkpoints is None or task in self._sought or not worth_looking(replay):
+            return False
+        if self.databases.exists(self.folder.task(task)):
+            return False
+        self._sought[task] = None
+        wanted = Wanted(task, self.checkpoints.database, facts, {}, {}, looked_at, replay)
+        self._fetching[task] = self.checkpoints.fetch(wanted), Patience(replay, self.clock.monotonic())
+        return True
+
+    def waits(self, task: str) -> bool:
+        """Whether a fetch is under way; one that has ended is put in place first."""
+        if task not in self._fetching:
+            return False
+        assert self.checkpoints is not None
+        self.checkpoints.wait(0.0)
+        job, patience = self._fetching[task]
+        late = None if job.done else patience.spent(self.clock.monotonic(), job.progress.get("bytes", 0))
+        if not job.done and late is None:
+            return True
+        del self._fetching[task]
+        if late is not None:
+            job.cancel()
+        found = job.result
+        if isinstance(found, Fetched):
+            for refused in found.refused:
+                _log.warning("a checkpoint is not used", task=task, checkpoint=refused.checkpoint_id, why=refused.why)
+            self._install(task, found)
+            self.checkpoints.discard(found)  # does nothing after it was moved into place
+        else:
+            _log.warning("no checkpoint is used", task=task, why=late or repr(job.failure))
+        return False
+
+    def used(self, task: str) -> str | None:
+        """The checkpoint that a task's standby began with."""
+        return self._sought.get(task)
+
+    def forget(self, task: str) -> None:
+        """End the fetch of a task that is no longer followed."""
+        self._sought.pop(task, None)
+        if task in self._fetching:
+            job, _ = self._fetching.pop(task)
+            job.cancel()
+            if isinstance(job.result, Fetched) and self.checkpoints is not None:
+                self.checkpoints.discard(job.result)
+
+    def _install(self, task: str, found: Fetched) -> None:
+        path, manifest = self.folder.task(task), found.manifest
+        if manifest is None or found.path is None or self.databases.exists(path):
+            return
+        try:
+            self.databases.move(found.path, path)
+            store = TaskStore(self.databases, path)
+            try:
+                meta = store.meta()
+                if meta == manifest.meta:
+                    store.write([], replace(meta, restoring=True))
+                else:
+                    store.wipe()
+            finally:
+                store.close()
+        except Exception as failure:
+            _log.warning("a checkpoint is not used", task=task, checkpoint=manifest.checkpoint_id, why=repr(failure))
+            return
+        if meta != manifest.meta:
+            why = "its database has other offsets than its manifest"
+            _log.warning("a checkpoint is not used", task=task, checkpoint=manifest.checkpoint_id, why=why)
+            return
+        self._sought[task] = manifest.checkpoint_id
+        _log.info("a standby begins with a checkpoint", task=task, checkpoint=manifest.checkpoint_id)

@@ -1,0 +1,154 @@
+"""A lag that does not shrink: how fast it grows, and how many workers would catch up by when.
+
+Invariants:
+    - Pure functions: the sensor keeps a ``Lag`` from look to look, and everything is computed from it.
+    - Rates are those of the present workers: after a restart, or another number of workers, they are measured again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from holdfast.processors.engine.serving.status import ProcessorStatus
+
+#: A smaller lag is ignored, records.
+LAG_RECORDS = 100_000
+#: The lag may stay without shrinking for this time, seconds.
+LAG_S = 300.0
+#: A lag has shrunk when it is below this fraction of the former one.
+SHRUNK = 0.95
+#: Rates over a shorter time are not judged, seconds.
+MEASURED_S = 60.0
+#: The smallest number of workers that catches up within this time is named, seconds; else the largest that helps.
+CATCH_UP_S = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """How far the workers have read, and how far their inputs go, in records, at a time (seconds since 1970).
+
+    ``workers`` are those that have tasks; each of the ``tasks`` could have a worker of its own.
+    """
+
+    read: int
+    end: int
+    at: float
+    workers: int
+    tasks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """A processor's lag in records, and the time since which it has not shrunk (seconds since 1970).
+
+    Rates are measured from ``first`` to ``last``; None while an input's end is not known.
+    """
+
+    records: int
+    since: float
+    first: Flow | None = None
+    last: Flow | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Records that arrive and that are processed, per second, with the numbers of workers and tasks."""
+
+    arriving: float
+    processed: float
+    workers: int
+    tasks: int
+
+
+def next_lag(before: Lag | None, statuses: Sequence[ProcessorStatus], now: datetime) -> Lag | None:
+    """The lag to remember for the next look; None when it is small. ``before`` is that of the last look."""
+    lags = [at.lag for status in statuses for task in status.tasks for at in task.inputs.values()]
+    records = sum(lag for lag in lags if lag is not None)
+    if records < LAG_RECORDS:
+        return None
+    flow = _flow(statuses, now.timestamp())
+    if before is None or records < before.records * SHRUNK:
+        return Lag(records, now.timestamp(), flow, flow)
+    return replace(before, first=before.first if _continues(before.first, flow) else flow, last=flow)
+
+
+def is_lasting(lag: Lag, now: datetime) -> bool:
+    """Whether a lag has not shrunk for ``LAG_S``."""
+    return now.timestamp() - lag.since >= LAG_S
+
+
+def pace_of(lag: Lag) -> Pace | None:
+    """The rates of a lag; None while they were not measured for long enough, or nothing was processed."""
+    first, last = lag.first, lag.last
+    if first is None or last is None or last.at - first.at < MEASURED_S or last.read <= first.read:
+        return None
+    seconds = last.at - first.at
+    return Pace((last.end - first.end) / seconds, (last.read - first.read) / seconds, last.workers, last.tasks)
+
+
+def enough_workers(pace: Pace, records: int) -> tuple[int, float] | None:
+    """A larger number of workers that works off a lag of ``records``, and the seconds that it takes; None if none does.
+
+    It assumes that each further worker processes as much as the present ones do on average.
+    """
+    each, found = pace.processed / max(1, pace.workers), None
+    for workers in range(pace.workers + 1, pace.tasks + 1):
+        gain = workers * each - pace.arriving
+        if gain > 0:
+            found = workers, records / gain
+            if found[1] <= CATCH_UP_S:
+                break
+    return found
+
+
+def lagging_words(lag: Lag, processor: str, now: datetime) -> tuple[str, str]:
+    """What the check says of a lasting lag, without its title: the text with the next action, and its command."""
+    pace, seen = pace_of(lag), lag.records if lag.last is None else max(lag.records, lag.last.end - lag.last.read)
+    text = f"at least {seen:,} records wait, and the lag has not shrunk for {now.timestamp() - lag.since:.0f} s."
+    if pace is None:
+        return (
+            f"{text} What to do: compare lag, commits and state size on this page; then give the topic more partitions "
+            "or make the function cheaper.",
+            "",
+        )
+    crew = "1 worker processes" if pace.workers == 1 else f"{pace.workers} workers process"
+    text += f" {pace.arriving:,.0f} records/s arrive, and {crew} {pace.processed:,.0f} records/s."
+    enough = enough_workers(pace, seen)
+    if enough is None:
+        most = "has" if pace.workers >= pace.tasks else f"would not keep up with {pace.tasks} workers: it has"
+        return (
+            f"{text} The processor {most} {pace.tasks} tasks, and no task can have two workers. What to do: give the "
+            "topic more partitions or make the function cheaper.",
+            "",
+        )
+    workers, seconds = enough
+    by = datetime.fromtimestamp(now.timestamp() + seconds, UTC)
+    command = f"holdfast scale {processor} {workers}"
+    return (
+        f"{text} {workers} workers would catch up by {by:%Y-%m-%d %H:%M}Z, if the machine has the cores for them. What "
+        f"to do: `{command}`.",
+        command,
+    )
+
+
+def _flow(statuses: Sequence[ProcessorStatus], now: float) -> Flow | None:
+    tasks = [task for status in statuses for task in status.tasks]
+    places = [(at.position, at.end) for task in tasks for at in task.inputs.values()]
+    known = [(position, end) for position, end in places if position is not None and end is not None]
+    if not known or len(known) < len(places):
+        return None
+    workers = sum(bool(status.tasks) for status in statuses)
+    return Flow(sum(position for position, _ in known), sum(end for _, end in known), now, workers, len(tasks))
+
+
+def _continues(first: Flow | None, flow: Flow | None) -> bool:
+    """Whether a flow is one of the same workers as the first one."""
+    return (
+        first is not None
+        and flow is not None
+        and (first.workers, first.tasks) == (flow.workers, flow.tasks)
+        and first.read <= flow.read
+        and first.end <= flow.end
+    )

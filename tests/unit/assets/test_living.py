@@ -1,0 +1,95 @@
+"""What an asset's page shows of a processor that runs, and the links that every page has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from holdfast.assets import keys
+from holdfast.assets.factory import build_assets
+from holdfast.assets.living import details_of, facts_of
+from holdfast.infra.memory_room import used_mib
+from holdfast.infra.paths import Paths
+from holdfast.infra.settings import PROJECT, load_settings
+from holdfast.orchestration.resources import build_resources
+from holdfast.processors.engine.serving.status import InputPosition, ProcessorStatus, TaskStatus
+from holdfast.processors.registration import ProcessorDefinition, load_processors
+
+
+def worker(slot: str, lag: int | None, **facts: Any) -> ProcessorStatus:
+    task = TaskStatus(f"t-{slot}", "t", int(slot), "running", {"in": InputPosition(0, 0, lag, lag)})
+    usual: dict[str, Any] = {
+        "processor": "fleet",
+        "slot": slot,
+        "pid": 100 + int(slot),
+        "phase": "running",
+        "guarantee": "exactly-once",
+        "code_version": "v1",
+        "started_at": 1_000.0,
+        "heartbeat_at": 1_100.0,
+        "error": None,
+        "records": {"processed": 500},
+        "commits": {"count": 40, "aborted": 1, "last_ms": 12.5},
+        "tasks": (task,),
+        "memory_mib": 64.5,
+    }
+    return ProcessorStatus(**{**usual, **facts})
+
+
+def test_the_numbers_of_all_workers_are_plotted_together() -> None:
+    facts, figures = facts_of([worker("0", 30), worker("1", 12, commits={"count": 2, "last_ms": 80.0})], None)
+    assert facts == {
+        "instances": 2,
+        "tasks_running": 2,
+        "records_processed": 1_000,
+        "commits": 42,
+        "commits_aborted": 1,
+        "commit_ms": 80.0,
+        "memory_mib": 129.0,
+        "lag_records": 42,
+    }
+    later = [replace(worker(slot, 0), heartbeat_at=1_110.0, records={"processed": 750}) for slot in "01"]
+    again, _ = facts_of(later, {**facts, **figures})
+    assert (again["records_per_s"], again["commits_per_s"]) == (50.0, 3.8)
+
+
+def test_what_a_worker_does_not_say_is_left_out() -> None:
+    facts, _ = facts_of([worker("0", None, memory_mib=None, commits={"count": 0, "last_ms": None})], None)
+    assert not {"lag_records", "memory_mib", "commit_ms", "records_per_s"} & facts.keys()
+
+
+def test_each_worker_has_a_row_and_its_log(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    details = details_of("fleet", [worker("0", 30), worker("1", None, paused=True)], paths)
+    first, second = details["workers"].records  # type: ignore[attr-defined]
+    assert (first.data["pid"], first.data["lag_records"], first.data["memory_mib"]) == (100, "30", "64.5")
+    assert (second.data["phase"], second.data["lag_records"]) == ("running, paused", "")
+    assert details["log_1"].value == str(paths.program_log("fleet", "1"))
+
+
+def test_the_memory_is_that_of_this_process(tmp_path: Path) -> None:
+    assert 5 < (used_mib() or 0) < 10_000
+    assert used_mib(tmp_path / "none") is None
+
+
+@pytest.fixture(scope="module")
+def specs() -> list[Any]:
+    loaded = load_processors(load_settings())
+    assert all(isinstance(each, ProcessorDefinition) for each in loaded)
+    resources = dg.Definitions(resources=build_resources())
+    return list(dg.Definitions.merge(build_assets(loaded), resources).resolve_all_asset_specs())
+
+
+def test_every_asset_has_owners_a_page_of_the_docs_and_where_its_thing_is(specs: list[Any]) -> None:
+    for spec in specs:
+        assert spec.owners, spec.key
+        assert spec.description, spec.key
+        assert (PROJECT / spec.metadata["docs"].path).is_file(), spec.key
+    named = {keys.TOPICS: "topic", keys.CHANGELOGS: "topic", keys.PROCESSORS: "inputs", keys.STATE: "changelog"}
+    for spec in specs:
+        name = named.get(spec.key.path[0], "dagster/table_name")
+        assert spec.key.path[0] == keys.OPERATIONS or spec.metadata[name], spec.key
