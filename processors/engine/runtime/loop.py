@@ -257,7 +257,8 @@ class Worker:
         self._process_all(batches)
         if not restoring:
             self.assignment.follow(member, idle=not batches)
-            if not (batches or self.paused or self.maintenance.holds) and self._idle.step(timed(self.assignment.tasks)):
+            silent = not (batches or self.paused or self.maintenance.holds or self.reach.bounded)
+            if silent and self._idle.step(timed(self.assignment.tasks)):
                 self._commit_in(0.0)
         self._update_phase(member)
         if self._commit_is_due():

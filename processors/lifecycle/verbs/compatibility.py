@@ -33,6 +33,7 @@ Change = Literal[
     "removed",  # the new version does not have it
     "looks renamed",  # a store is gone, and one of the same kind and inputs is new
     "misread",  # the new version would misread its values
+    "other windows",  # windows that are open end as they were declared
     "other inputs",
     "repartitioned",  # its input has another number of partitions than when its state was made
     "changelog off",
@@ -170,7 +171,8 @@ def _of_store(processor: str, was: StoreShape, now: StoreShape, before: Shape, a
         for field, attribute in _VALUES.items()
         if getattr(was, attribute) != getattr(now, attribute)
     )
-    if what:
+    windows = None if not what else _other_windows(processor, was, now)
+    if what and windows is None:
         said = f"Store `{name}` changed ({what}): the new version cannot read its state."
         return Verdict("misread", name, said, f"{other}. The state of `{name}` is kept.")
     if was.inputs != now.inputs:
@@ -190,7 +192,27 @@ def _of_store(processor: str, was: StoreShape, now: StoreShape, before: Shape, a
                 f"Use an input topic with {old} partitions, or build the state again under another `consumer_group`. "
                 "Nothing is lost meanwhile: the running version is not touched.",
             )
-    return _of_changelog(was, now)
+    verdict = _of_changelog(was, now)
+    return verdict if windows is None or verdict.change != "same" else windows
+
+
+def _other_windows(processor: str, was: StoreShape, now: StoreShape) -> Verdict | None:
+    """The verdict on windows with another definition; None where the state would be misread, or for other stores."""
+    kept = all(getattr(was, each) == getattr(now, each) for each in _VALUES.values() if each != "columns")
+    if not kept or now.kind != "window" or _closing(was) != _closing(now):
+        return None
+    return Verdict(
+        "other windows",
+        now.name,
+        f"The windows of store `{now.name}` were {_text(was.columns)}, now {_text(now.columns)}. Windows that are open "
+        "end as they were declared, and new messages go into windows of the new definition; a new column begins where "
+        "it is absent. To begin empty, clear the store first. To apply the new definition to all messages, give the "
+        f"window another `name` and fill it: `{backfill(processor, f'{now.name}-2')}`.",
+    )
+
+
+def _closing(store: StoreShape) -> bool:
+    return any("closed by key" in line for line in store.columns)
 
 
 def _of_changelog(was: StoreShape, now: StoreShape) -> Verdict:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from holdfast import Application, State
-from holdfast.processors.engine.dataframe.aggregation import Count, Sum
+from holdfast.processors.engine.dataframe.aggregation import Aggregator, Count, Sum
 from holdfast.processors.engine.topology import StoreSpec, Topology
 from holdfast.processors.lifecycle.plans.shape import Shape, as_document, from_document, shape_of
 from holdfast.processors.lifecycle.verbs.compatibility import Verdict, compare
@@ -215,3 +215,29 @@ def test_a_store_spec_is_described_whole() -> None:
     known = {"name", "inputs", "kind", "codec", "format_version", "columns"}
     known |= {"schema"}  # of the warehouse's table only: state is what it is, whatever is read out of it
     assert set(StoreSpec.__slots__) == known  # type: ignore[attr-defined]
+
+
+def hours(duration_ms: int, closing: Any = "partition", **columns: Aggregator) -> Shape:
+    application = Application(consumer_group="orders")
+    window = application.dataframe(application.topic("placed")).tumbling_window(duration_ms, name="hours")
+    window.agg(**(columns or {"orders": Count()})).final(closing)
+    return shape(application.topology())
+
+
+def test_windows_with_a_new_definition_are_told_with_the_choices() -> None:
+    [verdict] = verdicts(hours(60_000), hours(30_000, orders=Count(), sum=Sum("amount")))
+    assert (verdict.change, verdict.refused) == ("other windows", False)
+    for said in (
+        "60000 ms",
+        "30000 ms",
+        "end as they were declared",
+        "clear the store",
+        "--store hours-2 --from topic",
+    ):
+        assert said in verdict.sentence
+    assert verdicts(hours(60_000), hours(60_000)) == (same("hours"),)
+
+
+def test_windows_that_are_closed_in_another_way_are_refused() -> None:
+    [verdict] = verdicts(hours(60_000), hours(60_000, "key"))
+    assert (verdict.change, verdict.refused) == ("misread", True)
