@@ -74,6 +74,7 @@ def state_asset(
         rows = [measure(topics, part, store, cluster.client_config) for part in parts]
         statuses = [status for status in (client.status() for client in clients) if status is not None]
         metadata = _summary(store, rows, manifests, time.monotonic() - began) | _lag(statuses)
+        metadata |= _stream_time(statuses)
         results = []
         if changelog is not None:
             unowned = tuple(uncovered(topics, changelog.name, parts, cluster.client_config))
@@ -141,6 +142,12 @@ def _lag(statuses: Sequence[ProcessorStatus]) -> dict[str, Any]:
     lags = [status.lag for status in statuses]
     known = [lag for lag in lags if lag is not None]
     return {"lag_records": dg.MetadataValue.int(sum(known))} if lags and len(known) == len(lags) else {}
+
+
+def _stream_time(statuses: Sequence[ProcessorStatus]) -> dict[str, Any]:
+    """The least stream time of all workers; empty for a processor without windows."""
+    known = [status.stream_time for status in statuses if status.stream_time is not None]
+    return {"stream_time": dg.MetadataValue.timestamp(min(known))} if known else {}
 
 
 def judge_store(key: dg.AssetKey, statuses: Sequence[ProcessorStatus]) -> dg.AssetCheckResult:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,10 +25,12 @@ from holdfast.processors.arguments import (
     check_changelog_config,
     check_dead_letters,
     check_log_level,
+    check_names,
     check_renamed_stores,
     check_state,
     check_stores_named,
     check_strategy,
+    check_windows,
     of_type,
     one_of,
     whole_number,
@@ -39,10 +42,10 @@ from holdfast.processors.engine.changelog.config import chosen_config
 from holdfast.processors.engine.changelog.names import changelog_topic, check_name, shadow_group, transactional_id
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame, described_stores
 from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer
-from holdfast.processors.engine.dataframe.topic import Topic, TopicConfig
+from holdfast.processors.engine.dataframe.topic import TimestampExtractor, Topic, TopicConfig
 from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES, UNLIMITED, record_limits
-from holdfast.processors.engine.record_times import RecordTimes, input_limits, time_limits
+from holdfast.processors.engine.record_times import record_times
 from holdfast.processors.engine.topology import ChangelogSpec, Topology, code_version_of, source_of, subtopologies_of
 from holdfast.processors.signals import stop_on_signals
 
@@ -135,35 +138,27 @@ class Application:
         of_type(bool, auto_create_topics=auto_create_topics, prove=prove)
         of_type(str, consumer_group=consumer_group, slot=slot, dead_letter_topic=dead_letter_topic)
         self.consumer_group = check_name(consumer_group, "consumer group")
-        for name, what in ((slot, "slot"), (dead_letter_topic, "dead letter topic")):
-            if name is not None:
-                check_name(name, what)
+        check_names(slot=slot, dead_letter_topic=dead_letter_topic)
         self.broker_address = broker_address
         self.description, self.owners, self.prove = description, owners, prove
-        self._offset_reset = auto_offset_reset
-        self._commit_every = commit_every
-        self._exactly_once = processing_guarantee == "exactly-once"
+        self._offset_reset, self._commit_every = auto_offset_reset, commit_every
+        self._exactly_once, self._use_changelogs = processing_guarantee == "exactly-once", use_changelog_topics
         self.state_dir = None if state_dir is None else Path(state_dir)
-        self._use_changelogs = use_changelog_topics
         self._renamed_stores = check_renamed_stores(renamed_stores)
         chosen = check_changelog_config(changelog_config, use_changelog_topics)
         self._changelog_config = {self._renamed_stores.get(store, store): entries for store, entries in chosen.items()}
-        self._may_create = auto_create_topics
         self._consumer_config = dict(consumer_extra_config or {})
         self._producer_config = dict(producer_extra_config or {})
-        self._on_processing_error = on_processing_error
+        self._may_create, self._on_processing_error = auto_create_topics, on_processing_error
         self._dead_letter_topic, self._log_level = dead_letter_topic, loglevel
-        self._broker_timeout_s = broker_availability_timeout
-        self._slot = slot
+        self._broker_timeout_s, self._slot = broker_availability_timeout, slot
         self._start: Start | None = None
         self._errand: Callable[[Owner, Ticket], Work] | None = None
-        self._standby_replicas = standby_replicas
-        self._state_backend = state_backend
+        self._standby_replicas, self._state_backend = standby_replicas, state_backend
         self._memory_max_bytes = None if memory_max_bytes is None else plan_memory(memory_max_bytes).total
         self._frames: dict[str, StreamingDataFrame] = {}
         self._worker: Worker | None = None
-        self._foreground = False
-        self._stop_asked = False
+        self._foreground = self._stop_asked = False
 
     # -- declaring -------------------------------------------------------------------------------------------------
 
@@ -176,8 +171,14 @@ class Application:
         value_serializer: str | Serializer = "json",
         key_serializer: str | Serializer = "bytes",
         config: TopicConfig | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        max_ahead: int | timedelta = timedelta(hours=1),
     ) -> Topic:
-        """Declares a topic. A (de)serializer is a name (``json``, ``bytes``, ``str``) or a function."""
+        """Declares a topic. A (de)serializer is a name (``json``, ``bytes``, ``str``) or a function.
+
+        ``timestamp_extractor`` returns the event time from (value, headers, timestamp, timestamp_type). Where windows
+        are, a message more than ``max_ahead`` (milliseconds or a timedelta) ahead of the worker's clock fails.
+        """
         return Topic(
             name,
             key_deserializer=key_deserializer,
@@ -185,6 +186,8 @@ class Application:
             key_serializer=key_serializer,
             value_serializer=value_serializer,
             config=config,
+            timestamp_extractor=timestamp_extractor,
+            max_ahead=max_ahead,
         )
 
     def dataframe(self, topic: Topic) -> StreamingDataFrame:
@@ -215,6 +218,7 @@ class Application:
                     outputs[node.topic.name] = node.topic.spec()
         inputs = tuple(frame.topic.spec() for frame in self._frames.values())
         stores = described_stores([node for steps in nodes.values() for node in steps], users)
+        check_windows(stores, loses_commits=self._exactly_once and not self._use_changelogs)
         changelogs = tuple(
             ChangelogSpec(
                 store.name,
@@ -322,7 +326,7 @@ class Application:
         options = replace(
             options,
             record_bytes_max=(limits := record_limits(written, facts, cluster.record_bytes_max)),
-            record_times=RecordTimes(time_limits(written, facts), cluster.clock, input_limits(topology.inputs, facts)),
+            record_times=record_times(written, topology.inputs, facts, cluster.clock),
             batch_bytes_max=min([BATCH_BYTES_MAX, *(most + OVERHEAD_BYTES for most in limits.values())]),
             standby_replicas=chosen,
             overlay_bytes_max=memory.overlay,

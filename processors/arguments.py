@@ -9,7 +9,8 @@ from typing import Any, Literal
 from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.backends import BACKENDS
 from holdfast.processors.engine.changelog.config import chosen_config
-from holdfast.processors.engine.topology import Topology
+from holdfast.processors.engine.changelog.names import check_name
+from holdfast.processors.engine.topology import StoreSpec, Topology
 
 Guarantee = Literal["exactly-once", "at-least-once"]
 
@@ -75,6 +76,13 @@ def check_state(backend: str, use_changelogs: bool, standby_replicas: int | None
             action="Leave `standby_replicas` out, or keep state in RocksDB with changelogs.",
             seen=standby_replicas,
         )
+
+
+def check_names(**names: str | None) -> None:
+    """Raises IllegalName unless every name, by its argument, is None or can be part of a topic's name."""
+    for argument, name in names.items():
+        if name is not None:
+            check_name(name, argument.replace("_", " "))
 
 
 def check_log_level(level: str | None) -> None:
@@ -150,6 +158,20 @@ def check_dead_letters(group: str, dead_letter_topic: str | None, taken: Iterabl
             action="Set `dead_letter_topic` to a topic that is used for nothing else.",
             topic=dead_letter_topic,
         )
+
+
+def check_windows(stores: Iterable[StoreSpec], *, loses_commits: bool) -> None:
+    """Raises ApplicationInvalid for windows of an exactly-once application without changelogs.
+
+    Windows close in commits that may move no offset. Only a changelog tells whether such a commit happened.
+    """
+    for store in stores:
+        if store.kind == "window" and loses_commits:
+            raise ApplicationInvalid(
+                f"Store {store.name!r} has windows, but use_changelog_topics is off: results could be sent twice.",
+                action="Set `use_changelog_topics=True`, or `processing_guarantee='at-least-once'`.",
+                store=store.name,
+            )
 
 
 def check_strategy(consumer_config: Mapping[str, Any], topology: Topology) -> None:

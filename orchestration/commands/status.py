@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -152,7 +153,7 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
             row |= {"slot": slot, "desired": deployment.desired, "code_version": deployment.code_version}
             if (worker := each.living) is not None:
                 row |= {"phase": worker.phase, "paused": getattr(worker, "paused", False), "pid": worker.pid}
-                row |= {"lag": getattr(worker, "lag", None)}
+                row |= {"lag": getattr(worker, "lag", None), "stream_time": getattr(worker, "stream_time", None)}
                 row |= {"processed": getattr(worker, "records", {}).get("processed")}
             document["processors"].append(row)
     document["adopted"] = [
@@ -180,7 +181,7 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
 
 def _row(processor: str, diagnosis: str, sentence: str) -> dict[str, Any]:
     """The part of the document about one processor, of which no more is known."""
-    unknown = dict.fromkeys(("slot", "code_version", "phase", "lag", "processed", "pid"))
+    unknown = dict.fromkeys(("slot", "code_version", "phase", "lag", "stream_time", "processed", "pid"))
     known = {"processor": processor, "desired": "-", "diagnosis": diagnosis, "sentence": sentence, "paused": False}
     return {**unknown, **known}
 
@@ -191,16 +192,21 @@ def print_services(services: Iterable[tuple[str, str | None]], console: Console)
         console.print(f"  {name:<12} {escape(address or 'not running')}", highlight=False, soft_wrap=True)
 
 
+def _moment(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
 def _print(document: dict[str, Any], console: Console) -> None:
     print_services(document["services"].items(), console)
-    table = Table("processor", "desired", "state", "phase", "lag, records", "processed", "pid")
+    table = Table("processor", "desired", "state", "phase", "lag, records", "stream time", "processed", "pid")
     for each in document["processors"]:
         # a paused processor is healthy, but reads no input
         paused = " [red]PAUSED[/]" if each["paused"] else ""
         state = "down" if (each["desired"], each["diagnosis"]) == ("stopped", "not-deployed") else each["diagnosis"]
         cells = (escape(each["processor"]), each["desired"], state + paused)
-        rest = ("-" if each[name] is None else str(each[name]) for name in ("phase", "lag", "processed", "pid"))
-        table.add_row(*cells, *rest)
+        time = None if each["stream_time"] is None else _moment(each["stream_time"])
+        rest = (each["phase"], each["lag"], time, each["processed"], each["pid"])
+        table.add_row(*cells, *("-" if cell is None else str(cell) for cell in rest))
     if document["processors"]:
         console.print(table)
     for each in document["adopted"]:

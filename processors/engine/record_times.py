@@ -47,6 +47,7 @@ class RecordTimes:
         topics: Tolerances for the past and the future by topic, in milliseconds; no entry takes all times.
         clock: The worker's clock.
         inputs: How far ahead records of an input topic may be, in milliseconds; no entry says nothing.
+        stamped: The input topics whose records the broker stamps with its own time.
     """
 
     def __init__(
@@ -54,9 +55,11 @@ class RecordTimes:
         topics: Mapping[str, tuple[int, int]] | None = None,
         clock: Clock | None = None,
         inputs: Mapping[str, int] | None = None,
+        stamped: frozenset[str] = frozenset(),
     ) -> None:
         self._topics = dict(topics or {})
         self._clock = clock or SystemClock()
+        self.stamped = stamped
         self._inputs = dict(inputs or {})
         self._margin_ms = MARGIN_MS
         #: The broker's time, at least, at this monotonic time in seconds.
@@ -120,6 +123,10 @@ class RecordTimes:
             expected_s=limit_ms / 1000,
         )
 
+    def now_ms(self) -> int:
+        """The worker's clock, in milliseconds since 1970."""
+        return int(self._own_ms())
+
     def _now_ms(self) -> float:
         return max(self._own_ms(), self._told_ms())
 
@@ -158,10 +165,26 @@ def input_limits(topics: Iterable[TopicSpec], facts: Mapping[str, TopicFacts]) -
     0 where the broker stamps records itself; topics without a limit have no entry.
     """
     configs = {spec.name: facts[spec.name].config for spec in topics if spec.name in facts}
-    stamped = {name for name, config in configs.items() if config.get("message.timestamp.type") == "LogAppendTime"}
+    stamped = stamped_topics(configs)
     set_ms = {name: int(config.get(AFTER_KEY, _NO_LIMIT_MS)) for name, config in configs.items()}
     limits = {name: 0 if name in stamped else limit_ms for name, limit_ms in set_ms.items()}
     return {name: limit_ms for name, limit_ms in limits.items() if limit_ms < _NO_LIMIT_MS}
+
+
+def stamped_topics(configs: Mapping[str, Mapping[str, str]]) -> frozenset[str]:
+    """The topics, by their configurations, whose records the broker stamps with its own time."""
+    return frozenset(
+        name for name, config in configs.items() if config.get("message.timestamp.type") == "LogAppendTime"
+    )
+
+
+def record_times(
+    written: Iterable[str], inputs: Iterable[TopicSpec], facts: Mapping[str, TopicFacts], clock: Clock
+) -> RecordTimes:
+    """The times of a processor's topics, by what Kafka says of them."""
+    read = tuple(inputs)
+    stamped = stamped_topics({spec.name: facts[spec.name].config for spec in read if spec.name in facts})
+    return RecordTimes(time_limits(written, facts), clock, input_limits(read, facts), stamped)
 
 
 def _shown(time_ms: int) -> str:

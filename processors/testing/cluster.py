@@ -390,6 +390,10 @@ class InMemoryCluster:
             opened.send(Partition(topic, partition), key, value)
         return opened
 
+    def advance(self, seconds: float) -> None:
+        """Lets time pass: the clock of brokers and workers moves on, and what is due then happens."""
+        self.clock.advance_to(self.clock.monotonic() + seconds)
+
     # -- groups --------------------------------------------------------------------------------------------------
 
     def committed_offsets(self, group: str) -> dict[Partition, int]:

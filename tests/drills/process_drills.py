@@ -86,7 +86,7 @@ def daemon_dies(it: Exercise) -> None:
     it.exact()
 
 
-@drill(18, "bad deploy: the new version fails at its start")
+@drill(18, "bad deploy: the new version fails on messages that the old one processed")
 def bad_deploy(it: Exercise) -> None:
     it.begin()
     text = DEFINITION.format(group=it.name)
@@ -95,7 +95,7 @@ def bad_deploy(it: Exercise) -> None:
     it.home.define(it.name, bad)
     it.broken()
     assert it.materialise(it.processor_asset) == "FAILURE"
-    it.says(it.processor_asset, HEALTHY, "a bug of this version", "was started again and works")
+    it.says(it.processor_asset, HEALTHY, "was not started", "a bug of this version", "keeps running")
     it.processed()  # by the former version, while the definition is still the bad one
     it.home.define(it.name, text)
     it.launch("__ASSET_JOB", {}, it.processor_asset)

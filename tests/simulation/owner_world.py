@@ -20,9 +20,10 @@ from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta,
 from holdfast.processors.engine.commands import content as contents
 from holdfast.processors.engine.commands import sweep
 from holdfast.processors.engine.runtime.commands import Adopt, Clear, Command, CommandRefused, CommandWrong, Position
-from holdfast.processors.engine.runtime.loop import Request, Worker
+from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.runtime.phases import Phase
+from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.engine.runtime.task import TaskPhase
 from holdfast.processors.engine.runtime.tickets import Ticket, TicketPhase
 from holdfast.processors.engine.state.task_store import TaskMeta

@@ -95,7 +95,9 @@ def test_the_warm_spark_shows_none_either(settings: Settings) -> None:
         assert "-Xmx600m" in command
         assert SECRET not in command
         assert server.token not in command
-        assert list(settings.paths.spark.glob("warm.*")) == [settings.paths.spark / "warm.json"]
+        beside = {each.name: each.read_text() for each in settings.paths.spark.glob("warm.*")}
+        assert beside.keys() == {"warm.json", "warm.lock", "warm.process"}, "no file with properties is left"
+        assert [name for name, text in beside.items() if SECRET in text] == []
     finally:
         stop_server(settings)
 

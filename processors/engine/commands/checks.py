@@ -6,7 +6,7 @@ partitions. It commits the task's own work before each of its own commits, so th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, CommandWrong, Offsets
@@ -16,6 +16,7 @@ from holdfast.processors.engine.runtime.owner import Owner
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.engine.runtime.tickets import Ticket
 from holdfast.processors.engine.state.store import Writes
+from holdfast.processors.engine.state.window_keys import clock_key
 
 
 def tasks_of(worker: Owner, stores: Sequence[str], partitions: Collection[int] | None) -> list[Task]:
@@ -141,8 +142,11 @@ def commit_apart(
 ) -> Generator[None, None, None]:
     """Commit writes of one task, by store, and new positions; the task has no other uncommitted work.
 
-    With the last commit of a ``command`` that has a name, the task remembers that it was carried out.
+    With the last commit of a ``command`` that has a name, the task remembers that it was carried out. Positions that go
+    back take the stream time with them: the messages that are read again are not late.
     """
+    if task.time is not None and any(offset < task.committed.get(topic, 0) for topic, offset in inputs.items()):
+        writes = without_clocks(writes, task.time.windows)
     while True:
         part = TaskCommit(task, {**task.committed, **inputs}, task.meta.transaction + 1, command=command)
         part.writes = {name: writes.get(name, Writes([], [])) for name in task.states}
@@ -152,5 +156,16 @@ def commit_apart(
         yield from settle(worker, task, ticket)
     for name in writes:
         task.states[name].forget()
+    if task.time is not None:
+        task.time.load()
     if inputs:
         worker.maintenance.go_to(task, part.inputs)
+
+
+def without_clocks(writes: Mapping[str, Writes], stores: Iterable[str]) -> dict[str, Writes]:
+    """The writes, and deletes of the stream time that these stores hold."""
+    made = dict(writes)
+    for store in stores:
+        before = made.get(store, Writes([], []))
+        made[store] = Writes([*before.keys, clock_key()], [*before.values, None])
+    return made

@@ -8,68 +8,10 @@ from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.commands.checks import check_running, check_settled, settle
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, CommandWrong, Until
+from holdfast.processors.engine.runtime.gap import Gap
 from holdfast.processors.engine.runtime.owner import Owner
-from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.runtime.tickets import Ticket, Work
-
-#: Seconds without progress in a partition after which it is checked for records before its bound.
-QUIET_S = 0.5
-#: Seconds that one check waits for an answer.
-LOOK_S = 0.05
-
-
-class Gap:
-    """Finds partitions without records before their bound.
-
-    Commit markers, aborted and compacted records leave gaps of offsets, which a group member never receives.
-    """
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._clock = cluster.clock
-        self._cluster = cluster
-        self._reader: ChangelogReplayer | None = None
-        self._looks_at: dict[Partition, int] = {}
-        self._moved_at: dict[Partition, tuple[int, float]] = {}
-
-    def found(self, waiting: Mapping[Partition, tuple[int, int]]) -> list[Partition]:
-        """Those of ``waiting`` (position and bound by partition) without a record from position to bound."""
-        now = self._clock.monotonic()
-        for place, (position, _) in waiting.items():
-            if self._moved_at.get(place, (None, now))[0] != position:
-                self._moved_at[place] = position, now
-        quiet = {
-            place: position for place, (position, _) in waiting.items() if now - self._moved_at[place][1] >= QUIET_S
-        }
-        if quiet != self._looks_at:
-            self._looks_at = quiet
-            if quiet:
-                self._reader = self._reader or self._cluster.changelog_consumer()
-                self._reader.assign(quiet)
-        if not quiet or self._reader is None:
-            return []
-        batches, ends = self._reader.poll(1, LOOK_S)
-        firsts: dict[Partition, int] = {}
-        for batch in batches:
-            firsts.setdefault(batch.partition, batch.offsets[0])
-        positions = self._reader.positions(list(quiet))
-        found = []
-        for place, position in quiet.items():
-            bound = waiting[place][1]
-            if place in firsts:
-                if firsts[place] >= bound:
-                    found.append(place)
-                else:  # the member receives the record soon; this reader must start again at the position
-                    self._moved_at[place] = position, now
-                    self._looks_at = {}
-            elif max(ends.get(place, 0), positions.get(place, 0)) >= bound:
-                found.append(place)
-        return found
-
-    def close(self) -> None:
-        """Close the consumer, if there is one."""
-        if self._reader is not None:
-            self._reader.close()
 
 
 def until(worker: Owner, ticket: Ticket, asked: Until) -> Work:

@@ -257,6 +257,9 @@ class Aggregation:
     Raises AggregationInvalid if there are no columns, or one is no aggregator.
     """
 
+    #: What a column may be.
+    aggregators: ClassVar[tuple[type[Aggregator], ...]] = tuple(AGGREGATORS.values())
+
     def __init__(self, columns: Mapping[str, Aggregator]) -> None:
         if not columns:
             raise AggregationInvalid(
@@ -264,7 +267,7 @@ class Aggregation:
                 action='Write, for example, `aggregate({"orders": Count()})`.',
             )
         for name, made in columns.items():
-            _check_column(name, made)
+            _check_column(name, made, self.aggregators)
         self.columns: Mapping[str, Aggregator] = dict(columns)
         #: The step's name in errors.
         self.__name__ = "aggregate"
@@ -331,15 +334,15 @@ def stored_columns(stored: Any) -> Mapping[str, Any]:
     return dict(stored)
 
 
-def _check_column(name: Any, made: Any) -> None:
+def _check_column(name: Any, made: Any, aggregators: tuple[type[Aggregator], ...]) -> None:
     if not isinstance(name, str) or not name:
         raise AggregationInvalid(
             f"A column has the name {name!r}, expected a text that is not empty.",
             action="Correct the name in `aggregate`.",
         )
-    if isinstance(made, Aggregator) and type(made) in AGGREGATORS.values():
+    if isinstance(made, Aggregator) and type(made) in aggregators:
         return
-    known = ", ".join(kind.__name__ for kind in AGGREGATORS.values())
+    known = ", ".join(dict.fromkeys(kind.__name__ for kind in aggregators))
     raise AggregationInvalid(
         f"Column {name!r} is {made!r}, expected one of {known}.",
         action='Write, for example, `{"total": Sum("amount")}`.',

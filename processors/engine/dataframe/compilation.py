@@ -8,7 +8,7 @@ its own, because stateful steps refer to the task's stores.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.infra.errors import HoldfastError
@@ -16,10 +16,12 @@ from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.dataframe.dataframe import Node
 from holdfast.processors.engine.dataframe.outbox import Output
 from holdfast.processors.engine.dataframe.serialization import ValueUnwritable, headers_size, written_headers
-from holdfast.processors.engine.dataframe.topic import Topic
+from holdfast.processors.engine.dataframe.topic import TimestampType, Topic
+from holdfast.processors.engine.dataframe.window_store import WindowStore
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
 from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime, event_time
 
 #: The errors by which a serializer refuses a value.
 UNWRITABLE = (TypeError, ValueError, OverflowError)
@@ -33,9 +35,27 @@ class NullKey(HoldfastError):
 
 @dataclass(slots=True)
 class CurrentMessage:
-    """The raw key of the current message."""
+    """The raw key of the current message, and the greatest event time that it had so far."""
 
     key: bytes | None = None
+    latest_ms: int = NO_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What the steps of one stream need of time.
+
+    ``stream`` is None for a task that keeps no stream time. ``kind`` is what the topic's timestamps mean. ``windows``
+    has the windows of the task by store.
+    """
+
+    stream: StreamTime | None = None
+    kind: TimestampType = TimestampType.TIMESTAMP_CREATE_TIME
+    windows: Mapping[str, WindowStore] = field(default_factory=dict)
+
+
+#: For streams without windows.
+NO_TIMING = Timing()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +67,7 @@ class _Surroundings:
     emit: Callable[[Output], None]
     record_bytes_max: Mapping[str, int]
     times: RecordTimes
+    timing: Timing
 
 
 def compile_steps(
@@ -56,13 +77,68 @@ def compile_steps(
     emit: Callable[[Output], None],
     record_bytes_max: Mapping[str, int],
     times: RecordTimes = ANY_TIME,
+    timing: Timing = NO_TIMING,
 ) -> Step:
     """All steps of one stream as a function of one message; the task sets ``current`` before each message.
 
     ``record_bytes_max`` has the record limit of each output topic in bytes; no entry means no limit. ``times`` has the
-    times that these topics take.
+    times that these topics take. After a message that succeeded, the caller advances the stream time to
+    ``current.latest_ms``.
     """
-    return _children(source, _Surroundings(stores, current, emit, record_bytes_max, times))
+    around = _Surroundings(stores, current, emit, record_bytes_max, times, timing)
+    return _timed(source, around, _children(source, around)) if source.kind == "source" else _children(source, around)
+
+
+def _timed(source: Node, around: _Surroundings, child: Step) -> Step:
+    """The steps behind the message's event time: that of the topic's extractor, or the record's timestamp."""
+    extract, kind, stream, current = source.function, around.timing.kind, around.timing.stream, around.current
+    if extract is None and stream is None:
+        return child
+    counts = stream is not None and not sets_timestamps(source)
+
+    def arrive(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        if extract is not None:
+            timestamp = event_time(extract(value, headers, timestamp, kind), extract)
+        current.latest_ms = NO_TIME
+        if counts and stream is not None:
+            stream.check(timestamp, source.max_ahead_ms or 0)
+            current.latest_ms = timestamp
+        child(value, key, timestamp, headers)
+
+    return arrive
+
+
+def sets_timestamps(source: Node) -> bool:
+    """Whether a stream's event times count where ``set_timestamp`` gives them, instead of on arrival."""
+    return any(node.kind == "set_timestamp" and node.max_ahead_ms is not None for node in source.walk())
+
+
+def _dated(node: Node, around: _Surroundings, child: Step) -> Step:
+    function, stream, current, max_ahead_ms = node.function, around.timing.stream, around.current, node.max_ahead_ms
+    assert function is not None
+
+    def date(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        made = event_time(function(value, key, timestamp, headers), function)
+        if stream is not None and max_ahead_ms is not None:
+            stream.check(made, max_ahead_ms)
+            current.latest_ms = max(current.latest_ms, made)
+        child(value, key, made, headers)
+
+    return date
+
+
+def _windowed(node: Node, around: _Surroundings, child: Step) -> Step:
+    assert node.store is not None
+    take, current, spec = around.timing.windows[node.store].take, around.current, node.window
+
+    def window(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        raw = current.key
+        if raw is None:
+            raise null_key(spec)
+        for result, start in take(value, key, raw, timestamp):
+            child(result, key, start, None)
+
+    return window
 
 
 def _children(node: Node, around: _Surroundings) -> Step:
@@ -84,6 +160,10 @@ def _compile(node: Node, around: _Surroundings) -> Step:
     if node.kind == "to_topic":
         assert node.topic is not None
         return _sink(node.topic, node, around, child)
+    if node.kind == "set_timestamp":
+        return _dated(node, around, child)
+    if node.kind == "window":
+        return _windowed(node, around, child)
     call = _call(node, around.stores, around.current)
     if node.kind == "filter":
 
@@ -179,7 +259,7 @@ def _sink(topic: Topic, node: Node, around: _Surroundings, child: Step) -> Step:
     return send
 
 
-def null_key(function: Callable[..., Any]) -> NullKey:
+def null_key(function: object) -> NullKey:
     """The error for a message without a key at a stateful step."""
     name = getattr(function, "__name__", repr(function))
     return NullKey(

@@ -1,19 +1,23 @@
 """The stream of one topic, and its steps as a tree of nodes.
 
-``apply`` and ``filter`` return a new stream behind the new node; ``update`` and ``to_topic`` extend the stream.
-A node with several children is a branch.
+``apply``, ``filter``, ``set_timestamp`` and windows return a new stream behind the new node; ``update`` and
+``to_topic`` extend the stream. A node with several children is a branch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.dataframe.aggregation import Aggregation, Aggregator
 from holdfast.processors.engine.dataframe.topic import Topic
+from holdfast.processors.engine.dataframe.window_spec import OnLate, WindowSpec
+from holdfast.processors.engine.dataframe.windows import Window, window_times
 from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.stream_time import MAX_AHEAD_MS
 from holdfast.processors.engine.topology import StoreSpec
 
 if TYPE_CHECKING:
@@ -29,9 +33,12 @@ _NOT_RENAMED: Mapping[str, str] = {}
 
 @dataclass(slots=True)
 class Node:
-    """One step. A stateful step has a ``store``, an output a ``topic``; ``model`` is None unless declared."""
+    """One step. A stateful step has a ``store``, an output a ``topic``; ``model`` is None unless declared.
 
-    kind: Literal["source", "apply", "update", "filter", "to_topic"]
+    The ``function`` of a source is its ``timestamp_extractor``; a window has a ``window`` and a store of its own.
+    """
+
+    kind: Literal["source", "apply", "update", "filter", "to_topic", "set_timestamp", "window"]
     function: Callable[..., Any] | None = None
     store: str | None = None
     expand: bool = False
@@ -43,6 +50,10 @@ class Node:
     unnamed: bool = False
     #: The model of the store's values, an argument of ``schema_of``.
     model: Any = None
+    #: Where event times are given: how far ahead of the worker's clock they may be, in milliseconds.
+    #: None for one behind a window, which moves no stream time.
+    max_ahead_ms: int | None = MAX_AHEAD_MS
+    window: WindowSpec | None = None
     children: list[Node] = field(default_factory=list)
 
     @property
@@ -53,6 +64,8 @@ class Node:
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         """The user functions of this step."""
+        if self.window is not None:
+            return self.window.functions
         if isinstance(self.function, Aggregation):
             return self.function.functions
         return tuple(function for function in (self.function, self.headers) if function is not None)
@@ -81,8 +94,9 @@ class StreamingDataFrame:
     ) -> None:
         self.topic = topic
         self._renamed = renamed
-        self._source = source or Node("source")
+        self._source = source or Node("source", topic.timestamp_extractor, max_ahead_ms=topic.max_ahead_ms)
         self._node = node or self._source
+        self._behind_window = False
 
     @property
     def source(self) -> Node:
@@ -196,13 +210,79 @@ class StreamingDataFrame:
         """
         return self._in_place(Node("to_topic", key, topic=topic, headers=headers))
 
+    def set_timestamp(self, func: Callable[[Any, Any, int, Any], int]) -> StreamingDataFrame:
+        """Gives each message another event time, for all steps behind this one, windows and outputs included.
+
+        Args:
+            func: Returns milliseconds since 1970, from (value, key, timestamp, headers).
+        """
+        return self._then(Node("set_timestamp", func, metadata=True, max_ahead_ms=self._max_ahead_ms))
+
+    def tumbling_window(
+        self,
+        duration_ms: int | timedelta,
+        grace_ms: int | timedelta = 0,
+        name: str | None = None,
+        on_late: OnLate | None = None,
+        *,
+        retention: int | timedelta | None = None,
+    ) -> Window[StreamingDataFrame]:
+        """Windows of one length, one after the other; the result names what to compute: ``.count().final()``.
+
+        Args:
+            duration_ms: The length, in milliseconds or as a timedelta.
+            grace_ms: How long after its end a window still takes messages.
+            name: The store; None takes ``<topic>-tumbling``.
+            on_late: ``drop`` (the default), ``dead-letter``, or a function that is called for each window that a
+                message is too late for, with (value, key, timestamp, late_by_ms, start, end, name, topic, partition,
+                offset); it returns True to log the message.
+            retention: How long a window stays readable after its end and grace; None takes a day.
+
+        Raises:
+            DurationInvalid: A duration is out of range.
+            WindowInvalid: The arguments contradict each other.
+        """
+        times = window_times("tumbling", duration_ms, duration_ms, grace_ms, retention)
+        return Window(times, on_late, lambda spec: self._windowed(spec, name))
+
+    def hopping_window(
+        self,
+        duration_ms: int | timedelta,
+        step_ms: int | timedelta,
+        grace_ms: int | timedelta = 0,
+        name: str | None = None,
+        on_late: OnLate | None = None,
+        *,
+        retention: int | timedelta | None = None,
+    ) -> Window[StreamingDataFrame]:
+        """Windows of one length that overlap: one begins every ``step_ms``. Otherwise as ``tumbling_window``."""
+        times = window_times("hopping", duration_ms, step_ms, grace_ms, retention)
+        return Window(times, on_late, lambda spec: self._windowed(spec, name))
+
+    @property
+    def _max_ahead_ms(self) -> int | None:
+        return None if self._behind_window else self.topic.max_ahead_ms
+
+    def _windowed(self, spec: WindowSpec, name: str | None) -> StreamingDataFrame:
+        if self._behind_window:
+            raise StepInvalid(
+                "A window is behind another window of the same stream: results of a window have past event times.",
+                action="Send the first window's results to a topic, and declare the second window on that topic.",
+            )
+        kept = self._store(name, f"{self.topic.name}-{spec.kind}")
+        made = self._then(Node("window", None, kept, unnamed=name is None, window=spec))
+        made._behind_window = True
+        return made
+
     def print(self) -> StreamingDataFrame:
         """Prints each value, for development. Works in place."""
         return self.update(print)
 
     def _then(self, node: Node) -> StreamingDataFrame:
         self._node.children.append(node)
-        return StreamingDataFrame(self.topic, self._source, node, self._renamed)
+        made = StreamingDataFrame(self.topic, self._source, node, self._renamed)
+        made._behind_window = self._behind_window
+        return made
 
     def _store(self, store: str | None, unnamed: str) -> str:
         """The name under which a step's store is stored; ``unnamed`` for one without a name."""
@@ -249,7 +329,7 @@ def described_stores(nodes: list[Node], users: Mapping[str, Sequence[str]]) -> t
                 store=store,
             )
         made = aggregations.get(store)
-        kind, columns = ("key-value", ()) if made is None else ("aggregation", made.describe())
+        kind, columns = ("key-value", ()) if made is None else (kind_of(made), made.describe())
         described.append(StoreSpec(store, tuple(topics), kind, columns=columns, schema=schemas.get(store)))
     return tuple(described)
 
@@ -288,21 +368,29 @@ def schemas_by_store(nodes: list[Node]) -> dict[str, StoreSchema]:
     }
 
 
-def aggregations_by_store(nodes: list[Node]) -> dict[str, Aggregation]:
-    """The aggregation of each store of one; raises StepInvalid if another step uses the same store."""
+def kind_of(made: Aggregation | WindowSpec) -> str:
+    """The kind of a store of an aggregation or of windows."""
+    return "window" if isinstance(made, WindowSpec) else "aggregation"
+
+
+def aggregations_by_store(nodes: list[Node]) -> dict[str, Aggregation | WindowSpec]:
+    """The aggregation or window of each store of one; raises StepInvalid if another step uses the same store."""
     users: dict[str, list[Node]] = {}
     for node in nodes:
         if node.store is not None:
             users.setdefault(node.store, []).append(node)
     found = {}
     for store, steps in users.items():
-        aggregation = next((step.aggregation for step in steps if step.aggregation is not None), None)
+        alone = [step.aggregation or step.window for step in steps]
+        aggregation = next((made for made in alone if made is not None), None)
         if aggregation is None:
             continue
         if len(steps) > 1:
+            what = "a window" if isinstance(aggregation, WindowSpec) else "an aggregation"
             raise StepInvalid(
-                f"The store {store!r} of an aggregation is used by {len(steps)} steps, expected one.",
-                action="Give each aggregation a store of its own: `aggregate(..., store='totals')`.",
+                f"The store {store!r} of {what} is used by {len(steps)} steps, expected one.",
+                action="Give each aggregation and each window a store of its own: `aggregate(..., store='totals')`, "
+                "`tumbling_window(..., name='hours')`.",
                 store=store,
             )
         found[store] = aggregation

@@ -34,23 +34,28 @@ import linecache
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.dataframe.compilation import (
+    NO_TIMING,
     UNWRITABLE,
     CurrentMessage,
+    Timing,
     compile_steps,
     null_key,
+    sets_timestamps,
     unwritable,
 )
 from holdfast.processors.engine.dataframe.dataframe import Node
 from holdfast.processors.engine.dataframe.outbox import Outboxes
 from holdfast.processors.engine.dataframe.serialization import headers_size, written_headers
+from holdfast.processors.engine.dataframe.window_store import MessagePlace, WindowStore
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
 from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, StreamTime, event_time
 from holdfast.processors.engine.state.task_store import TaskStore
 
 #: Takes iterators of values, raw keys, timestamps, deserialized keys and headers; headers may be empty unless
@@ -72,25 +77,37 @@ def compile_run(
     outboxes: Outboxes,
     record_bytes_max: Mapping[str, int],
     times: RecordTimes = ANY_TIME,
+    timing: Timing = NO_TIMING,
 ) -> Run:
-    """All steps of one stream as a function of a run of messages; an output topic without an entry has no limit."""
-    writer = _Writer(stores, outboxes, record_bytes_max, times)
+    """All steps of one stream as a function of a run of messages; an output topic without an entry has no limit.
+
+    With a window as ``source``, the steps behind the window as a function of its results.
+    """
+    writer = _Writer(stores, outboxes, record_bytes_max, times, timing)
     try:
         function = writer.compile(source)
     except (SyntaxError, RecursionError, MemoryError):  # Python limits the nesting of loops and blocks
-        return loop_over(source, stores, outboxes, record_bytes_max, times)
+        return loop_over(source, stores, outboxes, record_bytes_max, times, timing)
     return Run(function, any(_uses_headers(node) for node in source.walk()))
 
 
 def _uses_headers(node: Node) -> bool:
-    return node.metadata or (node.topic is not None and node.headers is None)
+    extracts = node.kind == "source" and node.function is not None
+    return extracts or node.metadata or (node.topic is not None and node.headers is None)
 
 
 def run_text(source: Node) -> str:
     """The text of the loop for a stream's steps, for readers: ``print(run_text(sdf.source))``."""
     empty = TaskStore(MemoryDatabases(lambda path, items: None), Path("unused"))
-    stores = {node.store: StoreState(node.store, empty) for node in source.walk() if node.store is not None}
-    return _Writer(stores, Outboxes(), {}, ANY_TIME).write(source)
+    nodes, stream, place = source.walk(), StreamTime(), MessagePlace()
+    stores = {node.store: StoreState(node.store, empty) for node in nodes if node.store is not None}
+    windows = {
+        node.store: WindowStore(node.window, stores[node.store], stream, place)
+        for node in nodes
+        if node.window is not None and node.store is not None
+    }
+    timing = Timing(stream if windows else None, windows=windows)
+    return _Writer(stores, Outboxes(), {}, ANY_TIME, timing).write(source)
 
 
 def loop_over(
@@ -99,10 +116,12 @@ def loop_over(
     outboxes: Outboxes,
     record_bytes_max: Mapping[str, int],
     times: RecordTimes = ANY_TIME,
+    timing: Timing = NO_TIMING,
 ) -> Run:
     """The same function from the closures of ``compilation``, for steps of any depth."""
     current = CurrentMessage()
-    step = compile_steps(source, stores, current, outboxes.add, record_bytes_max, times)
+    step = compile_steps(source, stores, current, outboxes.add, record_bytes_max, times, timing)
+    stream = timing.stream if source.kind == "source" else None
 
     def run(
         values: Iterator[Any],
@@ -120,10 +139,28 @@ def loop_over(
                 for topic, box in outboxes.items():
                     box.keep(marks.get(topic, 0))
                 raise
+            if stream is not None and current.latest_ms > stream.time_ms:
+                stream.advance(current.latest_ms)
             for state in stores.values():
                 state.keep_message()
 
     return Run(run, wants_headers=True)
+
+
+class _At(NamedTuple):
+    """The names of the value, the event time and the headers at a step."""
+
+    value: str
+    timestamp: str
+    header: str
+
+
+_FIRST = _At("value", "timestamp", "header")
+
+
+def _checked(timestamp: str, max_ahead_ms: int) -> str:
+    # Both bounds are checked here, so that the call costs a message with a usual time nothing.
+    return f"if not 0 <= {timestamp} <= limit: stream.check({timestamp}, {max_ahead_ms})"
 
 
 @dataclass(slots=True)
@@ -134,6 +171,8 @@ class _Writer:
     outboxes: Outboxes
     record_bytes_max: Mapping[str, int]
     times: RecordTimes
+    timing: Timing
+    repoints: bool = False
     lines: list[str] = field(default_factory=list)
     names: dict[str, Any] = field(default_factory=dict)
     known: dict[int, str] = field(default_factory=dict)
@@ -159,15 +198,25 @@ class _Writer:
             if self.times.limits(topic):  # once for a run: its messages are processed within milliseconds
                 earliest, latest = self._bounds(topic)
                 self._write(1, f"{earliest}, {latest} = times.bounds({topic!r})")
+        # A step behind a window or another event time points its store again, and so do the steps after that branch.
+        self.repoints = any(node.kind in ("window", "set_timestamp") for node in nodes)
+        stream = self.timing.stream if source.kind == "source" else None
+        dated = sets_timestamps(source)
+        if stream is not None:
+            self._write(1, f"limit = min(stream.cap_ms + {source.max_ahead_ms or 0}, {EVENT_TIME_END_MS - 1})")
         self._write(1, "try:")
         taken = ["value", "raw_key", "timestamp"]
-        if any(node.metadata for node in nodes):
+        if any(node.metadata or node.kind == "window" for node in nodes):
             taken.append("key")
         if any(_uses_headers(node) for node in nodes):
             taken.append("header")
         self._write(2, f"for {', '.join(taken)} in zip({', '.join(f'{name}s' for name in taken)}):")
         self._write_all(3, [] if simple else marks)
-        self._children(source, 3, "value", frozenset())
+        self._arrival(source, stream, dated=dated)
+        self._children(source, 3, _FIRST, frozenset())
+        if stream is not None:
+            seen = "latest" if dated else "timestamp"
+            self._write(3, f"if {seen} > stream.time_ms: stream.advance({seen})")
         self._write_all(3, [f"if {undo}: {undo}.clear()" for undo in sorted(undo_logs)])
         self._write(3, "pass")
         self._write(1, "except BaseException:")
@@ -184,56 +233,90 @@ class _Writer:
             times=self.times,
             written_headers=written_headers,
             headers_size=headers_size,
+            event_time=event_time,
+            stream=self.timing.stream,
+            timestamp_type=self.timing.kind,
         )
         return "\n".join(self.lines) + "\n"
+
+    def _arrival(self, source: Node, stream: StreamTime | None, *, dated: bool) -> None:
+        """The message's event time, where the steps or the stream time need it."""
+        if source.kind == "source" and source.function is not None:
+            extract = self._name("extract", source.function)
+            made = f"{extract}(value, header, timestamp, timestamp_type)"
+            self._write(3, f"timestamp = event_time({made}, {extract})")
+        if stream is not None:
+            self._write(3, "latest = -1" if dated else _checked("timestamp", source.max_ahead_ms or 0))
 
     @staticmethod
     def _ends_with_its_only_sink(source: Node) -> bool:
         node = source
         while len(node.children) == 1:
             node = node.children[0]
-            if node.expand:
+            if node.expand or node.kind == "window":
                 return False
             if node.kind == "to_topic":
                 return not node.children
         return False
 
-    def _children(self, node: Node, depth: int, value: str, pointed: frozenset[str]) -> None:
+    def _children(self, node: Node, depth: int, at: _At, pointed: frozenset[str]) -> None:
         for child in node.children:
-            self._step(child, depth, value, pointed)
+            self._step(child, depth, at, pointed)
 
-    def _step(self, node: Node, depth: int, value: str, pointed: frozenset[str]) -> None:
+    def _step(self, node: Node, depth: int, at: _At, pointed: frozenset[str]) -> None:
         if node.kind == "to_topic":
-            self._sink(node, depth, value)
-            self._children(node, depth, value, pointed)
+            self._sink(node, depth, at)
+            self._children(node, depth, at, pointed)
             return
-        arguments = [value, *(["key", "timestamp", "header"] if node.metadata else [])]
+        if node.kind == "window":
+            self._window(node, depth, at)
+            return
+        value = at.value
+        arguments = [value, *(["key", at.timestamp, at.header] if node.metadata else [])]
         function = self._name("function", node.function)
         if node.store is not None:
             state = self._name("state", self.stores[node.store])
             arguments.append(state)
             if state not in pointed:
-                pointed |= {state}
+                pointed |= frozenset() if self.repoints else {state}
                 self._write(depth, f"if raw_key is None: raise null_key({function})")
                 self._write(depth, f"{state}.message_key = raw_key")
-                self._write(depth, f"{state}.timestamp_ms = timestamp")
+                self._write(depth, f"{state}.timestamp_ms = {at.timestamp}")
         call = f"{function}({', '.join(arguments)})"
         if node.kind == "filter":
             self._write(depth, f"if {call}:")
-            self._children(node, depth + 1, value, pointed)
+            self._children(node, depth + 1, at, pointed)
             self._write(depth + 1, "pass")
         elif node.kind == "update":
             self._write(depth, call)
-            self._children(node, depth, value, pointed)
+            self._children(node, depth, at, pointed)
+        elif node.kind == "set_timestamp":
+            made = f"timestamp_{len(self.lines)}"
+            self._write(depth, f"{made} = event_time({call}, {function})")
+            if self.timing.stream is not None and node.max_ahead_ms is not None:
+                self._write(depth, _checked(made, node.max_ahead_ms))
+                self._write(depth, f"if {made} > latest: latest = {made}")
+            self._children(node, depth, at._replace(timestamp=made), pointed)
         else:
             made = f"value_{len(self.lines)}"
             self._write(depth, f"for {made} in {call}:" if node.expand else f"{made} = {call}")
-            self._children(node, depth + node.expand, made, pointed)
+            self._children(node, depth + node.expand, at._replace(value=made), pointed)
             self._write(depth + node.expand, "pass")
 
-    def _sink(self, node: Node, depth: int, value: str) -> None:
+    def _window(self, node: Node, depth: int, at: _At) -> None:
+        assert node.store is not None
+        take = self._name("take", self.timing.windows[node.store].take)
+        self._write(depth, f"if raw_key is None: raise null_key({self._name('window', node.window)})")
+        line = len(self.lines)
+        made = _At(f"value_{line}", f"timestamp_{line}", "None")
+        results = f"{take}({at.value}, key, raw_key, {at.timestamp})"
+        self._write(depth, f"for {made.value}, {made.timestamp} in {results}:")
+        self._children(node, depth + 1, made, frozenset())
+        self._write(depth + 1, "pass")
+
+    def _sink(self, node: Node, depth: int, at: _At) -> None:
         assert node.topic is not None
-        topic = node.topic
+        topic, value = node.topic, at.value
         box, name = self.outboxes[topic.name], repr(topic.name)
         self._write(depth, f"if {value} is None:")
         self._write(depth + 1, "raw = None")
@@ -249,7 +332,7 @@ class _Writer:
             self._write(depth, "else:")
             self._serialize(depth + 1, raw_key, "key", topic.serialize_key, "made", name)
         self._write(depth, f"if {raw_key} is not None: size += len({raw_key})")
-        headers = "header"
+        headers = at.header
         if node.headers is not None:
             headers = "made_headers"
             made = f"{self._name('function', node.headers)}({value})"
@@ -260,12 +343,13 @@ class _Writer:
             self._write(depth, f"if size > {bytes_max}: raise too_large('An output', {name}, size, {bytes_max})")
         if self.times.limits(topic.name):
             earliest, latest = self._bounds(topic.name)
-            self._write(depth, f"if not {earliest} <= timestamp <= {latest}: raise times.refusal({name}, timestamp)")
+            time = at.timestamp
+            self._write(depth, f"if not {earliest} <= {time} <= {latest}: raise times.refusal({name}, {time})")
         self._write(
             depth,
             f"if {headers}: {self._name('headers', box.headers)}[len({self._name('values', box.values)})] = {headers}",
         )
-        for added, what in ((box.values, "raw"), (box.keys, raw_key), (box.timestamps, "timestamp")):
+        for added, what in ((box.values, "raw"), (box.keys, raw_key), (box.timestamps, at.timestamp)):
             self._write(depth, f"{self._name('add', added.append)}({what})")
 
     def _serialize(

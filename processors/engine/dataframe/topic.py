@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import IntEnum
+from typing import Any
 
-from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.errors import BadConfiguration
+from holdfast.infra.kafka.records import Headers, TopicSpec
 from holdfast.processors.engine.changelog.names import check_name
+from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer, deserializer, serializer
+
+
+class TimestampType(IntEnum):
+    """What a record's timestamp means; the values are those of the client library."""
+
+    TIMESTAMP_NOT_AVAILABLE = 0
+    TIMESTAMP_CREATE_TIME = 1
+    TIMESTAMP_LOG_APPEND_TIME = 2
+
+
+#: Returns the event time in milliseconds since 1970, from the value, the headers, the record's timestamp and its type.
+TimestampExtractor = Callable[[Any, Headers, int, TimestampType], int]
+
+
+class TopicInvalid(BadConfiguration):
+    """An argument of a topic can't be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +41,9 @@ class TopicConfig:
 
 
 class Topic:
-    """A declared topic: its name, its (de)serializers, and the configuration with which it is created."""
+    """A declared topic: its name, its (de)serializers, its event times, and how it is created."""
 
-    def __init__(
+    def __init__(  # tidy: allow-wide because these are the argument names of Quix Streams.
         self,
         name: str,
         *,
@@ -31,6 +52,8 @@ class Topic:
         key_serializer: str | Serializer = "bytes",
         value_serializer: str | Serializer = "json",
         config: TopicConfig | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        max_ahead: int | timedelta = timedelta(hours=1),
     ) -> None:
         self.name = check_name(name, "topic name")
         self.config = config
@@ -38,6 +61,15 @@ class Topic:
         self.deserialize_value = deserializer(value_deserializer)
         self.serialize_key = serializer(key_serializer)
         self.serialize_value = serializer(value_serializer)
+        if timestamp_extractor is not None and not callable(timestamp_extractor):
+            raise TopicInvalid(
+                f"`timestamp_extractor` of topic {name} is {timestamp_extractor!r}, expected a function.",
+                action="Pass a function of (value, headers, timestamp, timestamp_type) that returns milliseconds.",
+                topic=name,
+            )
+        self.timestamp_extractor = timestamp_extractor
+        #: How far ahead of the worker's clock event times may be, in milliseconds.
+        self.max_ahead_ms = milliseconds("max_ahead", max_ahead, least=0)
 
     def spec(self) -> TopicSpec:
         """The expected topic; partitions and replication are None unless declared."""

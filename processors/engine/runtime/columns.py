@@ -116,7 +116,9 @@ def columnar_stream(
     aggregation, sinks = step.aggregation, step.walk()[1:]
     if aggregation is None or step.store is None or not sinks or not all(map(_is_plain, sinks)):
         return None
-    if frame.topic.deserialize_value is not deserializer("json") or frame.topic.deserialize_key is not as_is:
+    if frame.topic.timestamp_extractor is not None or frame.topic.deserialize_value is not deserializer("json"):
+        return None
+    if frame.topic.deserialize_key is not as_is:
         return None
     topics = [node.topic.name for node in sinks if node.topic is not None]
     if len(set(topics)) < len(topics):

@@ -174,6 +174,8 @@ def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str]
                 state.committed()
         task.committed = dict(part.inputs)
         task.begun_empty = frozenset()
+        if task.time is not None:
+            task.time.committed()
 
 
 def _ids_of(inputs: Mapping[str, int], topic_ids: Mapping[str, str]) -> dict[str, str]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 #: Commits take at most 1/10 of the time, if the bounds allow it.
 SHARE_OF_COMMITS = 10
+#: Target duration of a slice in seconds: commits, heartbeats and requests run between slices.
+SLICE_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,13 @@ def is_due(
     if (commit_every and uncommitted >= commit_every) or remaining_s <= 0:
         return True
     return dirty_bytes > overlay_bytes_max
+
+
+def slice_size(size: int, took_s: float, most: int) -> int:
+    """Records of the next slice, after a slice of ``size`` records that took ``took_s`` seconds; at most ``most``."""
+    if took_s > 2 * SLICE_S:
+        return max(1, size // 2)
+    return min(most, size * 2) if took_s < SLICE_S / 2 else size
 
 
 class Overlays:

@@ -365,6 +365,8 @@ class Committer:
         The new offsets alone don't prove that the commit was ours: a later owner may have read the same records with
         other results. So the overlay is never written; a replay writes what was committed.
         """
+        if pending.offsets == pending.before:  # of windows that closed without a message: offsets can't tell
+            self._replay(pending, member, why)
         _log.warning("a commit got no answer; reading the group's offsets to learn its outcome", error=why.message)
         self._replace_producer()
         actual = self._committed_now(member, list(pending.offsets))
@@ -375,8 +377,8 @@ class Committer:
         self._count_abort(why)
 
     def _replay(self, pending: commits.Commit, member: GroupMember, why: OutcomeUnknown) -> None:
-        """Leave it to a replay to find out whether a command's commit happened."""
-        _log.warning("a command's commit got no answer; state is replayed from the changelog", error=why.message)
+        """Leave it to a replay to find out whether a commit happened that moves no offset, as a command's may."""
+        _log.warning("a commit got no answer; state is replayed from the changelog", error=why.message)
         self._replace_producer()
         raise OwnershipLost from why
 

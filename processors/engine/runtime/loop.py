@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import structlog
 
@@ -23,9 +22,10 @@ from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed, Membersh
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.runtime.assignment import Assignment
-from holdfast.processors.engine.runtime.commit_pace import Overlays, Pace, is_due
+from holdfast.processors.engine.runtime.commit_pace import Overlays, Pace, is_due, slice_size
 from holdfast.processors.engine.runtime.committer import Committer, Outcome, OwnershipLost
 from holdfast.processors.engine.runtime.failures import FailurePolicy, ProcessingFailed
+from holdfast.processors.engine.runtime.idle import IdleTime
 from holdfast.processors.engine.runtime.maintenance import Maintenance
 from holdfast.processors.engine.runtime.membership import warm_up
 from holdfast.processors.engine.runtime.options import RECORDS_PER_POLL, RECORDS_PER_SLICE, RuntimeOptions
@@ -33,8 +33,9 @@ from holdfast.processors.engine.runtime.owner import CommandTable
 from holdfast.processors.engine.runtime.phases import Phase
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.reach import Reach
+from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.engine.runtime.same_changelogs import SameChangelogs
-from holdfast.processors.engine.runtime.task import Task, TaskPhase
+from holdfast.processors.engine.runtime.task import Task, TaskPhase, timed
 from holdfast.processors.engine.state.errors import StateCorrupt
 from holdfast.processors.engine.topology import Topology
 
@@ -42,18 +43,8 @@ _log = structlog.get_logger("runtime.loop")
 
 #: Restores of damaged state in a row, without a commit between them, before the worker stops.
 DAMAGES_MAX = 3
-#: Target duration of a slice in seconds: commits, heartbeats and requests run between slices.
-SLICE_S = 0.1
 #: Seconds a poll waits for records while standbys have more to replay.
 STANDBY_PATIENCE_S = 0.002
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Work for the worker's thread; ``only_reads`` lets it run also while a request to Kafka waits."""
-
-    work: Callable[[], None]
-    only_reads: bool
 
 
 class Worker:
@@ -90,14 +81,11 @@ class Worker:
         self._frames = frames
         self._cluster = cluster
         self.clock = cluster.clock
-        self._stop = False
-        self._lost = False
-        self._leaving = False
-        self._damages_in_a_row = 0
-        self._rewinds = 0
-        self._processed_open = 0
+        self._stop = self._lost = self._leaving = False
+        self._damages_in_a_row = self._rewinds = self._processed_open = 0
         self._broken: Exception | None = None
         self._pace = Pace(options.commits)
+        self._idle = IdleTime(cluster)
         #: Arrival of the first record since the last commit; None without one, or when the commit only pins a start.
         self._open_since: float | None = None
         self._commit_due_at = 0.0
@@ -246,6 +234,7 @@ class Worker:
             steps.callback(member.close)
             steps.callback(self.committer.close)
             steps.callback(self.maintenance.interrupt)
+            steps.callback(self._idle.close)
             for task in self.assignment.tasks:
                 task.drop()
 
@@ -268,6 +257,8 @@ class Worker:
         self._process_all(batches)
         if not restoring:
             self.assignment.follow(member, idle=not batches)
+            if not (batches or self.paused or self.maintenance.holds) and self._idle.step(timed(self.assignment.tasks)):
+                self._commit_in(0.0)
         self._update_phase(member)
         if self._commit_is_due():
             self._commit()
@@ -367,7 +358,7 @@ class Worker:
             if not self._send(task):
                 return  # every batch in hand is read again
             self._message_at = self.clock.monotonic()
-            self._size_slices(self._message_at - began)
+            self._slice = slice_size(self._slice, self._message_at - began, RECORDS_PER_SLICE)
             if self._commit_is_due():
                 self._commit()
                 if self._rewinds != rewinds:
@@ -391,12 +382,6 @@ class Worker:
             return False
         return True
 
-    def _size_slices(self, took_s: float) -> None:
-        if took_s > 2 * SLICE_S:
-            self._slice = max(1, self._slice // 2)
-        elif took_s < SLICE_S / 2 and self._slice < RECORDS_PER_SLICE:
-            self._slice = min(RECORDS_PER_SLICE, self._slice * 2)
-
     # -- commit --------------------------------------------------------------------------------------------------
 
     def _commit_is_due(self) -> bool:
@@ -409,6 +394,13 @@ class Worker:
         )
 
     def _commit(self) -> None:
+        for task in timed(self.assignment.tasks):
+            task.before_commit(self.failures)
+            if not self._send(task):
+                return
+        self._finish_commit()
+
+    def _finish_commit(self) -> None:
         assert self.member is not None
         outcome = self.committer.commit(self.member)
         if outcome is Outcome.DROPPED:
@@ -420,6 +412,15 @@ class Worker:
         if outcome is Outcome.DONE:
             self._damages_in_a_row = 0
             self._pace.committed(self.committer.last_s)
+        if any(task.time is not None and task.time.more for task in timed(self.assignment.tasks)):
+            self._commit_in(0.0)
+            self._message_at = self.clock.monotonic()
+
+    def _commit_in(self, seconds: float) -> None:
+        """Commit soon, though no message waits for it."""
+        if not self._uncommitted:
+            self._uncommitted, self._open_since = 1, None
+            self._commit_due_at = self.clock.monotonic() + seconds
 
     def _rewind(self) -> None:
         """Read again everything since the last commit."""
@@ -440,9 +441,8 @@ class Worker:
 
     def _pin(self, task: Task) -> None:
         """Commit soon the start of inputs without a committed offset: a restart then begins at the same record."""
-        if task.progressed and not self._uncommitted:
-            self._uncommitted, self._open_since = 1, None
-            self._commit_due_at = self.clock.monotonic() + min(0.1, self.options.commits.longest_s)
+        if task.progressed:
+            self._commit_in(min(0.1, self.options.commits.longest_s))
 
     def _while_waiting(self, since: float | None) -> None:
         """Update the heartbeat and answer read-only requests while a request to Kafka waits."""
@@ -465,7 +465,10 @@ class Worker:
     def _commit_before_failure(self) -> None:
         """Commit the work before the message that stopped the worker, so that nothing is processed twice."""
         try:
-            self._commit()
+            for task in timed(self.assignment.tasks):
+                task.keep_time()  # closes nothing: the result of a window may be what failed
+                self._send(task)
+            self._finish_commit()
         except Exception as failure:
             _log.warning("work before the failure is not committed; it will be processed again", error=str(failure))
 

@@ -32,7 +32,7 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -41,14 +41,18 @@ from typing import Any
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Batch, Headers, Partition
-from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.changelog.format import FormatUnknown, encode_json
+from holdfast.processors.engine.dataframe.compilation import Timing
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.fusion import Run, compile_run
 from holdfast.processors.engine.dataframe.outbox import Outboxes, Output
 from holdfast.processors.engine.dataframe.serialization import Deserializer, ValueUnreadable, as_is
+from holdfast.processors.engine.dataframe.topic import TimestampType
+from holdfast.processors.engine.dataframe.window_store import Closing, WindowStore
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
+from holdfast.processors.engine.runtime.task_time import TaskTime, WindowSteps
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
@@ -145,6 +149,8 @@ class Task:
         self._streams: dict[str, _Stream] = {}
         self._record_bytes_max: Mapping[str, int] = _NONE
         self._times = ANY_TIME
+        #: None for a task without windows: it keeps no stream time.
+        self.time: TaskTime | None = None
 
     @property
     def running(self) -> bool:
@@ -187,16 +193,76 @@ class Task:
 
         ``committed`` has by input topic the next offset that the state holds, ``began`` the first offset to read.
         """
+        self.time = self._time_of(frames)
         for topic in self.inputs:
             frame = frames[topic]
             limits = self._record_bytes_max, self._times
-            run = compile_run(frame.source, self.states, self.outboxes, *limits)
+            run = compile_run(frame.source, self.states, self.outboxes, *limits, self._timing(topic))
+            self._add_windows(frame)
             columns = columnar_stream(frame, self.states, self.outboxes, *limits)
             self._streams[topic] = _Stream(run, columns, frame.topic.deserialize_value, frame.topic.deserialize_key)
         self.committed = dict(committed)
         self.began = dict(began)
         self.positions = dict(began)
+        if self.time is not None:
+            self.time.load()
         self.move(TaskPhase.RUNNING)
+
+    def _time_of(self, frames: Mapping[str, StreamingDataFrame]) -> TaskTime | None:
+        steps = [node for topic in self.inputs for node in frames[topic].source.walk() if node.window is not None]
+        if not steps:
+            return None
+        made = TaskTime(self.states, self._times)
+        for node in steps:
+            assert node.window is not None
+            assert node.store is not None
+            made.windows[node.store] = WindowStore(node.window, self.states[node.store], made.stream, made.place)
+        return made
+
+    def _timing(self, topic: str) -> Timing:
+        kinds = TimestampType
+        kind = kinds.TIMESTAMP_LOG_APPEND_TIME if topic in self._times.stamped else kinds.TIMESTAMP_CREATE_TIME
+        return Timing(kind=kind) if self.time is None else Timing(self.time.stream, kind, self.time.windows)
+
+    def _add_windows(self, frame: StreamingDataFrame) -> None:
+        for node in frame.source.walk() if self.time is not None else ():
+            if node.window is not None and self.time is not None:
+                limits = self._record_bytes_max, self._times
+                run = compile_run(node, self.states, self.outboxes, *limits, self._timing(frame.topic.name))
+                windows, deserialize_key = self.time.windows[node.store or ""], frame.topic.deserialize_key
+                self.time.add(WindowSteps(frame.topic.name, windows, run.function, deserialize_key))
+
+    def before_commit(self, on_failure: OnFailure) -> None:
+        """Close and remove windows that are due; a result that raises is a failed message of its stream.
+
+        Raises what ``on_failure`` raises.
+        """
+        if self.time is None:
+            return
+
+        def fail(topic: str, closing: Closing, error: BaseException) -> None:
+            if not isinstance(error, (Exception, *_ENDING)):
+                raise error
+            instead = on_failure(
+                FailedMessage(
+                    Partition(topic, self.partition),
+                    self.positions[topic] - 1,
+                    closing.message_key,
+                    encode_json(closing.result),
+                    closing.start,
+                    None,
+                    error if isinstance(error, Exception) else _exits(error),
+                )
+            )
+            if instead is not None:
+                self.outboxes.add(instead)
+
+        self.time.before_commit(fail)
+
+    def keep_time(self) -> None:
+        """Write the stream time into the stores, for a commit that closes nothing."""
+        if self.time is not None:
+            self.time.keep()
 
     def process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
         """Process records ``first`` to ``last`` - 1 (indices into the batch); return how many were new.
@@ -206,6 +272,8 @@ class Task:
         """
         topic = batch.partition.topic
         stream = self._streams[topic]
+        if self.time is not None:
+            self.time.look()
         index = first = bisect_left(batch.offsets, self.positions[topic], first, last)
         if stream.columns is not None:
             for begin, end in stream.columns.runs(first, last):
@@ -265,6 +333,10 @@ class Task:
         values, raw_keys = iter(readable.values), iter(batch.keys[first:last])
         timestamps, keys = iter(batch.timestamps[first:last]), iter(readable.keys)
         headers = iter(batch.headers[first:last] if stream.run.wants_headers else ())
+        if self.time is not None:
+            place = self.time.place
+            place.topic, place.partition = batch.partition
+            place.offset = lambda: offsets[last - length_hint(values) - 1]
         while True:
             try:
                 run(values, raw_keys, timestamps, keys, headers)
@@ -297,7 +369,7 @@ class Task:
     @property
     def progressed(self) -> bool:
         """Whether positions moved, or new stores began empty, since the last commit."""
-        return self.positions != self.committed or bool(self.begun_empty)
+        return self.positions != self.committed or bool(self.begun_empty) or (self.time is not None and self.time.dirty)
 
     def dirty_bytes(self) -> int:
         """Approximate memory of the uncommitted writes, in bytes."""
@@ -307,6 +379,8 @@ class Task:
         """Forget everything uncommitted; return by topic the offset to read again from."""
         for state in self.states.values():
             state.drop()
+        if self.time is not None:
+            self.time.restore()
         for box in self.outboxes.values():
             box.clear()
         self.positions = {**self.began, **self.committed}
@@ -324,6 +398,11 @@ class Task:
             self.store.close()
             self.store = None
         self.move(TaskPhase.CLOSED)
+
+
+def timed(tasks: Sequence[Task]) -> list[Task]:
+    """The running tasks that keep a stream time."""
+    return [task for task in tasks if task.time is not None and task.phase is TaskPhase.RUNNING]
 
 
 def _read(stream: _Stream, batch: Batch, first: int, last: int) -> _Readable:

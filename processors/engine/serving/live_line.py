@@ -22,8 +22,9 @@ from typing import Any
 
 import structlog
 
-from holdfast.processors.engine.runtime.loop import Request, Worker
+from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.phases import Phase
+from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.engine.serving.status import describe_worker
 
 _log = structlog.get_logger("worker")

@@ -104,6 +104,11 @@ class _Snapshot(Collector):
             if task["phase"] == "running"
         }
         yield self._gauge("holdfast_lag_records", "Input records that are still to process.", lags, *_PARTITION)
+        times = {(task["task"],): task.get("stream_time") for task in tasks}
+        yield self._gauge("holdfast_stream_time_seconds", "The task's stream time, since 1970.", times, "task")
+        late = {(task["task"], store): count for task in tasks for store, count in task.get("late", {}).items()}
+        too_late = "Windows that a message came too late for."
+        yield self._counter("holdfast_late_windows", too_late, late, "task", "store")
         sizes = {(task["task"],): task["store_bytes"] for task in tasks}
         yield self._gauge("holdfast_store_size_bytes", "The task's store on disk.", sizes, "task")
         for name, said, field in (

@@ -42,8 +42,9 @@ from holdfast.processors.engine.runtime.commands import (
     decode,
     verb_of,
 )
-from holdfast.processors.engine.runtime.loop import Request, Worker
+from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.phases import Phase
+from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.engine.serving.connections import RequestServer
 from holdfast.processors.engine.serving.endpoint import Endpoint, read_endpoint, write_endpoint
 from holdfast.processors.engine.serving.guard import Guard, control_token

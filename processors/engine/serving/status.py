@@ -12,6 +12,7 @@ import msgspec
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.memory_room import used_mib
 from holdfast.processors.engine.runtime.latency import COMMIT_BOUNDS_S
+from holdfast.processors.engine.state.stream_time import NO_TIME
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.runtime.loop import Worker
@@ -35,7 +36,9 @@ class TaskStatus:
     ``store_bytes`` is the size of its store on disk, None without a store. ``keys`` and ``live_bytes`` estimate its
     live entries. ``state`` has for each store the number of reads, and of reads from the database (``misses``).
     ``checkpoint`` is the checkpoint that is being fetched or was used, or why none was used. ``restored`` is the number
-    of changelog records replayed before the task ran, in ``restored_s`` seconds.
+    of changelog records replayed before the task ran, in ``restored_s`` seconds. ``stream_time`` is in seconds since
+    1970, None for a task without windows or without a message; ``late`` has by store the windows that messages came too
+    late for, since the task runs here.
     """
 
     task: str
@@ -52,6 +55,8 @@ class TaskStatus:
     restored_s: float = 0.0
     keys: int | None = None
     live_bytes: int | None = None
+    stream_time: float | None = None
+    late: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,11 @@ class ProcessorStatus:
         """Input records left to process, over all tasks; None while joining, restoring or waiting."""
         lags = [at.lag for task in self.tasks for at in task.inputs.values()]
         return _lag_of(self.phase, lags)
+
+    @property
+    def stream_time(self) -> float | None:
+        """The least stream time of the tasks, in seconds since 1970; None without windows."""
+        return min((task.stream_time for task in self.tasks if task.stream_time is not None), default=None)
 
     @staticmethod
     def decode(document: Mapping[str, Any]) -> ProcessorStatus:
@@ -183,6 +193,7 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
         "restored": task.restored,
         "restored_s": round(task.restored_s, 3),
         **_sizes_of(task),
+        **_time_of(task),
         "state": {name: {"reads": state.reads, "misses": state.misses} for name, state in task.states.items()},
     }
 
@@ -191,6 +202,14 @@ def store_offsets(task: Task) -> dict[str, dict[str, Any]]:
     """By store, its changelog, the changelog's topic id, and the next offset to replay."""
     stores = dict(task.meta.stores)
     return {name: {"changelog": at.topic, "topic_id": at.topic_id, "offset": at.offset} for name, at in stores.items()}
+
+
+def _time_of(task: Task) -> dict[str, Any]:
+    if task.time is None:
+        return {"stream_time": None, "late": {}}
+    time_ms = task.time.stream.time_ms
+    late = {name: windows.late for name, windows in task.time.windows.items()}
+    return {"stream_time": None if time_ms == NO_TIME else time_ms / 1000, "late": late}
 
 
 def _sizes_of(task: Task) -> dict[str, int | None]:

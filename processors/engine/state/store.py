@@ -23,7 +23,7 @@ Invariants:
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -385,6 +385,21 @@ class StoreState:
         for key, raw in zip(message_keys, values, strict=True):
             self._bytes += len(raw) - len(cell.dirty.get(key) or b"")
             cell.dirty[key] = raw
+
+    def uncommitted(self, message_key: bytes) -> dict[bytes, bytes | None]:
+        """The uncommitted writes of one message key, by state key."""
+        prefix = key_prefix(message_key)
+        shared = ((key[len(prefix) :], raw) for key, raw in self._shared.dirty.items() if key.startswith(prefix))
+        own = ((cell.suffix or b"", cell.dirty) for cell in self._cells.values())
+        return {**dict(shared), **{suffix: dirty[message_key] for suffix, dirty in own if message_key in dirty}}
+
+    def stored(self, message_key: bytes, first: bytes) -> Generator[tuple[bytes, bytes]]:
+        """State keys of one message key with their committed values, in key order, from the state key ``first``."""
+        prefix = key_prefix(message_key)
+        for key, raw in self._backend.items(self.name, prefix + first):
+            if not key.startswith(prefix):
+                return
+            yield key[len(prefix) :], raw
 
     # -- inside ------------------------------------------------------------------------------------------------
 

@@ -26,9 +26,12 @@ def status(**facts: Any) -> dict[str, Any]:
         "restore": None,
         "store_bytes": 4096,
         "state": {"aircraft": {"reads": 70, "misses": 7}},
+        "stream_time": 1_700_000_050.5,
+        "late": {"aircraft": 4},
     }
     restore = {"records": 40, "remaining": 60, "records_per_s": 20.0, "seconds": 2.0}
     restoring = {**running, "task": "flights-1", "partition": 1, "phase": "restoring", "restore": restore, "state": {}}
+    restoring |= {"stream_time": None, "late": {}}
     return {
         "processor": "fleet",
         "slot": "0",
@@ -97,6 +100,8 @@ def test_every_figure_is_where_it_belongs() -> None:
         "holdfast_commit_duration_seconds_count": 6,
         "holdfast_commit_duration_seconds_sum": 12.25,
         "holdfast_lag_records partition=0 topic=flights": 2,
+        "holdfast_stream_time_seconds task=flights-0": 1_700_000_050.5,
+        "holdfast_late_windows_total store=aircraft task=flights-0": 4,
         "holdfast_store_size_bytes task=flights-0": 4096,
         "holdfast_store_size_bytes task=flights-1": 4096,
         "holdfast_restore_records task=flights-1": 40,

@@ -1,0 +1,1 @@
+"""Names of windows at the place where users of Quix Streams import them from: ``holdfast.dataframe.windows``."""

@@ -1,0 +1,34 @@
+"""Durations as users give them: whole milliseconds, or a timedelta."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from holdfast.infra.errors import BadConfiguration
+
+#: A longer duration is a mistake, such as microseconds given as milliseconds: a century.
+LONGEST_MS = 100 * 365 * 86_400_000
+
+
+class DurationInvalid(BadConfiguration):
+    """A duration is no whole number of milliseconds and no timedelta, or it is out of range."""
+
+
+def milliseconds(name: str, given: int | timedelta, *, least: int) -> int:
+    """The duration in milliseconds; ``name`` is the argument's.
+
+    Raises:
+        DurationInvalid: It is of another type, less than ``least`` milliseconds, or longer than a century.
+    """
+    if isinstance(given, timedelta):
+        made = given // timedelta(milliseconds=1)
+        exact = timedelta(milliseconds=made) == given
+    else:
+        made, exact = given, type(given) is int
+    if exact and least <= made <= LONGEST_MS:
+        return made
+    raise DurationInvalid(
+        f"`{name}` is {given!r}, expected whole milliseconds from {least} to {LONGEST_MS}, or a timedelta.",
+        action=f"Write, for example, `{name}=60_000` or `{name}=timedelta(minutes=1)`.",
+        seen=repr(given),
+    )

@@ -1,0 +1,176 @@
+"""The columns of a window: the aggregates of ``aggregation``, and those that only a window can have.
+
+The state of a window is one JSON value in the form that ``aggregation`` describes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from holdfast.processors.engine.dataframe.aggregation import (
+    AGGREGATORS,
+    FORMAT,
+    FORMAT_VERSION,
+    Aggregation,
+    AggregationInvalid,
+    Aggregator,
+    stored_columns,
+)
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class First(Aggregator):
+    """The value of a field in the first message of the window that was processed, of any type."""
+
+    kind: ClassVar[str] = "first"
+
+    def add(self, held: Any, item: Any, column: str) -> Any:
+        """The held list of one item, or a list of the new item."""
+        return [item] if held is None else held
+
+    def result(self, held: Any, column: str) -> Any:
+        """The item."""
+        return held[0]
+
+
+class _ByTime(Aggregator):
+    """The item of the message that ``wins`` by its event time."""
+
+    __slots__ = ()
+    wins: ClassVar[Callable[[int, int], bool]]
+
+    def add(self, held: Any, item: Any, column: str) -> Any:
+        return item if held is None or type(self).wins(item[0], held[0]) else held
+
+    def result(self, held: Any, column: str) -> Any:
+        return held[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest(_ByTime):
+    """The value of a field in the message with the least event time; of equal times, the one processed first."""
+
+    kind: ClassVar[str] = "earliest"
+    wins: ClassVar[Callable[[int, int], bool]] = staticmethod(lambda new, held: new < held)
+
+
+@dataclass(frozen=True, slots=True)
+class Latest(_ByTime):
+    """The value of a field in the message with the greatest event time; of equal times, the one processed last."""
+
+    kind: ClassVar[str] = "latest"
+    wins: ClassVar[Callable[[int, int], bool]] = staticmethod(lambda new, held: new >= held)
+
+
+@dataclass(frozen=True, slots=True)
+class Collect(Aggregator):
+    """All values of a field, in the order in which they were processed; each message stores the whole list."""
+
+    kind: ClassVar[str] = "items"
+
+    def add(self, held: Any, item: Any, column: str) -> list[Any]:
+        """The list with the new item."""
+        return [*(held or ()), item]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce(Aggregator):
+    """A value that functions of yours compute; it is stored as JSON.
+
+    Args:
+        reducer: Returns the new value from the former one and a message's value.
+        initializer: Returns the first value from a message's value.
+
+    Raises:
+        AggregationInvalid: One of them is no function.
+    """
+
+    kind: ClassVar[str] = "reduce"
+    of: None = None
+    reducer: Callable[[Any, Any], Any] | None = None
+    initializer: Callable[[Any], Any] | None = None
+
+    def __init__(
+        self, reducer: Callable[[Any, Any], Any] | None = None, initializer: Callable[[Any], Any] | None = None
+    ) -> None:
+        for name, made in (("reducer", reducer), ("initializer", initializer)):
+            if not callable(made):
+                raise AggregationInvalid(
+                    f"Reduce got the {name} {made!r}, expected a function.",
+                    action="Write, for example, `Reduce(reducer=lambda total, value: total + value, "
+                    "initializer=lambda value: value)`.",
+                )
+            object.__setattr__(self, name, made)
+        object.__setattr__(self, "of", None)
+
+    def add(self, held: Any, item: Any, column: str) -> Any:
+        """The reduced value; a list of one item, so that None is a value."""
+        assert self.reducer is not None
+        assert self.initializer is not None
+        return [self.initializer(item) if held is None else self.reducer(held[0], item)]
+
+    def result(self, held: Any, column: str) -> Any:
+        """The reduced value."""
+        return held[0]
+
+    def describe(self) -> str:
+        """The column as text, for example ``reduce(add)``."""
+        return f"{self.kind}({getattr(self.reducer, '__qualname__', '')})"
+
+
+#: What a column of a window may be; ``Collect`` of running aggregates keeps the newest items only.
+WINDOW_AGGREGATORS: tuple[type[Aggregator], ...] = (
+    *AGGREGATORS.values(),
+    *(First, Earliest, Latest, Collect, Reduce),
+)
+
+
+class WindowAggregation(Aggregation):
+    """The columns of one window."""
+
+    aggregators = WINDOW_AGGREGATORS
+
+    def __init__(self, columns: Mapping[str, Aggregator]) -> None:
+        super().__init__(columns)
+        for taken in sorted({"start", "end"} & set(columns)):
+            raise AggregationInvalid(
+                f"A column of a window has the name {taken!r}, which the window's own {taken} has.",
+                action="Give the column another name in `agg`.",
+                column=taken,
+            )
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The user functions of the columns."""
+        reduces = [made for made in self.columns.values() if isinstance(made, Reduce)]
+        given = [each for made in reduces for each in (made.reducer, made.initializer) if each is not None]
+        return (*super().functions, *given)
+
+    def folded(self, held: Any, value: Any, time_ms: int) -> dict[str, Any]:
+        """The stored value of a window with one more message; ``held`` is None for a new window.
+
+        Raises:
+            AggregationFailed: The message can't be aggregated.
+            FormatUnknown: The stored aggregates have another format version.
+        """
+        columns = stored_columns(held)
+        stored: dict[str, Any] = {FORMAT: FORMAT_VERSION}
+        for name, made in self.columns.items():
+            item = made.read(value, name)
+            if isinstance(made, _ByTime):
+                item = [time_ms, item]
+            stored.setdefault(made.kind, {})[name] = made.add(columns.get(made.kind, _NOTHING).get(name), item, name)
+        return stored
+
+    def result(self, start: int, end: int, stored: Any) -> dict[str, Any]:
+        """A window's value: its start, its end, and its columns; a column that no message filled is None."""
+        columns = stored_columns(stored)
+        made: dict[str, Any] = {"start": start, "end": end}
+        for name, column in self.columns.items():
+            held = columns.get(column.kind, _NOTHING).get(name)
+            made[name] = None if held is None else column.result(held, name)
+        return made

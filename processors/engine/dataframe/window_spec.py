@@ -1,0 +1,115 @@
+"""The frozen description of a window: which windows a time belongs to, and when a window ends, closes and leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from holdfast.infra.errors import BadConfiguration, HoldfastError
+from holdfast.processors.engine.dataframe.window_aggregates import WindowAggregation
+from holdfast.processors.engine.state.stream_time import shown
+
+#: Whose event times close a window: those of its key, or those of all messages of its task.
+ClosingStrategy = Literal["key", "partition"]
+#: What happens to a message that is late: ``drop`` it, give it to the failure policy, or ask a function.
+OnLate = Literal["drop", "dead-letter"] | Callable[..., Any]
+#: How long a closed window stays readable unless the user says otherwise, in milliseconds.
+RETENTION_MS = 86_400_000
+#: A message may belong to this many windows at most: each of them is read and written.
+WINDOWS_OF_A_MESSAGE_MAX = 1_000
+
+
+class WindowInvalid(BadConfiguration):
+    """The declaration of a window can't run."""
+
+
+class LateMessage(HoldfastError):
+    """All windows of a message are closed, and the window has ``on_late="dead-letter"``."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpec:
+    """A window as it is declared. Times are milliseconds.
+
+    A window contains the event times from its start up to, and without, its end. It takes no message, and closes, once
+    the time that ``closing`` names is at its end plus ``grace_ms``; it leaves the store ``retention_ms`` later.
+    """
+
+    kind: Literal["tumbling", "hopping"]
+    duration_ms: int
+    step_ms: int
+    grace_ms: int
+    retention_ms: int
+    aggregation: WindowAggregation
+    on_late: OnLate = "drop"
+    closing: ClosingStrategy = "key"
+    #: Whether results are sent when a window closes, and not with each message.
+    final: bool = False
+    #: After so long without messages, stream time passes as time does; None for never.
+    idle_ms: int | None = None
+
+    @property
+    def __name__(self) -> str:
+        """The step's name in errors."""
+        return f"{self.kind}_window"
+
+    def starts(self, time_ms: int) -> range:
+        """The starts of the windows that contain an event time, ascending; none is negative."""
+        last = time_ms - time_ms % self.step_ms
+        first = max(last - (self.duration_ms - 1 - time_ms % self.step_ms) // self.step_ms * self.step_ms, 0)
+        return range(first, last + 1, self.step_ms)
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The user functions of the window."""
+        return (*self.aggregation.functions, *((self.on_late,) if callable(self.on_late) else ()))
+
+    def describe(self) -> tuple[str, ...]:
+        """One line for the window's times and one for each column; another line is another definition."""
+        step = f", step {self.step_ms} ms" if self.kind == "hopping" else ""
+        by = f"closed by {self.closing}, {'final' if self.final else 'current'}"
+        times = f"{self.duration_ms} ms{step}, grace {self.grace_ms} ms, retention {self.retention_ms} ms"
+        idle = "" if self.idle_ms is None else f", idle after {self.idle_ms} ms"
+        return f"window = {self.kind} {times}, {by}{idle}", *self.aggregation.describe()
+
+    def late(self, time_ms: int, now_ms: int, start: int) -> LateMessage:
+        """The error for a message whose windows are all closed; ``start`` is that of the last one."""
+        end = start + self.duration_ms
+        return LateMessage(
+            f"The message's event time is {shown(time_ms)}, and its window ended at {shown(end)}: it is "
+            f"{(now_ms - end - self.grace_ms) / 1000:,.3f} s late by stream time {shown(now_ms)}.",
+            action="Raise `grace_ms` of the window if such messages are to count.",
+            seen=time_ms,
+            expected=now_ms - self.grace_ms,
+        )
+
+
+def checked_times(duration_ms: int, step_ms: int, grace_ms: int, retention_ms: int | None) -> tuple[int, int, int, int]:
+    """Duration, step, grace and retention, checked; without a retention, the usual one.
+
+    Raises:
+        WindowInvalid: They contradict each other.
+    """
+    if step_ms > duration_ms:
+        raise WindowInvalid(
+            f"`step_ms` is {step_ms} and `duration_ms` is {duration_ms}: messages between two windows would be lost.",
+            action="Make the step as long as the duration, or shorter.",
+            seen=step_ms,
+            expected=duration_ms,
+        )
+    if -(-duration_ms // step_ms) > WINDOWS_OF_A_MESSAGE_MAX:
+        raise WindowInvalid(
+            f"With `step_ms` {step_ms} and `duration_ms` {duration_ms}, each message belongs to "
+            f"{-(-duration_ms // step_ms)} windows; at most {WINDOWS_OF_A_MESSAGE_MAX} are possible.",
+            action="Make the step longer.",
+            seen=step_ms,
+        )
+    if retention_ms is not None and grace_ms > retention_ms:
+        raise WindowInvalid(
+            f"`grace_ms` is {grace_ms}, longer than the retention of {retention_ms} ms.",
+            action="Raise `retention`, or leave it out: a closed window then stays for a day.",
+            seen=grace_ms,
+            expected=retention_ms,
+        )
+    return duration_ms, step_ms, grace_ms, RETENTION_MS if retention_ms is None else retention_ms

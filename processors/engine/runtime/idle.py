@@ -1,0 +1,113 @@
+"""Stream time without messages: windows with ``close_when_idle`` close when their task's inputs are silent for so long.
+
+    last message ──── close_when_idle ────► a window is due at (stream time + time since) ──► ends read ──► closes
+                                                                                                └── a record: not silent
+
+Invariants:
+    - Only an input that is read to its high watermark is silent. One that lags, whose broker is away, or that an open
+      transaction of its producer holds back, is not: closing then would make its messages late.
+    - Stream time moves only where a window is due, so an idle task commits nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from holdfast.infra.clock import Clock
+from holdfast.infra.kafka.errors import KafkaFailed
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.runtime.gap import Gap
+from holdfast.processors.engine.runtime.ports import Cluster
+from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.task_time import TaskTime
+
+_log = structlog.get_logger("runtime.idle")
+
+#: Seconds between two looks.
+LOOK_EVERY_S = 0.5
+#: A pause between two looks longer than this, in seconds: the worker was frozen or busy, and nobody read the inputs.
+ABSENT_S = 5.0
+#: Timeout of one request for the ends of an input, in seconds: the loop waits for it.
+REQUEST_TIMEOUT_S = 2.0
+
+
+@dataclass(slots=True)
+class _Silence:
+    """When a task began to be silent: at which positions, at which stream time, and when (monotonic seconds)."""
+
+    time: TaskTime
+    positions: Mapping[str, int]
+    stream_ms: int
+    since: float
+
+
+class IdleTime:
+    """Moves the stream time of silent tasks."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._clock: Clock = cluster.clock
+        self._silent: dict[str, _Silence] = {}
+        self._looked_at = 0.0
+        self._gap: Gap | None = None
+
+    def step(self, tasks: Sequence[Task]) -> bool:
+        """Moves the stream time of those tasks that are silent; True if a window is due now.
+
+        Called when a poll brought no records and the inputs are not paused.
+        """
+        now = self._clock.monotonic()
+        asked = [task for task in tasks if task.time is not None and task.time.idle_ms is not None]
+        if not asked or now - self._looked_at < LOOK_EVERY_S:
+            return False
+        absent, self._looked_at = now - self._looked_at > ABSENT_S, now
+        silent = {task.name: self._silence(task, now, absent=absent) for task in asked}
+        self._silent = silent
+        due = False
+        for task in asked:
+            due |= self._go_on(task, silent[task.name], now)
+        return due
+
+    def close(self) -> None:
+        """Forgets all tasks, and closes the reader."""
+        self._silent.clear()
+        if self._gap is not None:
+            self._gap.close()
+            self._gap = None
+
+    def _silence(self, task: Task, now: float, *, absent: bool) -> _Silence:
+        assert task.time is not None
+        known = self._silent.get(task.name)
+        if known is None or absent or known.time is not task.time or known.positions != task.positions:
+            return _Silence(task.time, dict(task.positions), task.time.stream.time_ms, now)
+        return known
+
+    def _go_on(self, task: Task, silence: _Silence, now: float) -> bool:
+        time, silent_ms = silence.time, int((now - silence.since) * 1000)
+        if time.idle_ms is None or silent_ms < time.idle_ms:
+            return False
+        to_ms = silence.stream_ms + silent_ms
+        if not time.due_at(to_ms) or not self._is_read(task):
+            return False
+        time.go_on(to_ms)
+        return True
+
+    def _is_read(self, task: Task) -> bool:
+        """Whether all inputs are read to their ends."""
+        waiting = {}
+        try:
+            topics = self._cluster.topics(REQUEST_TIMEOUT_S)
+            for topic in task.inputs:
+                end = topics.end_offsets(topic, committed=False).get(task.partition, 0)
+                if task.positions[topic] < end:
+                    waiting[Partition(topic, task.partition)] = (task.positions[topic], end)
+            if not waiting:
+                return True
+            self._gap = self._gap or Gap(self._cluster)
+            return set(self._gap.found(waiting)) == set(waiting)
+        except KafkaFailed as away:
+            _log.warning("windows of an idle task stay open: the ends of its inputs can't be read", error=away.message)
+            return False

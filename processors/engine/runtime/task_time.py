@@ -1,0 +1,152 @@
+"""The time of one task: its stream time, and the windows that it closes and removes before each commit.
+
+    before_commit ──► outputs of closed windows ──► commit (places in the index, with the offsets) ──► committed
+          ▲                                           └──────── failed ──► restore: as at the last commit
+          └── more: the next commit is due at once
+
+Invariants:
+    - A commit closes and removes a bounded number of windows, so it stays within the commit interval.
+    - A window whose result can't be processed goes by the failure policy. Windows before it are closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from operator import length_hint
+from typing import Any
+
+from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.dataframe.fusion import RunFunction
+from holdfast.processors.engine.dataframe.serialization import Deserializer
+from holdfast.processors.engine.dataframe.window_store import Closing, MessagePlace, WindowStore
+from holdfast.processors.engine.record_times import RecordTimes
+from holdfast.processors.engine.state.errors import StateFailed
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
+
+#: Windows that one commit closes, and windows that it removes, of each store at most.
+CLOSED_AT_ONCE = 5_000
+REMOVED_AT_ONCE = 10_000
+
+#: Decides about a window whose result raised in the steps behind it: called with the window's topic and the error.
+OnWindowError = Callable[[str, Closing, BaseException], None]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSteps:
+    """A window of a stream, and the steps behind it as a function of results."""
+
+    topic: str
+    windows: WindowStore
+    run: RunFunction
+    deserialize_key: Deserializer
+
+
+class TaskTime:
+    """The stream time of a task with windows."""
+
+    def __init__(self, states: Mapping[str, StoreState], times: RecordTimes) -> None:
+        self._states, self._times = states, times
+        self.stream = StreamTime()
+        #: Where the current message is.
+        self.place = MessagePlace()
+        self.windows: dict[str, WindowStore] = {}
+        self._steps: list[WindowSteps] = []
+        #: Whether windows are due that the next commit closes or removes.
+        self.more = False
+        #: Whether there is something to commit, also where no input moved.
+        self.dirty = False
+        self._reached_ms = NO_TIME
+
+    def add(self, steps: WindowSteps) -> None:
+        """Closes the windows of a step from now on."""
+        self._steps.append(steps)
+
+    def load(self) -> None:
+        """Reads the time from the stores, at the start and after a command changed them."""
+        self._go_to([windows.load() for windows in self.windows.values()])
+
+    def restore(self) -> None:
+        """Goes back to the last commit."""
+        self._go_to([windows.restore() for windows in self.windows.values()])
+
+    def _go_to(self, found: list[Any]) -> None:
+        # Stores of one task are at the same input offsets. One that was cleared meanwhile knows no time.
+        time_ms, ahead = max(found, default=(NO_TIME, ()))
+        self.stream.set(time_ms, ahead)
+        self.more = self.dirty = False
+        self._reached_ms = NO_TIME
+        self.look()
+
+    @property
+    def idle_ms(self) -> int | None:
+        """After so long without messages, stream time passes as time does; None for never."""
+        asked = [windows.spec.idle_ms for windows in self.windows.values()]
+        return min((idle_ms for idle_ms in asked if idle_ms is not None), default=None)
+
+    def due_at(self, time_ms: int) -> bool:
+        """Whether a window would close at this time, if the worker's clock is there."""
+        self.look()
+        reached_ms = min(time_ms, self.stream.cap_ms)
+        return self.stream.time_ms != NO_TIME and any(each.due_at(reached_ms) for each in self.windows.values())
+
+    def go_on(self, time_ms: int) -> None:
+        """Moves the stream time without a message."""
+        self.stream.go_on(time_ms)
+
+    def look(self) -> None:
+        """Reads the worker's clock, before messages are processed."""
+        self.stream.look(self._times.now_ms())
+
+    def before_commit(self, on_error: OnWindowError) -> None:
+        """Closes windows that are due, and removes those whose retention is over, up to the bounds of one commit.
+
+        Raises what ``on_error`` raises; the windows closed before are part of the next commit.
+        """
+        self.look()
+        if self.more or self.stream.time_ms != self._reached_ms:
+            self.more = False
+            for steps in self._steps:
+                self.more |= self._close(steps, on_error) == CLOSED_AT_ONCE
+            for windows in self.windows.values():
+                removed = windows.remove(REMOVED_AT_ONCE)
+                self.more |= removed == REMOVED_AT_ONCE
+                self.dirty |= removed > 0
+            self._reached_ms = self.stream.time_ms
+        self.keep()
+
+    def keep(self) -> None:
+        """Writes the time and the places into the stores, for the next commit."""
+        for windows in self.windows.values():
+            self.dirty |= windows.save()
+
+    def committed(self) -> None:
+        """The commit is done."""
+        self.dirty = False
+        for windows in self.windows.values():
+            windows.committed()
+
+    def _close(self, steps: WindowSteps, on_error: OnWindowError) -> int:
+        found = steps.windows.closing(CLOSED_AT_ONCE)
+        live = [closing for closing in found if closing.result is not None]
+        values, raw_keys = iter([closing.result for closing in live]), iter([closing.message_key for closing in live])
+        keys = iter([steps.deserialize_key(closing.message_key) for closing in live])
+        starts, headers = iter([closing.start for closing in live]), iter([None] * len(live))
+        while True:
+            try:
+                steps.run(values, raw_keys, starts, keys, headers)
+            except BaseException as error:
+                for state in self._states.values():
+                    state.undo_message()
+                failed = len(live) - length_hint(values) - 1
+                if failed > 0:
+                    steps.windows.closed(live[failed - 1])
+                if isinstance(error, (StateFailed, FormatUnknown)):
+                    raise  # the state is at fault, not the window
+                on_error(steps.topic, live[failed], error)
+            else:
+                break
+        if found:
+            steps.windows.closed(found[-1])
+        return len(found)

@@ -1,0 +1,131 @@
+"""Event times, and the stream time of a task: the largest event time that it has processed and the world has reached.
+
+    event times   ──┬───┬──┬────────┬──────────────┬────────► ms since 1970
+                    10  20 23       now            40
+                           ▲                       └ ahead: it waits until the worker's clock is there
+                           └ stream time
+
+Invariants:
+    - Stream time never decreases, except that a command or a restore sets it with the offsets.
+    - Stream time is never beyond the worker's clock. One message that is dated ahead moves nothing before its time.
+    - It changes between messages, not within one: a message that fails leaves it as it was.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from holdfast.infra.errors import HoldfastError
+
+#: No event time yet, in milliseconds: less than every event time.
+NO_TIME = -1
+#: Event times are below this, in milliseconds: keys of windows have 15 digits for a time.
+EVENT_TIME_END_MS = 10**15
+#: Event times ahead of the clock that are remembered. Of more, every second one is forgotten: the next one stands for
+#: it.
+AHEAD_KEPT = 64
+#: How far ahead of the worker's clock the time of a message may be, in milliseconds, unless the topic says otherwise.
+MAX_AHEAD_MS = 3_600_000
+
+
+class EventTimeInvalid(HoldfastError):
+    """A message has no event time, or a function returned something else than milliseconds since 1970."""
+
+
+class EventTimeAhead(HoldfastError):
+    """A message is dated further ahead of the worker's clock than its topic allows."""
+
+
+class StreamTime:
+    """The stream time of one task; ``time_ms`` is read for each message, so it is a plain attribute."""
+
+    __slots__ = ("_ahead", "cap_ms", "time_ms")
+
+    def __init__(self) -> None:
+        #: The stream time in milliseconds; ``NO_TIME`` before the first message.
+        self.time_ms = NO_TIME
+        #: The worker's clock at the last ``look``, in milliseconds.
+        self.cap_ms = NO_TIME
+        self._ahead: list[int] = []
+
+    @property
+    def ahead(self) -> Sequence[int]:
+        """Event times that wait for the world to reach them, in milliseconds, ascending."""
+        return tuple(self._ahead)
+
+    def set(self, time_ms: int, ahead: Sequence[int] = ()) -> None:
+        """Sets the time to one that was committed; ``NO_TIME`` for none."""
+        self.time_ms, self._ahead = time_ms, sorted(ahead)
+
+    def look(self, now_ms: int) -> None:
+        """Reads the worker's clock: event times that the world has reached count now."""
+        self.cap_ms = now_ms
+        if self._ahead and self._ahead[0] <= now_ms:
+            reached = bisect_right(self._ahead, now_ms)
+            self.time_ms = max(self.time_ms, self._ahead[reached - 1])
+            del self._ahead[:reached]
+
+    def advance(self, time_ms: int) -> None:
+        """Counts the event time of a message that was processed."""
+        if time_ms <= self.cap_ms:
+            self.time_ms = max(self.time_ms, time_ms)
+            return
+        at = bisect_left(self._ahead, time_ms)
+        if self._ahead[at : at + 1] != [time_ms]:
+            self._ahead.insert(at, time_ms)
+            if len(self._ahead) > AHEAD_KEPT:
+                del self._ahead[-2::-2]
+
+    def go_on(self, time_ms: int) -> None:
+        """Counts time that passed without messages; not beyond the worker's clock."""
+        if self.time_ms != NO_TIME:
+            self.time_ms = max(self.time_ms, min(time_ms, self.cap_ms))
+
+    def check(self, time_ms: int, max_ahead_ms: int) -> None:
+        """Refuses an event time that no window can use.
+
+        Raises:
+            EventTimeInvalid: The message has no time.
+            EventTimeAhead: It is more than ``max_ahead_ms`` ahead of the worker's clock.
+        """
+        if time_ms < 0 or time_ms >= EVENT_TIME_END_MS:
+            raise EventTimeInvalid(
+                f"The message's event time is {time_ms} ms, expected 0 to {EVENT_TIME_END_MS - 1} ms since 1970.",
+                action="Correct the producer's timestamps, or read the time from the value with `timestamp_extractor`.",
+                seen=time_ms,
+            )
+        if time_ms > self.cap_ms + max_ahead_ms:
+            raise EventTimeAhead(
+                f"The message's event time is {shown(time_ms)}, {(time_ms - self.cap_ms) / 1000:,.0f} s ahead of this "
+                f"worker's clock; `max_ahead` allows {max_ahead_ms / 1000:,.0f} s.",
+                action="Correct the producer's clock, or raise `max_ahead` of the topic. Set `dead_letter_topic` to "
+                "put such messages aside.",
+                seen=time_ms,
+                expected=self.cap_ms + max_ahead_ms,
+            )
+
+
+def event_time(made: object, function: object) -> int:
+    """The event time that a user's function returned.
+
+    Raises:
+        EventTimeInvalid: It is no whole number of milliseconds since 1970.
+    """
+    if type(made) is int and 0 <= made < EVENT_TIME_END_MS:
+        return made
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    raise EventTimeInvalid(
+        f"Function {name} returned the event time {made!r}, expected whole milliseconds since 1970.",
+        action=f"Let {name} return an int, for example `int(value['time'] * 1000)`.",
+        seen=repr(made)[:100],
+    )
+
+
+def shown(time_ms: int) -> str:
+    """An event time as text in UTC."""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms since 1970"

@@ -1,0 +1,73 @@
+"""The records of a window store; no other module builds or reads these state keys.
+
+    message key     state key                                         value
+    the message's   w/<start>/<end>                                   the window's aggregates
+    the message's   time                                              the key's own time and its open windows
+    OWN_KEY         due/<time>/<start>/<end>/<message key in hex>     1: an entry of the index by time
+    OWN_KEY         clock                                             stream time, and how far windows are closed
+
+Times are milliseconds since 1970 with 15 digits, so that state keys sort by time. The windows of a key are neighbours,
+in the order of their starts. The entries of the index are neighbours, in the order in which windows end.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.processors.engine.changelog.format import key_prefix
+
+#: The message key of records that a store keeps for itself. State keys keep them apart from those of a message with
+#: this key.
+OWN_KEY = b"\x00holdfast"
+CLOCK = "clock"
+KEY_TIME = "time"
+_WINDOW, _DUE = "w/", "due/"
+
+
+class DueEntry(NamedTuple):
+    """An entry of the index: the window, and its place in the index."""
+
+    place: str
+    time_ms: int
+    start: int
+    end: int
+    message_key: bytes
+
+
+def clock_key() -> bytes:
+    """The changelog key of the record that holds a store's stream time."""
+    return key_prefix(OWN_KEY) + CLOCK.encode()
+
+
+def window_key(start: int, end: int) -> str:
+    """The state key of a window."""
+    return f"{_WINDOW}{start:015d}/{end:015d}"
+
+
+def window_of(state_key: str) -> tuple[int, int] | None:
+    """Start and end of the window with this state key; None for other records."""
+    if not state_key.startswith(_WINDOW):
+        return None
+    _, start, end = state_key.split("/")
+    return int(start), int(end)
+
+
+def due_key(time_ms: int, start: int, end: int, message_key: bytes) -> str:
+    """The state key of an entry of the index."""
+    return f"{_DUE}{time_ms:015d}/{start:015d}/{end:015d}/{message_key.hex()}"
+
+
+def due_before(time_ms: int) -> str:
+    """A state key after all entries of the index up to this time, and before all later ones."""
+    return f"{_DUE}{time_ms + 1:015d}"
+
+
+def first_due() -> str:
+    """A state key before all entries of the index."""
+    return _DUE
+
+
+def due_entry(place: str) -> DueEntry:
+    """The entry with this state key."""
+    _, time_ms, start, end, key = place.split("/")
+    return DueEntry(place, int(time_ms), int(start), int(end), bytes.fromhex(key))

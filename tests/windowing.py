@@ -1,0 +1,96 @@
+"""Windows in plain Python, from the rules of ``docs/windows.md`` alone: what messages of one partition give.
+
+It shares no code with the engine, and keeps all windows of all keys in dicts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Event(NamedTuple):
+    """A message: its key, its event time in milliseconds, and a number."""
+
+    key: bytes
+    time_ms: int
+    amount: int
+
+
+class Shape(NamedTuple):
+    """A window's declaration; times are milliseconds."""
+
+    duration: int
+    step: int
+    grace: int
+    closing: str
+    final: bool
+    retention: int = 86_400_000
+
+
+@dataclass(slots=True)
+class Windows:
+    """What a window step keeps and sends.
+
+    Attributes:
+        open: By key, start and end: the amounts of the messages that count, in order.
+        closed: The same of closed windows.
+        results: (key, start, end, count, total) in the order of their messages; those of one message sorted.
+        late: Windows that a message came too late for.
+        time: The greatest event time, none after ``now``.
+    """
+
+    shape: Shape
+    now: int
+    open: dict[tuple[bytes, int, int], list[int]] = field(default_factory=dict)
+    closed: dict[tuple[bytes, int, int], list[int]] = field(default_factory=dict)
+    results: list[tuple[Any, ...]] = field(default_factory=list)
+    late: int = 0
+    time: int = -1
+    times: dict[bytes, int] = field(default_factory=dict)
+
+    def take(self, event: Event) -> None:
+        """Counts one message, and closes what it closes."""
+        by_key = self.shape.closing == "key"
+        clock = self.times.get(event.key, -1) if by_key else self.time
+        shape = self.shape
+        start = max(0, event.time_ms - shape.duration - shape.step) // shape.step * shape.step
+        while start <= event.time_ms:
+            end = start + shape.duration
+            if event.time_ms < end:
+                # By key, a window that would leave the store at once takes nothing, either.
+                if clock >= end + shape.grace or self.time >= end + shape.grace + shape.retention:
+                    self.late += 1
+                else:
+                    amounts = self.open.setdefault((event.key, start, end), [])
+                    amounts.append(event.amount)
+                    if not shape.final:
+                        self.results.append((event.key, start, end, len(amounts), sum(amounts)))
+            start += shape.step
+        if event.time_ms <= self.now:
+            self.time = max(self.time, event.time_ms)
+            self.times[event.key] = max(self.times.get(event.key, -1), event.time_ms)
+        self._close()
+
+    def go_on(self, time: int) -> None:
+        """Lets time pass without messages."""
+        if self.time >= 0:
+            self.time = time
+        self._close()
+
+    def _close(self) -> None:
+        for key, start, end in sorted(self.open):
+            clock = self.times.get(key, -1) if self.shape.closing == "key" else self.time
+            if clock >= end + self.shape.grace:
+                amounts = self.open.pop((key, start, end))
+                self.closed[key, start, end] = amounts
+                if self.shape.final:
+                    self.results.append((key, start, end, len(amounts), sum(amounts)))
+
+
+def expect(shape: Shape, events: list[Event], now: int) -> Windows:
+    """All messages of a partition, in order."""
+    made = Windows(shape, now)
+    for event in events:
+        made.take(event)
+    return made
