@@ -441,7 +441,7 @@ class Worker:
 
     def _pin(self, task: Task) -> None:
         """Commit soon the start of inputs without a committed offset: a restart then begins at the same record."""
-        if task.progressed:
+        if task.progressed or (task.time is not None and task.time.more):
             self._commit_in(min(0.1, self.options.commits.longest_s))
 
     def _while_waiting(self, since: float | None) -> None:

@@ -75,7 +75,8 @@ class TaskTime:
         # Stores of one task are at the same input offsets. One that was cleared meanwhile knows no time.
         time_ms, ahead = max(found, default=(NO_TIME, ()))
         self.stream.set(time_ms, ahead)
-        self.more = self.dirty = False
+        # What was due when the worker before ended is due now: the next commit looks for it, without a message.
+        self.more, self.dirty = True, False
         self._reached_ms = NO_TIME
         self.look()
 

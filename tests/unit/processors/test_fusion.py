@@ -123,10 +123,27 @@ HEADERS = (None, None, _headers, _none)
 KEYS = (None, _none, lambda value: b"made", lambda value: None if value is None else object(), _fails)
 
 
+def _later(value: Any, key: Any, timestamp: int, headers: Any) -> Any:
+    return timestamp + _number(value)
+
+
+def _no_time(value: Any, key: Any, timestamp: int, headers: Any) -> Any:
+    return "soon" if _number(value) % 3 else timestamp - 1
+
+
+def _extracted(value: Any, headers: Any, timestamp: int, kind: int) -> Any:
+    return None if value == 7 else timestamp * 10 + len(headers or ())
+
+
+TIMES = (_later, _no_time)
+
+
 @st.composite
 def _steps(draw: st.DrawFn, depth: int = 4) -> Node:
-    kind = draw(st.sampled_from(("apply", "update", "filter", "expand", "to_topic", "to_topic")))
-    if kind == "to_topic":
+    kind = draw(st.sampled_from(("apply", "update", "filter", "expand", "to_topic", "to_topic", "set_timestamp")))
+    if kind == "set_timestamp":
+        node = Node("set_timestamp", draw(st.sampled_from(TIMES)), metadata=True)
+    elif kind == "to_topic":
         topic = Topic(draw(st.sampled_from(("out", "more"))))
         node = Node("to_topic", draw(st.sampled_from(KEYS)), topic=topic, headers=draw(st.sampled_from(HEADERS)))
     else:
@@ -140,7 +157,11 @@ def _steps(draw: st.DrawFn, depth: int = 4) -> Node:
     return node
 
 
-SOURCES = st.lists(_steps(), min_size=1, max_size=2).map(lambda children: Node("source", children=children))
+SOURCES = st.builds(
+    lambda extractor, children: Node("source", extractor, children=children),
+    st.sampled_from((None, None, _extracted)),
+    st.lists(_steps(), min_size=1, max_size=2),
+)
 MESSAGES = st.lists(
     st.tuples(
         st.sampled_from((b"1", b"1", b"2", b"", None, b"\xff")),

@@ -1,0 +1,158 @@
+"""A window store is a store like others: commands, checkpoints and the copies that they make have windows and time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from holdfast import Application, InlineProcess, InMemoryCluster, VirtualClock, load_settings
+from holdfast.infra.settings import CheckpointSettings
+from holdfast.processors.engine.checkpoints import decision
+from holdfast.processors.engine.commands.table import COMMANDS
+from holdfast.processors.engine.runtime import task_time
+from holdfast.processors.engine.runtime.commands import Clear, Command, Position
+from holdfast.processors.engine.runtime.owner import Owner
+from holdfast.processors.engine.runtime.tickets import Ticket, Work
+from holdfast.processors.engine.state.window_keys import CLOCK, OWN_KEY, window_of
+
+#: The start of a window, long ago.
+T = 1_690_000_000_000
+
+
+def build(state_dir: Path | None = None, grace_ms: int = 0) -> Application:
+    app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None, state_dir=state_dir)
+    window = app.dataframe(app.topic("in")).tumbling_window(10_000, grace_ms, "w").count()
+    window.final("partition").to_topic(app.topic("out"))
+    return app
+
+
+class Killed(BaseException):
+    """The end of a process."""
+
+
+class Dying(InlineProcess):
+    """Dies when it begins its n-th commit."""
+
+    def __init__(self, clock: VirtualClock, commits: int) -> None:
+        super().__init__(clock)
+        self._left = commits
+
+    def point(self, name: str) -> None:
+        self._left -= name == "commit:before"
+        if self._left == 0 or self.frozen:
+            self.frozen = True
+            raise Killed
+
+
+@pytest.fixture
+def cluster() -> InMemoryCluster:
+    made = InMemoryCluster()
+    made.create_topic("in")
+    return made
+
+
+def send(cluster: InMemoryCluster, *messages: tuple[bytes, int]) -> None:
+    for key, at in messages:
+        cluster.produce("in", b"1", key, timestamp_ms=T + at)
+
+
+def results(cluster: InMemoryCluster) -> list[tuple[bytes | None, int, int]]:
+    found = [(record.key, json.loads(record.value or b"")) for _, record in cluster.read("out")]
+    return [(key, made["start"] - T, made["value"]) for key, made in found]
+
+
+def windows(cluster: InMemoryCluster) -> set[tuple[bytes, int]]:
+    state = cluster.state(build(), "w")
+    return {(key, found[0] - T) for (key, name) in state if (found := window_of(name))}
+
+
+def carry_out(cluster: InMemoryCluster, app: Application, command: Command) -> None:
+    """An owner command, in a worker that is paused and stops afterwards."""
+
+    def errand(worker: Owner, ticket: Ticket) -> Work:
+        worker.maintenance.waits = True  # so that time passes
+        while not worker.assignment.tasks or not all(task.running for task in worker.assignment.tasks):
+            yield
+        worker.maintenance.waits = False
+        worker.pause()  # type: ignore[attr-defined]
+        yield
+        done = yield from COMMANDS.work_of(command, worker, ticket)
+        worker.stop()
+        return done
+
+    app._errand = errand
+    cluster.run(app)
+
+
+def test_a_clear_of_a_key_deletes_its_windows_and_no_others(cluster: InMemoryCluster) -> None:
+    send(cluster, (b"a", 0), (b"b", 1), (b"a", 2))
+    cluster.run(build())
+    carry_out(cluster, build(), Clear(store="w", keys=("a",)))
+    assert windows(cluster) == {(b"b", 0)}
+    send(cluster, (b"a", 3), (b"b", 10_000))
+    cluster.run(build())
+    assert results(cluster) == [(b"a", 0, 1), (b"b", 0, 1)]
+
+
+def test_a_clear_of_a_key_leaves_nothing_to_close(cluster: InMemoryCluster) -> None:
+    send(cluster, (b"a", 0), (b"b", 1))
+    cluster.run(build())
+    carry_out(cluster, build(), Clear(store="w", keys=("a",)))
+    send(cluster, (b"b", 10_000))
+    cluster.run(build())
+    assert results(cluster) == [(b"b", 0, 1)]
+
+
+def test_a_clear_of_the_store_takes_its_time_along(cluster: InMemoryCluster) -> None:
+    send(cluster, (b"a", 0), (b"a", 15_000))
+    cluster.run(build())
+    carry_out(cluster, build(), Clear(store="w", all=True))
+    assert cluster.state(build(), "w") == {}
+    send(cluster, (b"a", 5_000), (b"a", 10_000))  # the first would be late for the former time
+    cluster.run(build())
+    assert results(cluster) == [(b"a", 0, 1), (b"a", 0, 1)]
+
+
+def test_positions_that_go_back_take_the_time_along(cluster: InMemoryCluster) -> None:
+    send(cluster, (b"a", 0), (b"a", 1), (b"a", 15_000))
+    cluster.run(build())
+    carry_out(cluster, build(), Position(positions={"in": {0: 0}}))
+    assert (OWN_KEY, CLOCK) not in cluster.state(build(), "w")
+    cluster.run(build())
+    # The messages are read again into the same windows: nothing of them is late.
+    assert results(cluster) == [(b"a", 0, 2), (b"a", 0, 4)]
+
+
+def test_a_checkpoint_has_windows_and_time(
+    cluster: InMemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(decision, "SPARES_AT_LEAST", 1)
+    settings = load_settings(home=tmp_path, checkpoints=CheckpointSettings(enabled=True))
+    send(cluster, (b"a", 0), (b"b", 1), (b"a", 15_000))
+    for name in ("first", "second"):
+        process = InlineProcess(cluster.clock)
+        build(tmp_path / name).run_on(cluster.connect(process), settings, timeout=3)
+        process.frozen = True
+        process.sleep(60)
+        if name == "first":
+            send(cluster, (b"b", 5_000), (b"a", 20_000))  # the first is late
+    assert results(cluster) == [(b"a", 0, 1), (b"b", 0, 1), (b"a", 10_000, 1)]
+    assert "state begins with a checkpoint" in capsys.readouterr().out
+
+
+def test_what_was_due_when_a_worker_ended_closes_without_a_message(
+    cluster: InMemoryCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_time, "CLOSED_AT_ONCE", 2)
+    send(cluster, *((b"%d" % number, 0) for number in range(20)), (b"end", 10_000))
+    with pytest.raises(Killed):
+        build(tmp_path).run_on(cluster.connect(Dying(cluster.clock, 4)), load_settings(home=tmp_path), timeout=3)
+    InlineProcess(cluster.clock).sleep(60)
+    before, seen = len(results(cluster)), []
+    assert 0 < before < 20
+    cluster.clock.call_later(20, lambda: seen.append(len(results(cluster))))
+    cluster.run(build(), quiet_s=60)
+    assert seen == [20]
+    assert len(results(cluster)) == 20
