@@ -132,7 +132,6 @@ def test_a_database_that_is_away_is_told_without_its_password(
     assert PASSWORD not in str(seen.value)
 
 
-@pytest.mark.thorough
 def test_both_instances_keep_the_same_rules() -> None:
     """What is different in production is storage and size; the rules of the queue are the same."""
     ours, other = (
@@ -143,5 +142,5 @@ def test_both_instances_keep_the_same_rules() -> None:
     limits = [each["concurrency"]["runs"]["tag_concurrency_limits"] for each in (ours, other)]
     assert limits[0] == limits[1]
     assert set(other) - set(ours) == {"storage"}
-    # a process can be looked for where it runs only
-    assert set(ours) - set(other) == {"run_launcher"}
+    assert set(ours) <= set(other)
+    assert ours["run_launcher"] == other["run_launcher"]
