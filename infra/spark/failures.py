@@ -86,7 +86,7 @@ def _cause(texts: list[str]) -> str:
     # a class name alone says nothing
     with_text = [cause for cause in causes if not re.fullmatch(r"[\w.$]+(Exception|Error)?:?( null)?", cause)]
     own = [line.lstrip(": ") for line in lines if not line.startswith(("An error occurred while calling", "at "))]
-    return with_text[-1] if with_text else causes[-1] if causes else own[0] if own else "no reason was given"
+    return with_text[-1] if with_text else causes[-1] if causes else own[0] if own else "its JVM gave no answer"
 
 
 _Known = tuple[str, type[SparkFailed], str]
@@ -165,7 +165,9 @@ _KNOWN: tuple[_Known, ...] = (
     (
         r"StatusCode\.UNAVAILABLE|failed to connect to all addresses|Socket closed|Connection reset|"
         r"Connection refused|Answer from Java side is empty|Error while sending or receiving|JAVA_GATEWAY_EXITED|"
-        r"All masters are unresponsive|INVALID_HANDLE|Broken pipe|stopped SparkContext",
+        r"All masters are unresponsive|INVALID_HANDLE|Broken pipe|stopped SparkContext|"
+        # py4j says no more than this when the connection to the JVM broke under a call
+        r"\A\s*An error occurred while calling \S+\s*\Z",
         SparkUnavailable,
         "Check that the Spark of `HOLDFAST_SPARK__MASTER` runs and is reachable, and that `HOLDFAST_SPARK__SECRET` is "
         f"the secret of a standalone cluster, {_AGAIN}",

@@ -1,6 +1,7 @@
 """What Spark raises, as one sentence with what to do; alike for py4j and for Spark Connect."""
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.errors.exceptions.connect import SparkConnectGrpcException
 
@@ -106,6 +107,12 @@ def test_a_gateway_that_is_gone_is_told():
             return "Answer from Java side is empty"
 
     assert type(spark_failure("go on", Gone())) is SparkUnavailable
+
+
+def test_a_jvm_that_dies_under_a_call_is_told():
+    told = spark_failure("look at the table", Py4JError("An error occurred while calling o53.sql"))
+    assert type(told) is SparkUnavailable
+    assert told.message == "Spark failed to look at the table: its JVM gave no answer."
 
 
 def test_an_error_of_ours_in_a_python_worker_is_told_in_its_own_words():
