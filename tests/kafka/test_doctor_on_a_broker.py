@@ -23,6 +23,16 @@ application.dataframe(application.topic("{group}-in")).to_topic(application.topi
 """
 
 
+def defined(group: str, broker: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The module of a processor that can be imported, beside a home that is not made yet."""
+    module = f"definition_{group.replace('-', '_')}"
+    (folder / f"{module}.py").write_text(DEFINITION.format(group=group))
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("HOLDFAST_HOME", str(folder / "home"))
+    monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", broker)
+    return module
+
+
 def test_the_doctor_sees_broker_rights_topics_and_what_is_misspelt(
     broker: str,
     unique: Callable[[str], str],
@@ -31,11 +41,7 @@ def test_the_doctor_sees_broker_rights_topics_and_what_is_misspelt(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     group = unique("patient")
-    module = f"definition_{group.replace('-', '_')}"
-    (tmp_path / f"{module}.py").write_text(DEFINITION.format(group=group))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", broker)
+    module = defined(group, broker, tmp_path, monkeypatch)
     monkeypatch.setenv("HOLDFAST_PROCESSORS", json.dumps([f"{module}:application", "no_such_module:app"]))
     monkeypatch.setenv("HOLDFAST_RESTORE_TARGET", "5")
     Topics(broker).create(TopicSpec(f"{group}-in", 1, 1))
@@ -69,11 +75,7 @@ def test_brokers_that_are_too_old_are_refused_before_anything_starts(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     group = unique("newer")
-    module = f"definition_{group.replace('-', '_')}"
-    (tmp_path / f"{module}.py").write_text(DEFINITION.format(group=group))
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", broker)
+    module = defined(group, broker, tmp_path, monkeypatch)
     monkeypatch.setattr(cluster_facts, "BROKER_FROM", (99, 0))  # no older broker runs on the Java of today
     assert main(words.format(module=module).split()) == EXIT_BAD_CONFIGURATION
     said = capfd.readouterr().err

@@ -22,10 +22,10 @@ import structlog
 
 from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, MembershipLost
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.checkpoints.decision import Patience, Refusal, Wanted, worth_looking
+from holdfast.processors.engine.checkpoints.decision import Refusal, Wanted, worth_looking
 from holdfast.processors.engine.checkpoints.fetch import Fetched
+from holdfast.processors.engine.checkpoints.fetching import Fetching
 from holdfast.processors.engine.checkpoints.keeper import CheckpointKeeper
-from holdfast.processors.engine.checkpoints.ports import Job
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.runtime.fencing import LOOK_EVERY_S
 from holdfast.processors.engine.runtime.inputs_together import check_together
@@ -87,7 +87,7 @@ class Assignment:
         self.pending: list[Task] = []
         #: Seconds until there is something to do for the pending tasks.
         self.rest_s = 0.0
-        self._fetching: dict[str, tuple[Task, Job, Patience]] = {}
+        self._fetching: dict[str, tuple[Task, Fetching]] = {}
         self._fetched: dict[str, Fetched] = {}
         self.joined = False
         #: By topic name, the ids of sources and changelogs at the last assignment.
@@ -111,7 +111,7 @@ class Assignment:
     def checkpoint_of(self, task: str) -> Mapping[str, object] | None:
         """The checkpoint that a task's state began with: being fetched, used, or why none was used."""
         if task in self._fetching:
-            return {"fetching": dict(self._fetching[task][1].progress)}
+            return {"fetching": dict(self._fetching[task][1].job.progress)}
         fetched = self._fetched.get(task)
         return None if fetched is None else fetched.told()
 
@@ -358,28 +358,18 @@ class Assignment:
         if self._options.start.from_changelog:
             return False
         wanted = Wanted(task.name, self.checkpoints.database, facts, committed, dict(self.topic_ids), looked_at, replay)
-        patience = Patience(replay, self._cluster.clock.monotonic())
-        self._fetching[task.name] = task, self.checkpoints.fetch(wanted), patience
+        self._fetching[task.name] = task, self.checkpoints.fetch(wanted)
         return True
 
     def _look_at_fetches(self) -> None:
         """Queue the tasks whose fetch ended, with or without a checkpoint, to be opened next."""
         now = self._cluster.clock.monotonic()
-        for name, (task, job, patience) in list(self._fetching.items()):
-            too_slow = None if job.done else patience.spent(now, job.progress.get("bytes", 0))
-            if not job.done and too_slow is None:
-                continue
-            del self._fetching[name]
-            if too_slow is not None:
-                job.cancel()
-            found = job.result
-            if not isinstance(found, Fetched):
-                why = (Refusal("all", too_slow or f"the fetch failed: {job.failure!r}"),)
-                found = Fetched(None, None, why)
-            self._fetched[name] = found
-            for refused in found.refused:
-                _log.warning("a checkpoint is not used", task=name, checkpoint=refused.checkpoint_id, why=refused.why)
-            self.pending.append(task)
+        for name, (task, fetching) in list(self._fetching.items()):
+            found = fetching.ended(now)
+            if found is not None:
+                del self._fetching[name]
+                self._fetched[name] = found
+                self.pending.append(task)
 
     def _install(self, task: Task) -> None:
         """Move a fetched checkpoint into the place of the task's store."""
@@ -428,9 +418,7 @@ class Assignment:
     def _forget_fetch(self, task: str) -> None:
         found = self._fetched.pop(task, None)
         if task in self._fetching:
-            job = self._fetching.pop(task)[1]
-            job.cancel()
-            found = job.result if isinstance(job.result, Fetched) else found
+            found = self._fetching.pop(task)[1].give_up() or found
         if found is not None and self.checkpoints is not None:
             self.checkpoints.discard(found)  # does nothing after the checkpoint was moved into place
 

@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from holdfast.infra.clock import Clock
-from holdfast.processors.engine.checkpoints.decision import Patience, Wanted, worth_looking
+from holdfast.processors.engine.checkpoints.decision import Wanted, worth_looking
 from holdfast.processors.engine.checkpoints.fetch import Fetched
+from holdfast.processors.engine.checkpoints.fetching import Fetching
 from holdfast.processors.engine.checkpoints.keeper import CheckpointKeeper
-from holdfast.processors.engine.checkpoints.ports import Job
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.folder import StateFolder
@@ -37,7 +37,7 @@ class FirstCheckpoints:
     folder: StateFolder
     databases: Databases
     clock: Clock
-    _fetching: dict[str, tuple[Job, Patience]] = field(default_factory=dict)
+    _fetching: dict[str, Fetching] = field(default_factory=dict)
     #: Task -> the checkpoint that its standby began with; None where a fetch gave none.
     _sought: dict[str, str | None] = field(default_factory=dict)
 
@@ -50,7 +50,7 @@ class FirstCheckpoints:
             return False
         self._sought[task] = None
         wanted = Wanted(task, self.checkpoints.database, facts, {}, {}, looked_at, replay)
-        self._fetching[task] = self.checkpoints.fetch(wanted), Patience(replay, self.clock.monotonic())
+        self._fetching[task] = self.checkpoints.fetch(wanted)
         return True
 
     def waits(self, task: str) -> bool:
@@ -59,21 +59,12 @@ class FirstCheckpoints:
             return False
         assert self.checkpoints is not None
         self.checkpoints.wait(0.0)
-        job, patience = self._fetching[task]
-        late = None if job.done else patience.spent(self.clock.monotonic(), job.progress.get("bytes", 0))
-        if not job.done and late is None:
+        found = self._fetching[task].ended(self.clock.monotonic())
+        if found is None:
             return True
         del self._fetching[task]
-        if late is not None:
-            job.cancel()
-        found = job.result
-        if isinstance(found, Fetched):
-            for refused in found.refused:
-                _log.warning("a checkpoint is not used", task=task, checkpoint=refused.checkpoint_id, why=refused.why)
-            self._install(task, found)
-            self.checkpoints.discard(found)  # does nothing after it was moved into place
-        else:
-            _log.warning("no checkpoint is used", task=task, why=late or repr(job.failure))
+        self._install(task, found)
+        self.checkpoints.discard(found)  # does nothing after it was moved into place
         return False
 
     def used(self, task: str) -> str | None:
@@ -84,10 +75,9 @@ class FirstCheckpoints:
         """End the fetch of a task that is no longer followed."""
         self._sought.pop(task, None)
         if task in self._fetching:
-            job, _ = self._fetching.pop(task)
-            job.cancel()
-            if isinstance(job.result, Fetched) and self.checkpoints is not None:
-                self.checkpoints.discard(job.result)
+            found = self._fetching.pop(task).give_up()
+            if found is not None and self.checkpoints is not None:
+                self.checkpoints.discard(found)
 
     def _install(self, task: str, found: Fetched) -> None:
         path, manifest = self.folder.task(task), found.manifest
