@@ -15,7 +15,7 @@ from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.dataframe.aggregation import Aggregation, Aggregator
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.dataframe.window_spec import OnLate, WindowSpec
-from holdfast.processors.engine.dataframe.windows import Window, window_times
+from holdfast.processors.engine.dataframe.windows import Window, session_times, window_times
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.stream_time import MAX_AHEAD_MS
 from holdfast.processors.engine.topology import StoreSpec
@@ -258,6 +258,32 @@ class StreamingDataFrame:
         """Windows of one length that overlap: one begins every ``step_ms``. Otherwise as ``tumbling_window``."""
         times = window_times("hopping", duration_ms, step_ms, grace_ms, retention)
         return Window(times, on_late, lambda spec: self._windowed(spec, name))
+
+    def session_window(
+        self,
+        inactivity_gap_ms: int | timedelta,
+        grace_ms: int | timedelta = 0,
+        name: str | None = None,
+        on_late: OnLate | None = None,
+        *,
+        retention: int | timedelta | None = None,
+    ) -> Window[StreamingDataFrame]:
+        """Windows of activity: messages of a key that are no further apart than a gap are one session.
+
+        Args:
+            inactivity_gap_ms: The gap. A session is due this long after its last message.
+            grace_ms: How long a session that is due still takes messages.
+            name: The store; None takes ``<topic>-session``.
+            on_late: As in ``tumbling_window``; start and end are those of a session of this message alone.
+            retention: How long a session stays readable after it is closed; None takes a day.
+
+        Raises:
+            DurationInvalid: A duration is out of range.
+            WindowInvalid: The arguments contradict each other.
+        """
+        return Window(
+            session_times(inactivity_gap_ms, grace_ms, retention), on_late, lambda spec: self._windowed(spec, name)
+        )
 
     @property
     def _max_ahead_ms(self) -> int | None:

@@ -47,8 +47,9 @@ from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.fusion import Run, compile_run
 from holdfast.processors.engine.dataframe.outbox import Outboxes, Output
 from holdfast.processors.engine.dataframe.serialization import Deserializer, ValueUnreadable, as_is
+from holdfast.processors.engine.dataframe.stored_windows import Closing
 from holdfast.processors.engine.dataframe.topic import TimestampType
-from holdfast.processors.engine.dataframe.window_store import Closing, WindowStore
+from holdfast.processors.engine.dataframe.window_kinds import stored_windows
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
@@ -216,7 +217,7 @@ class Task:
         for node in steps:
             assert node.window is not None
             assert node.store is not None
-            made.windows[node.store] = WindowStore(node.window, self.states[node.store], made.stream, made.place)
+            made.windows[node.store] = stored_windows(node.window, self.states[node.store], made.stream, made.place)
         return made
 
     def _timing(self, topic: str) -> Timing:

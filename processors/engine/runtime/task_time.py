@@ -19,7 +19,7 @@ from typing import Any
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.fusion import RunFunction
 from holdfast.processors.engine.dataframe.serialization import Deserializer
-from holdfast.processors.engine.dataframe.window_store import Closing, MessagePlace, WindowStore
+from holdfast.processors.engine.dataframe.stored_windows import Closing, MessagePlace, StoredWindows
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
@@ -38,7 +38,7 @@ class WindowSteps:
     """A window of a stream, and the steps behind it as a function of results."""
 
     topic: str
-    windows: WindowStore
+    windows: StoredWindows
     run: RunFunction
     deserialize_key: Deserializer
 
@@ -51,7 +51,7 @@ class TaskTime:
         self.stream = StreamTime()
         #: Where the current message is.
         self.place = MessagePlace()
-        self.windows: dict[str, WindowStore] = {}
+        self.windows: dict[str, StoredWindows] = {}
         self._steps: list[WindowSteps] = []
         #: Whether windows are due that the next commit closes or removes.
         self.more = False
