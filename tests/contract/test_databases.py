@@ -144,3 +144,16 @@ def test_a_checkpoint_is_a_rocksdb_whatever_holds_the_state(databases: Databases
     assert reader.meta() == meta
     assert list(reader.items("s")) == [(b"%05d" % number, b"v%d" % number) for number in range(12_000)]
     reader.close()
+
+
+def test_items_come_in_both_directions(database: Database) -> None:
+    keys = [b"%03d" % number for number in range(0, 300, 3)]
+    database.write([(key, b"v") for key in keys])
+    database.write([(b"150", None), (b"298", b"v")])
+    left = sorted({*keys, b"298"} - {b"150"})
+    assert [key for key, _ in database.items_back(b"300")] == left[::-1]
+    assert [key for key, _ in database.items_back(b"153")] == [key for key in left if key < b"153"][::-1]
+    assert next(database.items_back(b"999")) == (b"298", b"v")
+    assert list(database.items_back(b"000")) == []
+    database.write([(b"150", b"w")])
+    assert next(database.items(b"149")) == next(database.items_back(b"151")) == (b"150", b"w")

@@ -25,14 +25,23 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         ("Application", "Topic", "TopicConfig"),
     ),
     "api-streams.md": (
-        "Python API: streams and state",
-        "Steps of a stream, and the state that functions get. [Declaring a processor](../processors.md) shows both.",
+        "Python API: streams",
+        "Steps of a stream. [Declaring a processor](../processors.md) shows how they are used.",
+        "from holdfast import Application\n\n"
+        'app = Application("localhost:9092", consumer_group="shop")\n'
+        'orders = app.dataframe(app.topic("orders"))\n'
+        'orders.filter(lambda order: order["amount"] > 100).to_topic(app.topic("large"))',
+        ("StreamingDataFrame",),
+    ),
+    "api-state.md": (
+        "Python API: state",
+        "What functions do with the state of a key. [State](../state.md) has the rules.",
         "from holdfast import State\n\n\n"
         "def count(value: dict, state: State) -> dict:\n"
         '    total = state.get("total", default=0) + 1\n'
         '    state.set("total", total)\n'
         '    return {**value, "total": total}',
-        ("StreamingDataFrame", "State"),
+        ("State",),
     ),
     "api-aggregates.md": (
         "Python API: aggregates",

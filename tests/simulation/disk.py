@@ -283,6 +283,11 @@ class SimulatedDatabase(Database):
             if key >= first:
                 yield key, value
 
+    def items_back(self, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for key, value in sorted(self._readable().items(), reverse=True):
+            if key < end:
+                yield key, value
+
     def checkpoint(self, path: Path) -> None:
         self._process.point("disk:checkpoint")
         if self._disk.full:

@@ -68,6 +68,11 @@ def key_prefix(message_key: bytes) -> bytes:
     return _LENGTH.pack(KEY_VERSION, len(message_key)) + message_key
 
 
+def prefix_of(key: bytes) -> bytes:
+    """The ``key_prefix`` of the message key of a changelog key."""
+    return key[: _bytes_needed(key)]
+
+
 def full_keys(message_keys: Collection[bytes], state_key: bytes, before: bytes = b"") -> list[bytes]:
     """The changelog keys of one state key for many message keys, each with ``before`` in front."""
     heads = {length: before + _LENGTH.pack(KEY_VERSION, length) for length in set(map(len, message_keys))}

@@ -48,6 +48,9 @@ class Database(Protocol):
     def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values in key order, from the key ``first``."""
 
+    def items_back(self, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values in reverse key order, from the last key before ``end``."""
+
     def checkpoint(self, path: Path) -> None:
         """Makes a consistent copy at ``path``."""
 

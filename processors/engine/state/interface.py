@@ -25,6 +25,58 @@ class State(Protocol):
     def exists(self, key: str) -> bool:
         """Whether ``key`` has a value."""
 
+    def increment(self, key: str, by: float = 1) -> Any:
+        """Adds ``by`` to the number of ``key``, 0 without a value, and returns the total.
+
+        Raises:
+            StateValueInvalid: The value or ``by`` is no number.
+        """
+
+    def append(self, key: str, item: Any, keep_last: int | None = None) -> list[Any]:
+        """Appends ``item`` to the list of ``key``, empty without a value, and returns the list.
+
+        Args:
+            key: The state key.
+            item: A JSON value.
+            keep_last: Keeps only the newest items, so many; None keeps all.
+
+        Raises:
+            StateValueInvalid: The value is no list.
+        """
+
+    def pop(self, key: str, default: Any = None) -> Any:
+        """Deletes ``key`` and returns its value, or ``default`` without one."""
+
+    def items(
+        self,
+        prefix: str = "",
+        start: str | None = None,
+        end: str | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> list[tuple[str, Any]]:
+        """State keys of the message's key with their values, in the order of their UTF-8 bytes.
+
+        The function's own writes, also those of this message, are part of it. It costs what it returns.
+
+        Args:
+            prefix: What the keys begin with.
+            start: The first key is this one or a later one.
+            end: The last key is before this one.
+            reverse: Whether the order is reversed: the last key comes first.
+            limit: At most so many keys; None for all.
+        """
+
+    def keys(
+        self,
+        prefix: str = "",
+        start: str | None = None,
+        end: str | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> list[str]:
+        """The state keys of ``items``, without their values."""
+
     def get_bytes(self, key: str, default: bytes | None = None) -> bytes | None:
         """The bytes of a value of ``set_bytes``, or ``default`` without one; TypeError for a value of ``set``."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -19,6 +20,9 @@ class MemoryDatabase(Database):
         self._content: dict[bytes, bytes] = {}
         self._bytes = 0
         self._closed = False
+        #: All keys in order at the last read of a range, with some that were deleted; and keys that are new since then.
+        self._ordered: list[bytes] = []
+        self._unordered: list[bytes] = []
 
     def get(self, key: bytes) -> bytes | None:
         return self._open().get(key)
@@ -33,6 +37,8 @@ class MemoryDatabase(Database):
             if former is not None:
                 self._bytes -= len(key) + len(former)
             if value is not None:
+                if former is None:
+                    self._unordered.append(key)
                 content[key] = value
                 self._bytes += len(key) + len(value)
 
@@ -55,11 +61,26 @@ class MemoryDatabase(Database):
 
     def items(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         """Keys and values in key order, from ``first``; of keys that exist at the call."""
-        content = self._open()
-        for key in sorted(key for key in content if key >= first):
-            value = content.get(key)
+        content, keys = self._open(), self._in_order()
+        for at in range(bisect_left(keys, first), len(keys)):
+            value = content.get(keys[at])
             if value is not None:
-                yield key, value
+                yield keys[at], value
+
+    def items_back(self, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Keys and values in reverse key order, from the last key before ``end``; of keys that exist at the call."""
+        content, keys = self._open(), self._in_order()
+        for at in range(bisect_left(keys, end) - 1, -1, -1):
+            value = content.get(keys[at])
+            if value is not None:
+                yield keys[at], value
+
+    def _in_order(self) -> list[bytes]:
+        """The keys in order. The list is made again after writes only: a range costs no sort of all keys."""
+        if self._unordered or len(self._ordered) > 2 * len(self._content) + 100:
+            self._ordered = sorted({*self._unordered, *self._content})
+            self._unordered = []
+        return self._ordered
 
     def checkpoint(self, path: Path) -> None:
         """Writes a RocksDB, so that all readers of checkpoints can read it."""
@@ -80,6 +101,7 @@ class MemoryDatabase(Database):
     def close(self) -> None:
         """Frees the memory; the content is lost."""
         self._content = {}
+        self._ordered, self._unordered = [], []
         self._bytes = 0
         self._closed = True
 

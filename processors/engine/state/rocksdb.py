@@ -130,6 +130,12 @@ class RocksDatabase(Database):
         with _named_errors():
             yield from _items(self._rdict, first)
 
+    def items_back(self, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        if self._made is None:
+            return
+        with _named_errors():
+            yield from _items_back(self._rdict, end)
+
     def checkpoint(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _named_errors():
@@ -307,6 +313,22 @@ def _items(rdict: Rdict, first: bytes, reading: ReadOptions | None = None) -> It
     probe.status()
     if probe.valid():
         raise DatabaseCorrupt(f"Corruption: an iterator ended before key {bytes(probe.key())[:40]!r}")
+
+
+def _items_back(rdict: Rdict, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keys and values in reverse order, from the last key before ``end``. Damage raises, as in ``_items``."""
+    last: bytes | None = None
+    for item in rdict.items(backwards=True, from_key=end):
+        if item[0] < end:
+            last = item[0]
+            yield item
+    probe = rdict.iter()
+    probe.seek_for_prev(end if last is None else last)
+    if probe.valid() and (last is not None or bytes(probe.key()) == end):
+        probe.prev()
+    probe.status()
+    if probe.valid():
+        raise DatabaseCorrupt(f"Corruption: an iterator ended behind key {bytes(probe.key())[:40]!r}")
 
 
 def _named(failure: Exception) -> Exception:

@@ -35,7 +35,6 @@ from holdfast.processors.engine.changelog.format import (
     ValueNotStorable,
     decode_json,
     decode_value,
-    encode_bytes,
     encode_value,
     full_keys,
     is_too_deep,
@@ -43,6 +42,8 @@ from holdfast.processors.engine.changelog.format import (
 )
 from holdfast.processors.engine.record_size import UNLIMITED, RecordTooLarge, too_large
 from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.methods import StateMethods
+from holdfast.processors.engine.state.ranges import WrittenKeys, behind
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.task_store import TaskStore
@@ -117,7 +118,7 @@ class _Cell:
         return place if self.suffix is None else key_prefix(place) + self.suffix
 
 
-class StoreState:
+class StoreState(StateMethods):
     """One store of one task. The runtime points it at the key of each message before the function runs.
 
     ``topic`` is empty without a changelog. ``record_bytes_max`` limits key and value of its records together.
@@ -136,6 +137,7 @@ class StoreState:
         "_undo",
         "_weighed",
         "_weight",
+        "_written",
         "cache_bytes",
         "message_key",
         "misses",
@@ -174,6 +176,8 @@ class StoreState:
         #: Prefetches with full cache hits since the last miss.
         self._found_all = 0
         self._undo: list[tuple[dict[bytes, bytes | None], bytes, bytes | _Missing | None]] = []
+        #: Finds the uncommitted writes of one message key in the shared cell.
+        self._written = WrittenKeys()
         self._bytes = 0
         #: Cached values: their number and their total length, for the mean length.
         self._weighed = 0
@@ -227,26 +231,6 @@ class StoreState:
         dirty[place] = raw
         self._bytes += len(raw) if before is _MISSING or before is None else len(raw) - len(before)
 
-    def delete(self, key: str) -> None:
-        """Deletes ``key``; does nothing if the key has no value."""
-        if self._load(key) is not None:
-            self._store(key, None)
-
-    def exists(self, key: str) -> bool:
-        """Whether ``key`` has a value."""
-        return self._load(key) is not None
-
-    def get_bytes(self, key: str, default: bytes | None = None) -> bytes | None:
-        """The bytes of a value that was set with ``set_bytes``, or ``default``."""
-        value = self.get(key, default)
-        if value is not None and not isinstance(value, bytes):
-            raise TypeError(f"key {key!r} of store {self.name!r} holds a JSON value, expected bytes: use state.get()")
-        return value
-
-    def set_bytes(self, key: str, value: bytes) -> None:
-        """Sets ``key`` to raw bytes."""
-        self._store(key, encode_bytes(value, self.timestamp_ms))
-
     # -- what the task calls -----------------------------------------------------------------------------------
 
     def point_at(self, message_key: bytes, timestamp_ms: int) -> None:
@@ -298,6 +282,7 @@ class StoreState:
             else:
                 dirty[place] = before
                 self._bytes += len(before or b"")
+        self._written.cut(len(self._shared.dirty))
         self._undo.clear()
 
     def writes(self) -> Writes:
@@ -333,6 +318,7 @@ class StoreState:
         self._weight += self._bytes
         self._bytes = 0
         self._make_room()
+        self._written.cut(0)
         if len(self._cells) == CELLS_MAX:
             self._forget_state_keys()
         if self._rows is not None:
@@ -345,6 +331,7 @@ class StoreState:
         for cell in self._all():
             cell.dirty.clear()
         self._undo.clear()
+        self._written.cut(0)
         self._bytes = 0
 
     def forget(self) -> None:
@@ -388,15 +375,27 @@ class StoreState:
 
     def uncommitted(self, message_key: bytes) -> dict[bytes, bytes | None]:
         """The uncommitted writes of one message key, by state key."""
-        prefix = key_prefix(message_key)
-        shared = ((key[len(prefix) :], raw) for key, raw in self._shared.dirty.items() if key.startswith(prefix))
+        prefix, written = key_prefix(message_key), self._shared.dirty
+        found = self._written.of(written, prefix)
+        shared = ((key[len(prefix) :], written[key]) for key in found)
         own = ((cell.suffix or b"", cell.dirty) for cell in self._cells.values())
         return {**dict(shared), **{suffix: dirty[message_key] for suffix, dirty in own if message_key in dirty}}
 
     def stored(self, message_key: bytes, first: bytes) -> Generator[tuple[bytes, bytes]]:
         """State keys of one message key with their committed values, in key order, from the state key ``first``."""
         prefix = key_prefix(message_key)
-        for key, raw in self._backend.items(self.name, prefix + first):
+        yield from self._within(prefix, self._backend.items(self.name, prefix + first))
+
+    def stored_back(self, message_key: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
+        """``stored`` in reverse key order, from the last state key before ``end``; None for the last of all."""
+        prefix = key_prefix(message_key)
+        yield from self._within(
+            prefix, self._backend.items_back(self.name, behind(prefix) if end is None else prefix + end)
+        )
+
+    @staticmethod
+    def _within(prefix: bytes, items: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
+        for key, raw in items:
             if not key.startswith(prefix):
                 return
             yield key[len(prefix) :], raw

@@ -202,6 +202,16 @@ class TaskStore:
         with self._watched("read"):
             yield from items_of(self._database, store, first)
 
+    def items_back(self, store: str, end: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Changelog keys and values of one store, in reverse key order, from the last one before ``end``."""
+        prefix = store_prefix(store)
+        size = len(prefix)
+        with self._watched("read"):
+            for key, value in self._database.items_back(prefix + end):
+                if not key.startswith(prefix):
+                    return
+                yield key[size:], value
+
     def checkpoint(self, path: Path) -> None:
         """Makes a consistent copy at ``path`` (hard links where the file system allows)."""
         try:

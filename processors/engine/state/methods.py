@@ -1,0 +1,150 @@
+"""What functions do with the state of a key beyond single reads and writes: counters, lists, ranges, raw bytes.
+
+All of it is made of the reads and writes of ``StoreState``, so undo, overlay and limits hold for it, too.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from itertools import islice
+from typing import Any, cast
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.changelog.format import decode_value, encode_bytes
+from holdfast.processors.engine.state.own_keys import RESERVED_BYTES
+from holdfast.processors.engine.state.ranges import Ranged, behind, state_keys
+
+
+class StateValueInvalid(HoldfastError):
+    """A stored value, or one that is to be stored, does not fit what the function or the store's model expects."""
+
+
+class StateMethods:
+    """The methods that ``StoreState`` has of its ``get``, ``set`` and ``delete``."""
+
+    __slots__ = ()
+
+    name: str
+    message_key: bytes
+    timestamp_ms: int
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As in ``State``."""
+        raise NotImplementedError
+
+    def set(self, key: str, value: Any) -> None:
+        """As in ``State``."""
+        raise NotImplementedError
+
+    def _load(self, key: str) -> bytes | None:
+        """The stored value of a state key."""
+        raise NotImplementedError
+
+    def _store(self, key: str, raw: bytes | None) -> None:
+        """Stores a value; None deletes."""
+        raise NotImplementedError
+
+    def delete(self, key: str) -> None:
+        """As in ``State``."""
+        if self._load(key) is not None:
+            self._store(key, None)
+
+    def exists(self, key: str) -> bool:
+        """As in ``State``."""
+        return self._load(key) is not None
+
+    def set_bytes(self, key: str, value: bytes) -> None:
+        """As in ``State``."""
+        self._store(key, encode_bytes(value, self.timestamp_ms))
+
+    def increment(self, key: str, by: float = 1) -> Any:
+        """As in ``State``."""
+        held = self.get(key, 0)
+        for number, what in ((held, f"holds {_shown(held)}"), (by, f"is to be incremented by {_shown(by)}")):
+            if isinstance(number, bool) or not isinstance(number, (int, float)):
+                raise self._unfit(key, what, "a number", "Set it to a number first, or use another key.")
+        total = held + by
+        self.set(key, total)
+        return total
+
+    def append(self, key: str, item: Any, keep_last: int | None = None) -> list[Any]:
+        """As in ``State``."""
+        if keep_last is not None and (type(keep_last) is not int or keep_last < 1):
+            raise ValueError(f"`keep_last` is {keep_last!r}, expected a whole number from 1, or None to keep all items")
+        held = self.get(key)
+        if held is not None and not isinstance(held, list):
+            raise self._unfit(key, f"holds {_shown(held)}", "a list", "Set it to a list first, or use another key.")
+        made = [*(held or ()), item]
+        if keep_last is not None:
+            del made[:-keep_last]
+        self.set(key, made)
+        return made
+
+    def pop(self, key: str, default: Any = None) -> Any:
+        """As in ``State``."""
+        found = self.get(key, default)
+        self.delete(key)
+        return found
+
+    def items(
+        self,
+        prefix: str = "",
+        start: str | None = None,
+        end: str | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> list[tuple[str, Any]]:
+        """As in ``State``."""
+        return [(key, self._decoded(key, raw)) for key, raw in self._range(prefix, start, end, reverse, limit)]
+
+    def keys(
+        self,
+        prefix: str = "",
+        start: str | None = None,
+        end: str | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> list[str]:
+        """As in ``State``."""
+        return [key for key, _ in self._range(prefix, start, end, reverse, limit)]
+
+    def get_bytes(self, key: str, default: bytes | None = None) -> bytes | None:
+        """As in ``State``."""
+        value = self.get(key, default)
+        if value is not None and not isinstance(value, bytes):
+            raise TypeError(f"key {key!r} of store {self.name!r} holds a JSON value, expected bytes: use state.get()")
+        return value
+
+    def _range(
+        self, prefix: str, start: str | None, end: str | None, reverse: bool, limit: int | None
+    ) -> list[tuple[str, bytes]]:
+        if limit is not None and (type(limit) is not int or limit < 0):
+            raise ValueError(f"`limit` is {limit!r}, expected a whole number from 0, or None for all keys")
+        first = max(prefix.encode(), b"" if start is None else start.encode())
+        ends = [bound for bound in (behind(prefix.encode()), b"" if end is None else end.encode()) if bound]
+        if end == "" or (ends and first >= min(ends)):
+            return []
+        found = state_keys(cast(Ranged, self), self.message_key, first, min(ends, default=None), reverse=reverse)
+        with closing(found):
+            shown = ((key.decode(), raw) for key, raw in found if self._is_shown(key))
+            return list(islice(shown, limit))
+
+    def _is_shown(self, key: bytes) -> bool:
+        """Whether a range has this state key."""
+        return not key.startswith(RESERVED_BYTES)
+
+    def _decoded(self, key: str, raw: bytes) -> Any:
+        """The value of a state key from its stored form."""
+        return decode_value(raw)
+
+    def _unfit(self, key: str, seen: str, expected: str, action: str) -> StateValueInvalid:
+        return StateValueInvalid(
+            f"Key {key!r} of store {self.name!r} {seen}, expected {expected}.",
+            action=action,
+            store=self.name,
+            key=key,
+        )
+
+
+def _shown(value: Any) -> str:
+    return f"{type(value).__name__} {repr(value)[:80]}"
