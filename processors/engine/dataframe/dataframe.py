@@ -370,10 +370,10 @@ def _modelled(store: str | None, model: Any) -> Any:
 
 
 def schemas_by_store(nodes: list[Node]) -> dict[str, StoreSchema]:
-    """The typed columns of each store with a model or an aggregation; raises as ``described_stores``."""
+    """The typed columns of each store with a model, an aggregation or windows; raises as ``described_stores``."""
     modelled: dict[str, Node] = {}
     for node in nodes:
-        if node.store is None or (node.model is None and node.aggregation is None):
+        if node.store is None or (node.model is None and node.aggregation is None and node.window is None):
             continue
         other = modelled.setdefault(node.store, node)
         if other.model != node.model:
@@ -385,13 +385,15 @@ def schemas_by_store(nodes: list[Node]) -> dict[str, StoreSchema]:
     if not modelled:
         return {}
     # Descriptions need these modules, workers do not.
-    from holdfast.processors.engine.dataframe.aggregate_columns import aggregate_schema
+    from holdfast.processors.engine.dataframe.aggregate_columns import aggregate_schema, window_schema
     from holdfast.processors.engine.schema.models import schema_of
 
-    return {
-        store: schema_of(node.model) if node.aggregation is None else aggregate_schema(node.aggregation, node.model)
-        for store, node in modelled.items()
-    }
+    def schema(node: Node) -> StoreSchema:
+        if node.window is not None:
+            return window_schema(node.window.aggregation)
+        return schema_of(node.model) if node.aggregation is None else aggregate_schema(node.aggregation, node.model)
+
+    return {store: schema(node) for store, node in modelled.items()}
 
 
 def kind_of(made: Aggregation | WindowSpec) -> str:

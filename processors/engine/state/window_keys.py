@@ -23,6 +23,8 @@ OWN_KEY = b"\x00holdfast"
 CLOCK = "clock"
 KEY_TIME = "time"
 _WINDOW, _SESSION, _DUE = "w/", "s/", "due/"
+#: The state keys of windows begin with one of these.
+WINDOWS = (_WINDOW, _SESSION)
 
 
 class DueEntry(NamedTuple):
