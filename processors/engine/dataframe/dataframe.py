@@ -259,6 +259,20 @@ class StreamingDataFrame:
         times = window_times("hopping", duration_ms, step_ms, grace_ms, retention)
         return Window(times, on_late, lambda spec: self._windowed(spec, name))
 
+    def sliding_window(
+        self,
+        duration_ms: int | timedelta,
+        grace_ms: int | timedelta = 0,
+        name: str | None = None,
+        on_late: OnLate | None = None,
+    ) -> Window[StreamingDataFrame]:
+        """Windows of one length that end at each message of a key. The arguments are those of ``tumbling_window``.
+
+        The message is in its window, and so is one that is exactly ``duration_ms`` older.
+        """
+        times = window_times("sliding", duration_ms, duration_ms, grace_ms, None)
+        return Window(times, on_late, lambda spec: self._windowed(spec, name))
+
     def session_window(
         self,
         inactivity_gap_ms: int | timedelta,

@@ -5,7 +5,7 @@ The state of a window is one JSON value in the form that ``aggregation`` describ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from holdfast.processors.engine.dataframe.aggregation import (
     Aggregation,
     AggregationInvalid,
     Aggregator,
+    Count,
     stored_columns,
 )
 
@@ -193,6 +194,32 @@ class WindowAggregation(Aggregation):
                 item = [time_ms, item]
             stored.setdefault(made.kind, {})[name] = made.add(columns.get(made.kind, _NOTHING).get(name), item, name)
         return stored
+
+    def read(self, value: Any) -> dict[str, Any]:
+        """What the columns read of a message, by name; a count reads nothing.
+
+        Raises:
+            AggregationFailed: The message can't be aggregated.
+        """
+        return {name: made.read(value, name) for name, made in self.columns.items() if not isinstance(made, Count)}
+
+    def computed(self, start: int, end: int, items: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
+        """A window's value from event times and what the columns read then; as ``result``.
+
+        Raises:
+            AggregationFailed: The messages can't be aggregated together.
+        """
+        computed: dict[str, Any] = {"start": start, "end": end}
+        for name, made in self.columns.items():
+            held: Any = None
+            for time_ms, item in items:
+                if isinstance(made, Count):
+                    held = made.add(held, None, name)
+                elif name in item:
+                    read = item[name]
+                    held = made.add(held, [time_ms, read] if isinstance(made, _ByTime) else read, name)
+            computed[name] = None if held is None else made.result(held, name)
+        return computed
 
     def check_merges(self) -> None:
         """Raises AggregationInvalid if a column can't merge: sessions have to."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from holdfast.processors.engine.dataframe.session_store import SessionStore
+from holdfast.processors.engine.dataframe.sliding_store import SlidingStore
 from holdfast.processors.engine.dataframe.stored_windows import MessagePlace, StoredWindows
 from holdfast.processors.engine.dataframe.window_spec import WindowKind, WindowSpec
 from holdfast.processors.engine.dataframe.window_store import WindowStore
@@ -15,6 +16,7 @@ _STORES: Mapping[WindowKind, type[StoredWindows]] = {
     "tumbling": WindowStore,
     "hopping": WindowStore,
     "session": SessionStore,
+    "sliding": SlidingStore,
 }
 
 

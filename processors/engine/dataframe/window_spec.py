@@ -21,7 +21,7 @@ WINDOWS_OF_A_MESSAGE_MAX = 1_000
 
 
 #: What a window is called; in an unnamed store, behind the name of the topic.
-WindowKind = Literal["tumbling", "hopping", "session"]
+WindowKind = Literal["tumbling", "hopping", "session", "sliding"]
 
 
 class WindowInvalid(BadConfiguration):
@@ -61,8 +61,11 @@ class WindowSpec:
 
     @property
     def closes_ms(self) -> int:
-        """How long after its end a window closes, without the grace: while a session can still grow, its gap."""
-        return self.duration_ms if self.kind == "session" else 0
+        """How long after its end a window closes, without the grace.
+
+        A session can grow for its gap; the end of a sliding window is in the window.
+        """
+        return {"session": self.duration_ms, "sliding": 1}.get(self.kind, 0)
 
     def starts(self, time_ms: int) -> range:
         """The starts of the windows that contain an event time, ascending; none is negative."""

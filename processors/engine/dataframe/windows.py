@@ -219,6 +219,12 @@ class AggregatedWindow(Generic[Stream]):
                 seen=repr(closing),
             )
         times = self._times
+        if times.kind == "sliding" and closing != "key":
+            raise WindowInvalid(
+                f"`closing_strategy` is {closing!r}, but sliding windows close with messages of their key only.",
+                action='Write `final()`, or take a hopping window and `final(closing_strategy="partition")`.',
+                seen=closing,
+            )
         return self._place(
             WindowSpec(
                 times.kind,
