@@ -36,6 +36,7 @@ from holdfast.processors.engine.schema.types import (
     ValueSchema,
     tick,
 )
+from holdfast.processors.engine.state.own_keys import RESERVED
 
 #: The most characters of an unfit value in its reason.
 SHOWN = 60
@@ -77,6 +78,10 @@ def typed_query(source: str, schema: StoreSchema | None) -> str:
     return f"SELECT *{dropped}{typed} FROM (SELECT *, {_why(values)} AS why FROM (SELECT *{parsed} FROM ({source})))"
 
 
+#: SQL: whether a row is a record that a store keeps for itself.
+OWN_RECORD = f"startswith(state_key, '{RESERVED}')"
+
+
 # -- parsing ---------------------------------------------------------------------------------------------------------
 
 
@@ -92,14 +97,12 @@ def _parse(value: ValueSchema, beside: tuple[ValueSchema, ...] = ()) -> str:
         parsed = f"CAST({parsed} AS struct<{apart}>)"
     if value.prefixes:
         return f"if({_begins(value)}, {parsed}, NULL)"
-    if value.state_key is None:
-        return parsed
     others = [str(each.state_key) for each in beside if each.state_key != ANY_STATE_KEY]
-    if value.state_key == ANY_STATE_KEY and not others:
-        return parsed
+    if value.state_key is None or (value.state_key == ANY_STATE_KEY and not others):
+        return f"if({OWN_RECORD}, NULL, {parsed})"
     test = f"state_key = {literal(value.state_key)}"
     if value.state_key == ANY_STATE_KEY:
-        test = f"state_key NOT IN ({', '.join(map(literal, others))})"
+        test = f"NOT {OWN_RECORD} AND state_key NOT IN ({', '.join(map(literal, others))})"
     return f"if({test}, {parsed}, NULL)"
 
 
@@ -277,6 +280,8 @@ def _why(values: tuple[ValueSchema, ...]) -> str:
             "concat('its codec is ', hex(substring(value, 2, 1)), ', which is unknown')",
         ),
     ]
+    if values:  # own records have no model
+        cases.append((OWN_RECORD, "NULL"))
     by_key = [(each.state_key, _why_value(at, each)) for at, each in enumerate(values)]
     begin = [_begins(each) for each in values if each.prefixes]
     if begin:

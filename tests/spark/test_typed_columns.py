@@ -27,6 +27,7 @@ from holdfast.processors.engine.dataframe.session_store import SESSION
 from holdfast.processors.engine.dataframe.window_aggregates import WindowAggregation
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.schema.types import INFERRED
+from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE, ENDS, EXPIRES
 from holdfast.processors.engine.state.window_keys import CLOCK, KEY_TIME, due_key, session_key, window_key
 from holdfast.processors.snapshots.names import quoted
 
@@ -156,6 +157,14 @@ def test_state_keys_have_models_of_their_own(spark):
     assert why == "its state key shut is none of the model"
 
 
+@pytest.mark.parametrize("model", [Leg, int, {"*": Leg}, {"to": str, "*": Leg}], ids=str)
+def test_records_that_a_store_keeps_for_itself_have_no_model(spark, model):
+    own = [ENDS + "cart", f"{EXPIRES}000000000000005/6b/cart", CLOCK_OF_STORE]
+    for columns, why in typed(spark, model, ["[5, 5]", "1", '{"time": 5, "to": "A"}'], own):
+        assert why is None
+        assert set(columns.values()) == {None}
+
+
 def test_a_value_that_is_no_object_is_one_column(spark):
     assert typed(spark, int | None, ["5", "null", '"x"']) == [
         ({"content": 5}, None),
@@ -234,10 +243,10 @@ def table(spark, unique):
     return name
 
 
-def publish(spark, table, model, values):
+def publish(spark, table, model, values, state_keys=None):
     """A full snapshot, without what makes it safe."""
     declared = schema_of(model) if model is not None else None
-    fresh = rows(spark, values)
+    fresh = rows(spark, values, state_keys)
     schema = resolve_schema(spark, table, declared, fresh)
     shape = shape_for(spark, table, schema, inferred=model == "infer")
     reshape(spark, table, shape)
@@ -320,6 +329,7 @@ def test_columns_are_found_in_the_values_and_widen_with_them(spark, table):
     types = {field.name: field.dataType.simpleString() for field in spark.table(quoted(table)).schema.fields}
     assert (types["a"], types["b"], types["w_v"]) == ("string", "string", "array<bigint>")
     assert INFERRED.columns == ()
+    assert publish(spark, table, "infer", ['{"own": 1}'], [CLOCK_OF_STORE])[0] == 3
 
 
 def test_unreadable_values_are_in_quarantine_with_the_reason_and_counted(spark, table):

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.dataframe.aggregation import Aggregation, Aggregator
+from holdfast.processors.engine.dataframe.store_options import StoreOptions
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.dataframe.window_spec import OnLate, WindowSpec
 from holdfast.processors.engine.dataframe.windows import Window, session_times, window_times
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.stream_time import MAX_AHEAD_MS
-from holdfast.processors.engine.topology import StoreSpec
+from holdfast.processors.engine.topology import KEY_VALUE, StoreSpec
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.schema.types import StoreSchema
@@ -91,9 +92,12 @@ class StreamingDataFrame:
         source: Node | None = None,
         node: Node | None = None,
         renamed: Mapping[str, str] = _NOT_RENAMED,
+        declared: dict[str, StoreOptions] | None = None,
     ) -> None:
         self.topic = topic
         self._renamed = renamed
+        #: What ``app.store`` declares about stores; all streams of an application share it.
+        self.declared: dict[str, StoreOptions] = {} if declared is None else declared
         self._source = source or Node("source", topic.timestamp_extractor, max_ahead_ms=topic.max_ahead_ms)
         self._node = node or self._source
         self._behind_window = False
@@ -320,7 +324,7 @@ class StreamingDataFrame:
 
     def _then(self, node: Node) -> StreamingDataFrame:
         self._node.children.append(node)
-        made = StreamingDataFrame(self.topic, self._source, node, self._renamed)
+        made = StreamingDataFrame(self.topic, self._source, node, self._renamed, self.declared)
         made._behind_window = self._behind_window
         return made
 
@@ -351,14 +355,16 @@ class StreamingDataFrame:
         return self
 
 
-def described_stores(nodes: list[Node], users: Mapping[str, Sequence[str]]) -> tuple[StoreSpec, ...]:
+def described_stores(
+    nodes: list[Node], users: Mapping[str, Sequence[str]], declared: Mapping[str, StoreOptions]
+) -> tuple[StoreSpec, ...]:
     """The descriptions of an application's stores; ``users`` has by store the topics whose streams use it.
 
     Raises:
         StepInvalid: Steps that share a store contradict each other.
         SchemaInvalid: A model can't become columns.
     """
-    aggregations, schemas = aggregations_by_store(nodes), schemas_by_store(nodes)
+    aggregations, schemas = aggregations_by_store(nodes), schemas_by_store(nodes, declared)
     described = []
     for store, topics in users.items():
         if len(topics) > 1 and any(node.unnamed for node in nodes if node.store == store):
@@ -368,9 +374,17 @@ def described_stores(nodes: list[Node], users: Mapping[str, Sequence[str]]) -> t
                 action=f"Write `store={store!r}` in the steps of both streams to share it, or choose another name.",
                 store=store,
             )
-        made = aggregations.get(store)
-        kind, columns = ("key-value", ()) if made is None else (kind_of(made), made.describe())
-        described.append(StoreSpec(store, tuple(topics), kind, columns=columns, schema=schemas.get(store)))
+        made, options = aggregations.get(store), declared.get(store)
+        if made is not None and options is not None:
+            raise StepInvalid(
+                f"Store {store!r} of {_what(made)} is declared with `app.store`; its values have a form of their own.",
+                action=f"Take `app.store({store!r}, ...)` out.",
+                store=store,
+            )
+        kind, columns = (KEY_VALUE, ()) if made is None else (kind_of(made), made.describe())
+        columns = columns if options is None else options.describe()
+        timed = options is not None and options.expires
+        described.append(StoreSpec(store, tuple(topics), kind, columns=columns, schema=schemas.get(store), timed=timed))
     return tuple(described)
 
 
@@ -383,17 +397,19 @@ def _modelled(store: str | None, model: Any) -> Any:
     return model
 
 
-def schemas_by_store(nodes: list[Node]) -> dict[str, StoreSchema]:
+def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) -> dict[str, StoreSchema]:
     """The typed columns of each store with a model, an aggregation or windows; raises as ``described_stores``."""
-    modelled: dict[str, Node] = {}
+    modelled: dict[str, Node | StoreOptions] = {
+        store: options for store, options in declared.items() if options.model is not None
+    }
     for node in nodes:
         if node.store is None or (node.model is None and node.aggregation is None and node.window is None):
             continue
         other = modelled.setdefault(node.store, node)
         if other.model != node.model:
             raise StepInvalid(
-                f"Steps that share store {node.store!r} have different models: {other.model!r} and {node.model!r}.",
-                action="Keep `model` in one of these steps.",
+                f"Store {node.store!r} has different models: {other.model!r} and {node.model!r}.",
+                action="Keep `model` in one of its steps, or in `app.store`.",
                 store=node.store,
             )
     if not modelled:
@@ -402,17 +418,23 @@ def schemas_by_store(nodes: list[Node]) -> dict[str, StoreSchema]:
     from holdfast.processors.engine.dataframe.aggregate_columns import aggregate_schema, window_schema
     from holdfast.processors.engine.schema.models import schema_of
 
-    def schema(node: Node) -> StoreSchema:
-        if node.window is not None:
-            return window_schema(node.window.aggregation)
-        return schema_of(node.model) if node.aggregation is None else aggregate_schema(node.aggregation, node.model)
-
-    return {store: schema(node) for store, node in modelled.items()}
+    made: dict[str, StoreSchema] = {}
+    for store, each in modelled.items():
+        aggregation, window = (each.aggregation, each.window) if isinstance(each, Node) else (None, None)
+        if window is not None:
+            made[store] = window_schema(window.aggregation)
+        else:
+            made[store] = schema_of(each.model) if aggregation is None else aggregate_schema(aggregation, each.model)
+    return made
 
 
 def kind_of(made: Aggregation | WindowSpec) -> str:
     """The kind of a store of an aggregation or of windows."""
     return "window" if isinstance(made, WindowSpec) else "aggregation"
+
+
+def _what(made: Aggregation | WindowSpec) -> str:
+    return "a window" if isinstance(made, WindowSpec) else "an aggregation"
 
 
 def aggregations_by_store(nodes: list[Node]) -> dict[str, Aggregation | WindowSpec]:
@@ -428,9 +450,8 @@ def aggregations_by_store(nodes: list[Node]) -> dict[str, Aggregation | WindowSp
         if aggregation is None:
             continue
         if len(steps) > 1:
-            what = "a window" if isinstance(aggregation, WindowSpec) else "an aggregation"
             raise StepInvalid(
-                f"The store {store!r} of {what} is used by {len(steps)} steps, expected one.",
+                f"The store {store!r} of {_what(aggregation)} is used by {len(steps)} steps, expected one.",
                 action="Give each aggregation and each window a store of its own: `aggregate(..., store='totals')`, "
                 "`tumbling_window(..., name='hours')`.",
                 store=store,

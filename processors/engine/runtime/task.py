@@ -53,6 +53,7 @@ from holdfast.processors.engine.dataframe.window_kinds import stored_windows
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
+from holdfast.processors.engine.runtime.store_time import DeclaredStores, StoreTime, declared_stores
 from holdfast.processors.engine.runtime.task_time import TaskTime, WindowSteps
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
@@ -150,7 +151,7 @@ class Task:
         self._streams: dict[str, _Stream] = {}
         self._record_bytes_max: Mapping[str, int] = _NONE
         self._times = ANY_TIME
-        #: None for a task without windows: it keeps no stream time.
+        #: None for a task without windows and without values that end: it keeps no stream time.
         self.time: TaskTime | None = None
 
     @property
@@ -194,7 +195,9 @@ class Task:
 
         ``committed`` has by input topic the next offset that the state holds, ``began`` the first offset to read.
         """
-        self.time = self._time_of(frames)
+        declared = declared_stores(self.states, [frames[topic] for topic in self.inputs])
+        self.states.update({name: state for name, (state, _) in declared.items()})
+        self.time = self._time_of(frames, declared)
         for topic in self.inputs:
             frame = frames[topic]
             limits = self._record_bytes_max, self._times
@@ -209,15 +212,18 @@ class Task:
             self.time.load()
         self.move(TaskPhase.RUNNING)
 
-    def _time_of(self, frames: Mapping[str, StreamingDataFrame]) -> TaskTime | None:
+    def _time_of(self, frames: Mapping[str, StreamingDataFrame], declared: DeclaredStores) -> TaskTime | None:
         steps = [node for topic in self.inputs for node in frames[topic].source.walk() if node.window is not None]
-        if not steps:
+        timed = {name: each for name, each in declared.items() if each[1].expires}
+        if not steps and not timed:
             return None
         made = TaskTime(self.states, self._times)
         for node in steps:
             assert node.window is not None
             assert node.store is not None
             made.windows[node.store] = stored_windows(node.window, self.states[node.store], made.stream, made.place)
+        for name, (state, options) in timed.items():
+            made.stores[name] = StoreTime(state, options, made.stream)
         return made
 
     def _timing(self, topic: str) -> Timing:

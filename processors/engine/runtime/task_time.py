@@ -21,9 +21,11 @@ from holdfast.processors.engine.dataframe.fusion import RunFunction
 from holdfast.processors.engine.dataframe.serialization import Deserializer
 from holdfast.processors.engine.dataframe.stored_windows import Closing, MessagePlace, StoredWindows
 from holdfast.processors.engine.record_times import RecordTimes
+from holdfast.processors.engine.runtime.store_time import StoreTime
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
+from holdfast.processors.engine.state.window_keys import clock_key
 
 #: Windows that one commit closes, and windows that it removes, of each store at most.
 CLOSED_AT_ONCE = 5_000
@@ -44,7 +46,7 @@ class WindowSteps:
 
 
 class TaskTime:
-    """The stream time of a task with windows."""
+    """The stream time of a task with windows, or with values that end."""
 
     def __init__(self, states: Mapping[str, StoreState], times: RecordTimes) -> None:
         self._states, self._times = states, times
@@ -52,6 +54,8 @@ class TaskTime:
         #: Where the current message is.
         self.place = MessagePlace()
         self.windows: dict[str, StoredWindows] = {}
+        #: Stores of functions in which values end.
+        self.stores: dict[str, StoreTime] = {}
         self._steps: list[WindowSteps] = []
         #: Whether windows are due that the next commit closes or removes.
         self.more = False
@@ -65,11 +69,11 @@ class TaskTime:
 
     def load(self) -> None:
         """Reads the time from the stores, at the start and after a command changed them."""
-        self._go_to([windows.load() for windows in self.windows.values()])
+        self._go_to([each.load() for each in self._clocks])
 
     def restore(self) -> None:
         """Goes back to the last commit."""
-        self._go_to([windows.restore() for windows in self.windows.values()])
+        self._go_to([each.restore() for each in self._clocks])
 
     def _go_to(self, found: list[Any]) -> None:
         # Stores of one task are at the same input offsets. One that was cleared meanwhile knows no time.
@@ -79,6 +83,18 @@ class TaskTime:
         self.more, self.dirty = True, False
         self._reached_ms = NO_TIME
         self.look()
+
+    @property
+    def clock_keys(self) -> dict[str, bytes]:
+        """By store, the changelog key of the record that holds the stream time."""
+        return {
+            **dict.fromkeys(self.windows, clock_key()),
+            **{name: each.clock_key for name, each in self.stores.items()},
+        }
+
+    @property
+    def _clocks(self) -> list[StoredWindows | StoreTime]:
+        return [*self.windows.values(), *self.stores.values()]
 
     @property
     def idle_ms(self) -> int | None:
@@ -110,8 +126,8 @@ class TaskTime:
             self.more = False
             for steps in self._steps:
                 self.more |= self._close(steps, on_error) == CLOSED_AT_ONCE
-            for windows in self.windows.values():
-                removed = windows.remove(REMOVED_AT_ONCE)
+            for each in self._clocks:
+                removed = each.remove(REMOVED_AT_ONCE)
                 self.more |= removed == REMOVED_AT_ONCE
                 self.dirty |= removed > 0
             self._reached_ms = self.stream.time_ms
@@ -119,14 +135,14 @@ class TaskTime:
 
     def keep(self) -> None:
         """Writes the time and the places into the stores, for the next commit."""
-        for windows in self.windows.values():
-            self.dirty |= windows.save()
+        for each in self._clocks:
+            self.dirty |= each.save()
 
     def committed(self) -> None:
         """The commit is done."""
         self.dirty = False
-        for windows in self.windows.values():
-            windows.committed()
+        for each in self._clocks:
+            each.committed()
 
     def _close(self, steps: WindowSteps, on_error: OnWindowError) -> int:
         found = steps.windows.closing(CLOSED_AT_ONCE)

@@ -19,6 +19,8 @@ RESERVED = frozenset(
 )
 #: Stands for every state key without a model of its own.
 ANY_STATE_KEY = "*"
+#: The model that asks for columns inferred from the values.
+INFER = "infer"
 
 
 class SchemaInvalid(BadConfiguration):
