@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -241,3 +242,30 @@ def test_windows_with_a_new_definition_are_told_with_the_choices() -> None:
 def test_windows_that_are_closed_in_another_way_are_refused() -> None:
     [verdict] = verdicts(hours(60_000), hours(60_000, "key"))
     assert (verdict.change, verdict.refused) == ("misread", True)
+
+
+def of_window(place: Callable[[Any], Any]) -> Shape:
+    application = Application(consumer_group="orders")
+    place(application.dataframe(application.topic("placed")))
+    return shape(application.topology())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [
+        (lambda f: f.session_window(10, name="w"), lambda f: f.session_window(20, name="w"), "other windows"),
+        (lambda f: f.sliding_window(10, name="w"), lambda f: f.sliding_window(20, name="w"), "other windows"),
+        (lambda f: f.session_window(10, name="w"), lambda f: f.tumbling_window(10, name="w"), "misread"),
+        (lambda f: f.tumbling_window(10, name="w"), lambda f: f.sliding_window(10, name="w"), "misread"),
+        (lambda f: f.tumbling_count_window(3, "w"), lambda f: f.tumbling_count_window(5, "w"), "other windows"),
+        (lambda f: f.hopping_count_window(6, 2, "w"), lambda f: f.sliding_count_window(6, "w"), "other windows"),
+        (lambda f: f.tumbling_count_window(3, "w"), lambda f: f.sliding_count_window(3, "w"), "misread"),
+        (lambda f: f.tumbling_count_window(3, "w"), lambda f: f.tumbling_window(3, name="w"), "misread"),
+    ],
+)
+def test_another_kind_of_window_is_refused_and_another_size_is_told(
+    before: Callable[[Any], Any], after: Callable[[Any], Any], change: str
+) -> None:
+    shapes = [of_window(lambda frame, place=place: place(frame).count().final()) for place in (before, after)]
+    [verdict] = verdicts(*shapes)
+    assert (verdict.change, verdict.refused) == (change, change == "misread")
