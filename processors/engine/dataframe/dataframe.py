@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.dataframe.aggregation import Aggregation, Aggregator
+from holdfast.processors.engine.dataframe.count_windows import CountSpec
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
+from holdfast.processors.engine.dataframe.stream_windows import StreamWindows
 from holdfast.processors.engine.dataframe.topic import Topic
-from holdfast.processors.engine.dataframe.window_spec import OnLate, WindowSpec
-from holdfast.processors.engine.dataframe.windows import Window, session_times, window_times
+from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.stream_time import MAX_AHEAD_MS
 from holdfast.processors.engine.topology import KEY_VALUE, StoreSpec
@@ -54,7 +54,7 @@ class Node:
     #: Where event times are given: how far ahead of the worker's clock they may be, in milliseconds.
     #: None for one behind a window, which moves no stream time.
     max_ahead_ms: int | None = MAX_AHEAD_MS
-    window: WindowSpec | None = None
+    window: WindowSpec | CountSpec | None = None
     children: list[Node] = field(default_factory=list)
 
     @property
@@ -79,7 +79,7 @@ class Node:
         return nodes
 
 
-class StreamingDataFrame:
+class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
     """The stream of one input topic.
 
     A function gets ``(value)``, and with ``stateful`` also ``(value, state)``. With ``metadata`` it gets
@@ -222,98 +222,17 @@ class StreamingDataFrame:
         """
         return self._then(Node("set_timestamp", func, metadata=True, max_ahead_ms=self._max_ahead_ms))
 
-    def tumbling_window(
-        self,
-        duration_ms: int | timedelta,
-        grace_ms: int | timedelta = 0,
-        name: str | None = None,
-        on_late: OnLate | None = None,
-        *,
-        retention: int | timedelta | None = None,
-    ) -> Window[StreamingDataFrame]:
-        """Windows of one length, one after the other; the result names what to compute: ``.count().final()``.
-
-        Args:
-            duration_ms: The length, in milliseconds or as a timedelta.
-            grace_ms: How long after its end a window still takes messages.
-            name: The store; None takes ``<topic>-tumbling``.
-            on_late: ``drop`` (the default), ``dead-letter``, or a function that is called for each window that a
-                message is too late for, with (value, key, timestamp, late_by_ms, start, end, name, topic, partition,
-                offset); it returns True to log the message.
-            retention: How long a window stays readable after its end and grace; None takes a day.
-
-        Raises:
-            DurationInvalid: A duration is out of range.
-            WindowInvalid: The arguments contradict each other.
-        """
-        times = window_times("tumbling", duration_ms, duration_ms, grace_ms, retention)
-        return Window(times, on_late, lambda spec: self._windowed(spec, name))
-
-    def hopping_window(
-        self,
-        duration_ms: int | timedelta,
-        step_ms: int | timedelta,
-        grace_ms: int | timedelta = 0,
-        name: str | None = None,
-        on_late: OnLate | None = None,
-        *,
-        retention: int | timedelta | None = None,
-    ) -> Window[StreamingDataFrame]:
-        """Windows of one length that overlap: one begins every ``step_ms``. Otherwise as ``tumbling_window``."""
-        times = window_times("hopping", duration_ms, step_ms, grace_ms, retention)
-        return Window(times, on_late, lambda spec: self._windowed(spec, name))
-
-    def sliding_window(
-        self,
-        duration_ms: int | timedelta,
-        grace_ms: int | timedelta = 0,
-        name: str | None = None,
-        on_late: OnLate | None = None,
-    ) -> Window[StreamingDataFrame]:
-        """Windows of one length that end at each message of a key. The arguments are those of ``tumbling_window``.
-
-        The message is in its window, and so is one that is exactly ``duration_ms`` older.
-        """
-        times = window_times("sliding", duration_ms, duration_ms, grace_ms, None)
-        return Window(times, on_late, lambda spec: self._windowed(spec, name))
-
-    def session_window(
-        self,
-        inactivity_gap_ms: int | timedelta,
-        grace_ms: int | timedelta = 0,
-        name: str | None = None,
-        on_late: OnLate | None = None,
-        *,
-        retention: int | timedelta | None = None,
-    ) -> Window[StreamingDataFrame]:
-        """Windows of activity: messages of a key that are no further apart than a gap are one session.
-
-        Args:
-            inactivity_gap_ms: The gap. A session is due this long after its last message.
-            grace_ms: How long a session that is due still takes messages.
-            name: The store; None takes ``<topic>-session``.
-            on_late: As in ``tumbling_window``; start and end are those of a session of this message alone.
-            retention: How long a session stays readable after it is closed; None takes a day.
-
-        Raises:
-            DurationInvalid: A duration is out of range.
-            WindowInvalid: The arguments contradict each other.
-        """
-        return Window(
-            session_times(inactivity_gap_ms, grace_ms, retention), on_late, lambda spec: self._windowed(spec, name)
-        )
-
     @property
     def _max_ahead_ms(self) -> int | None:
         return None if self._behind_window else self.topic.max_ahead_ms
 
-    def _windowed(self, spec: WindowSpec, name: str | None) -> StreamingDataFrame:
+    def _windowed(self, spec: WindowSpec | CountSpec, unnamed: str, name: str | None) -> StreamingDataFrame:
         if self._behind_window:
             raise StepInvalid(
                 "A window is behind another window of the same stream: results of a window have past event times.",
                 action="Send the first window's results to a topic, and declare the second window on that topic.",
             )
-        kept = self._store(name, f"{self.topic.name}-{spec.kind}")
+        kept = self._store(name, f"{self.topic.name}-{unnamed}")
         made = self._then(Node("window", None, kept, unnamed=name is None, window=spec))
         made._behind_window = True
         return made
@@ -421,23 +340,25 @@ def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) ->
     made: dict[str, StoreSchema] = {}
     for store, each in modelled.items():
         aggregation, window = (each.aggregation, each.window) if isinstance(each, Node) else (None, None)
-        if window is not None:
+        if isinstance(window, WindowSpec):
             made[store] = window_schema(window.aggregation)
-        else:
+        elif window is None:
             made[store] = schema_of(each.model) if aggregation is None else aggregate_schema(aggregation, each.model)
     return made
 
 
-def kind_of(made: Aggregation | WindowSpec) -> str:
+def kind_of(made: Aggregation | WindowSpec | CountSpec) -> str:
     """The kind of a store of an aggregation or of windows."""
+    if isinstance(made, CountSpec):
+        return "count-window"
     return "window" if isinstance(made, WindowSpec) else "aggregation"
 
 
-def _what(made: Aggregation | WindowSpec) -> str:
-    return "a window" if isinstance(made, WindowSpec) else "an aggregation"
+def _what(made: Aggregation | WindowSpec | CountSpec) -> str:
+    return "an aggregation" if isinstance(made, Aggregation) else "a window"
 
 
-def aggregations_by_store(nodes: list[Node]) -> dict[str, Aggregation | WindowSpec]:
+def aggregations_by_store(nodes: list[Node]) -> dict[str, Aggregation | WindowSpec | CountSpec]:
     """The aggregation or window of each store of one; raises StepInvalid if another step uses the same store."""
     users: dict[str, list[Node]] = {}
     for node in nodes:

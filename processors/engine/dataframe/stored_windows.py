@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.window_spec import WindowInvalid, WindowSpec
@@ -54,6 +54,13 @@ class Closing(NamedTuple):
     message_key: bytes
     result: dict[str, Any] | None
     start: int
+
+
+class Taker(Protocol):
+    """A window that takes messages."""
+
+    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int) -> Sequence[Result]:
+        """Counts a message in its windows; returns the results to send at once."""
 
 
 @dataclass(slots=True)

@@ -50,6 +50,7 @@ from holdfast.processors.engine.dataframe.serialization import Deserializer, Val
 from holdfast.processors.engine.dataframe.stored_windows import Closing
 from holdfast.processors.engine.dataframe.topic import TimestampType
 from holdfast.processors.engine.dataframe.window_kinds import stored_windows
+from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
@@ -213,13 +214,14 @@ class Task:
         self.move(TaskPhase.RUNNING)
 
     def _time_of(self, frames: Mapping[str, StreamingDataFrame], declared: DeclaredStores) -> TaskTime | None:
-        steps = [node for topic in self.inputs for node in frames[topic].source.walk() if node.window is not None]
+        nodes = [node for topic in self.inputs for node in frames[topic].source.walk()]
         timed = {name: each for name, each in declared.items() if each[1].expires}
-        if not steps and not timed:
+        if not timed and not any(isinstance(node.window, WindowSpec) for node in nodes):
             return None
         made = TaskTime(self.states, self._times)
-        for node in steps:
-            assert node.window is not None
+        for node in nodes:
+            if not isinstance(node.window, WindowSpec):
+                continue
             assert node.store is not None
             made.windows[node.store] = stored_windows(node.window, self.states[node.store], made.stream, made.place)
         for name, (state, options) in timed.items():
@@ -233,7 +235,7 @@ class Task:
 
     def _add_windows(self, frame: StreamingDataFrame) -> None:
         for node in frame.source.walk() if self.time is not None else ():
-            if node.window is not None and self.time is not None:
+            if isinstance(node.window, WindowSpec) and self.time is not None:
                 limits = self._record_bytes_max, self._times
                 run = compile_run(node, self.states, self.outboxes, *limits, self._timing(frame.topic.name))
                 windows, deserialize_key = self.time.windows[node.store or ""], frame.topic.deserialize_key

@@ -4,6 +4,9 @@
     the message's   w/<start>/<end>                                   the window's aggregates; of sessions, a closed one
     the message's   s/<time that opened it>                           an open session: its aggregates, start and end
     the message's   m/<start>/<end>                                   of sliding windows: messages in order of time
+    the message's   n                                                 of count windows: the open one
+    the message's   counted                                           of count windows: how many messages, and where
+    the message's   n/<number>                                        of count windows: messages from this one on
     the message's   time                                              the key's own time and its open windows
     OWN_KEY         due/<time>/<start>/<end>/<message key in hex>     1: an entry of the index by time
     OWN_KEY         clock                                             stream time, and how far windows are closed
@@ -23,6 +26,7 @@ from holdfast.processors.engine.changelog.format import key_prefix
 OWN_KEY = b"\x00holdfast"
 CLOCK = "clock"
 KEY_TIME = "time"
+COUNTED, COUNTED_OPEN = "counted", "n"
 _WINDOW, _SESSION, _CHUNK, _DUE = "w/", "s/", "m/", "due/"
 #: The state keys of windows begin with one of these.
 WINDOWS = (_WINDOW, _SESSION)
@@ -69,6 +73,11 @@ def is_session(state_key: str) -> bool:
 def chunk_key(start: int, end: int) -> str:
     """The state key of the messages of sliding windows from a time up to, and without, another."""
     return f"{_CHUNK}{start:015d}/{end:015d}"
+
+
+def counted_key(number: int) -> str:
+    """The state key of the messages of count windows, from the message with this number on."""
+    return f"n/{number:015d}"
 
 
 def due_key(time_ms: int, start: int, end: int, message_key: bytes) -> str:
