@@ -1,18 +1,19 @@
 """The stream of one topic, and its steps as a tree of nodes.
 
-``apply``, ``filter``, ``set_timestamp`` and windows return a new stream behind the new node; ``update`` and
-``to_topic`` extend the stream. A node with several children is a branch.
+``apply``, ``filter``, ``process``, ``set_timestamp`` and windows return a new stream behind the new node; ``update``
+and ``to_topic`` extend the stream. A node with several children is a branch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.dataframe.aggregation import Aggregation, Aggregator
+from holdfast.processors.engine.dataframe.processing import Processing
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.dataframe.window_spec import OnLate, WindowSpec
@@ -63,11 +64,16 @@ class Node:
         return self.function if isinstance(self.function, Aggregation) else None
 
     @property
+    def processing(self) -> Processing | None:
+        """The declaration of a step with timers; None for another step."""
+        return self.function if isinstance(self.function, Processing) else None
+
+    @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         """The user functions of this step."""
         if self.window is not None:
             return self.window.functions
-        if isinstance(self.function, Aggregation):
+        if isinstance(self.function, (Aggregation, Processing)):
             return self.function.functions
         return tuple(function for function in (self.function, self.headers) if function is not None)
 
@@ -77,6 +83,13 @@ class Node:
         for child in self.children:
             nodes.extend(child.walk())
         return nodes
+
+    def bound(self, functions: Mapping[int, Callable[..., Any]]) -> Node:
+        """These steps with other functions for some nodes, which are given by their ids; the nodes themselves stay."""
+        if not any(id(node) in functions for node in self.walk()):
+            return self
+        children = [child.bound(functions) for child in self.children]
+        return replace(self, function=functions.get(id(self), self.function), children=children)
 
 
 class StreamingDataFrame:
@@ -197,6 +210,22 @@ class StreamingDataFrame:
         made = Aggregation({**(columns or {}), **named})
         kept = self._store(store, f"{self.topic.name}-aggregate")
         return self._then(Node("apply", made, kept, unnamed=store is None, model=model))
+
+    def process(self, processor: Callable[[], Any], *, store: str | None = None) -> StreamingDataFrame:
+        """Replaces each value by what a processor emits for it, and for its timers.
+
+        Args:
+            processor: A class with ``on_message(value, context)``, and ``on_timer(name, time, context)`` if it sets
+                timers; or a function without arguments that makes such an object. Each task has its own object.
+            store: The store of state and timers; None takes ``<topic>-process``.
+
+        Raises:
+            ProcessorInvalid: It is no such class.
+            StepInvalid: The store's name can't be used.
+        """
+        kept = self._store(store, f"{self.topic.name}-process")
+        made = Processing(processor)
+        return self._then(Node("apply", made, kept, expand=True, metadata=True, unnamed=store is None))
 
     def to_topic(
         self,
@@ -343,7 +372,15 @@ def described_stores(
             )
         kind, columns = (KEY_VALUE, ()) if made is None else (kind_of(made), made.describe())
         columns = columns if options is None else options.describe()
-        timed = options is not None and options.expires
+        timers = [node for node in nodes if node.store == store and node.processing is not None]
+        if len(timers) > 1:
+            raise StepInvalid(
+                f"Store {store!r} is used by {len(timers)} steps with timers, expected one: it fires its timers.",
+                action="Give each of them a store of its own: `process(..., store='reminders')`.",
+                store=store,
+            )
+        columns = (*columns, *("timers" for _ in timers))
+        timed = bool(timers) or (options is not None and options.expires)
         described.append(StoreSpec(store, tuple(topics), kind, columns=columns, schema=schemas.get(store), timed=timed))
     return tuple(described)
 

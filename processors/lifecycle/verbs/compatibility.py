@@ -223,8 +223,8 @@ def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
         now.name,
         f"Store `{now.name}` was declared with {_text(was.columns)}, now with "
         f"{_text(now.columns)}. Values that are stored keep their end until they are set again, and are "
-        "upgraded when they are read. Code of an older version refuses values of a newer one. Timers that no step fires "
-        "stay in the store.",
+        "upgraded when they are read. Code of an older version refuses values of a newer one. Timers that no step "
+        "fires stay in the store.",
     )
 
 
