@@ -329,7 +329,8 @@ def test_columns_are_found_in_the_values_and_widen_with_them(spark, table):
     types = {field.name: field.dataType.simpleString() for field in spark.table(quoted(table)).schema.fields}
     assert (types["a"], types["b"], types["w_v"]) == ("string", "string", "array<bigint>")
     assert INFERRED.columns == ()
-    assert publish(spark, table, "infer", ['{"own": 1}'], [CLOCK_OF_STORE])[0] == 3
+    publish(spark, table, "infer", ['{"own": 1}', '{"a": "text"}'], [CLOCK_OF_STORE, "n"])
+    assert "own" not in spark.table(quoted(table)).columns
 
 
 def test_unreadable_values_are_in_quarantine_with_the_reason_and_counted(spark, table):

@@ -1,19 +1,22 @@
 """The stream of one topic, and its steps as a tree of nodes.
 
-``apply``, ``filter``, ``set_timestamp`` and windows return a new stream behind the new node; ``update`` and
-``to_topic`` extend the stream. A node with several children is a branch.
+``apply``, ``filter``, ``process``, ``set_timestamp`` and windows return a new stream behind the new node; ``update``
+and ``to_topic`` extend the stream. A node with several children is a branch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.infra.errors import BadConfiguration
-from holdfast.processors.engine.dataframe.aggregation import Aggregation, Aggregator
+from holdfast.processors.engine.dataframe.aggregation import Aggregation, Aggregator, Field
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
-from holdfast.processors.engine.dataframe.store_options import StoreOptions
+from holdfast.processors.engine.dataframe.processing import Processing
+from holdfast.processors.engine.dataframe.recent import DropDuplicates, MovingAverage, Recent
+from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare
 from holdfast.processors.engine.dataframe.stream_windows import StreamWindows
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
@@ -63,11 +66,16 @@ class Node:
         return self.function if isinstance(self.function, Aggregation) else None
 
     @property
+    def processing(self) -> Processing | None:
+        """The declaration of a step with timers; None for another step."""
+        return self.function if isinstance(self.function, Processing) else None
+
+    @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         """The user functions of this step."""
         if self.window is not None:
             return self.window.functions
-        if isinstance(self.function, Aggregation):
+        if isinstance(self.function, (Aggregation, Processing, *Recent)):
             return self.function.functions
         return tuple(function for function in (self.function, self.headers) if function is not None)
 
@@ -77,6 +85,13 @@ class Node:
         for child in self.children:
             nodes.extend(child.walk())
         return nodes
+
+    def bound(self, functions: Mapping[int, Callable[..., Any]]) -> Node:
+        """These steps with other functions for some nodes, which are given by their ids; the nodes themselves stay."""
+        if not any(id(node) in functions for node in self.walk()):
+            return self
+        children = [child.bound(functions) for child in self.children]
+        return replace(self, function=functions.get(id(self), self.function), children=children)
 
 
 class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
@@ -198,6 +213,60 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
         kept = self._store(store, f"{self.topic.name}-aggregate")
         return self._then(Node("apply", made, kept, unnamed=store is None, model=model))
 
+    def process(self, processor: Callable[[], Any], *, store: str | None = None) -> StreamingDataFrame:
+        """Replaces each value by what a processor emits for it, and for its timers.
+
+        Args:
+            processor: A class with ``on_message(value, context)``, and ``on_timer(name, time, context)`` if it sets
+                timers; or a function without arguments that makes such an object. Each task has its own object.
+            store: The store of state and timers; None takes ``<topic>-process``.
+
+        Raises:
+            ProcessorInvalid: It is no such class.
+            StepInvalid: The store's name can't be used.
+        """
+        kept = self._store(store, f"{self.topic.name}-process")
+        made = Processing(processor)
+        return self._then(Node("apply", made, kept, expand=True, metadata=True, unnamed=store is None))
+
+    def drop_duplicates(
+        self, by: Field = None, *, within: int | timedelta, store: str | None = None
+    ) -> StreamingDataFrame:
+        """Keeps the first of equal messages of a key, and drops the others.
+
+        Args:
+            by: What makes messages equal: a field's name, a function of the value, or None for the whole value.
+            within: How long after the event time of the first one the others are dropped, in milliseconds or as a
+                timedelta.
+            store: The store; None takes ``<topic>-duplicates``.
+
+        Raises:
+            AggregationInvalid: ``by`` is no field and no function.
+            DurationInvalid: ``within`` is out of range.
+        """
+        made, kept = DropDuplicates(by, within), self._store(store, f"{self.topic.name}-duplicates")
+        declare(self.declared, made.options(kept))
+        return self._then(Node("filter", made, kept, unnamed=store is None))
+
+    def moving_average(
+        self, of: Field, over: int | timedelta, into: str | None = None, *, store: str | None = None
+    ) -> StreamingDataFrame:
+        """Adds the average of a key's newest numbers to each value, which is an object.
+
+        Args:
+            of: The number: a field's name, or a function of the value.
+            over: So many messages; or a timedelta: the messages less than that before the newest, by event time.
+            into: The field of the average; None takes ``<of>_average``.
+            store: The store; None takes ``<topic>-<into>``.
+
+        Raises:
+            AggregationInvalid: An argument can't be used.
+        """
+        made = MovingAverage(of, over, into)
+        kept = self._store(store, f"{self.topic.name}-{made.into}")
+        declare(self.declared, made.options(kept))
+        return self._then(Node("apply", made, kept, metadata=True, unnamed=store is None))
+
     def to_topic(
         self,
         topic: Topic,
@@ -302,7 +371,22 @@ def described_stores(
             )
         kind, columns = (KEY_VALUE, ()) if made is None else (kind_of(made), made.describe())
         columns = columns if options is None else options.describe()
-        timed = options is not None and options.expires
+        steps = [node for node in nodes if node.store == store]
+        if len(steps) > 1 and any(isinstance(node.function, Recent) for node in steps):
+            raise StepInvalid(
+                f"Store {store!r} of `drop_duplicates` or `moving_average` has {len(steps)} steps, expected one.",
+                action="Give each of these steps a store of its own: `drop_duplicates(..., store='seen')`.",
+                store=store,
+            )
+        timers = [node for node in steps if node.processing is not None]
+        if len(timers) > 1:
+            raise StepInvalid(
+                f"Store {store!r} is used by {len(timers)} steps with timers, expected one: it fires its timers.",
+                action="Give each of them a store of its own: `process(..., store='reminders')`.",
+                store=store,
+            )
+        columns = (*columns, *("timers" for _ in timers))
+        timed = bool(timers) or (options is not None and options.expires)
         described.append(StoreSpec(store, tuple(topics), kind, columns=columns, schema=schemas.get(store), timed=timed))
     return tuple(described)
 

@@ -1,4 +1,5 @@
 """What time does in the stores of functions: their stream time, and the values that end.
+``task_timers`` has their timers.
 
 A task makes these stores of those that its application declares, before it compiles its steps.
 """
@@ -18,7 +19,7 @@ from holdfast.processors.engine.state.stream_time import StreamTime
 from holdfast.processors.engine.state.typed import TypedValues
 
 #: By store, the store as it is declared, and its declaration.
-DeclaredStores = Mapping[str, tuple[DeclaredState, StoreOptions]]
+DeclaredStores = Mapping[str, tuple[DeclaredState, StoreOptions | None]]
 
 
 class StoreTime:
@@ -26,14 +27,14 @@ class StoreTime:
 
     Args:
         state: The store.
-        options: Its declaration.
+        options: Its declaration; None for one that only has timers.
         stream: The stream time of the task.
     """
 
-    def __init__(self, state: DeclaredState, options: StoreOptions, stream: StreamTime) -> None:
+    def __init__(self, state: DeclaredState, options: StoreOptions | None, stream: StreamTime) -> None:
         self._state = state
         self._clock = StoreClock(state, stream)
-        self._expiries = state.let_expire(options.ttl_ms, stream, _read_ttl) if options.expires else None
+        self._expiries = state.let_expire(options.ttl_ms, stream, _read_ttl) if options and options.expires else None
 
     @property
     def clock_key(self) -> bytes:
@@ -72,18 +73,19 @@ class StoreTime:
 
 
 def declared_stores(states: Mapping[str, StoreState], frames: Sequence[StreamingDataFrame]) -> DeclaredStores:
-    """The stores among ``states`` that the application declares, as they are declared."""
+    """The stores among ``states`` that the application declares, or that have timers."""
     declared = frames[0].declared if frames else {}
-    found = {}
+    timed = {node.store for frame in frames for node in frame.source.walk() if node.processing is not None}
+    found: dict[str, tuple[DeclaredState, StoreOptions | None]] = {}
     for name, plain in states.items():
         options = declared.get(name)
-        if options is not None and (options.typed or options.expires):
+        if name in timed or (options is not None and (options.typed or options.expires)):
             found[name] = (DeclaredState(plain, _models_of(options)), options)
     return found
 
 
-def _models_of(options: StoreOptions) -> TypedValues | None:
-    if not options.typed:
+def _models_of(options: StoreOptions | None) -> TypedValues | None:
+    if options is None or not options.typed:
         return None
     return TypedValues(options.name, options.models, options.upgrades_by_key)
 

@@ -1,4 +1,4 @@
-"""The time of one task: its stream time, and the windows that it closes and removes before each commit.
+"""The time of one task: its stream time, and the windows and timers that are due before each commit.
 
     before_commit ──► outputs of closed windows ──► commit (places in the index, with the offsets) ──► committed
           ▲                                           └──────── failed ──► restore: as at the last commit
@@ -22,6 +22,7 @@ from holdfast.processors.engine.dataframe.serialization import Deserializer
 from holdfast.processors.engine.dataframe.stored_windows import Closing, MessagePlace, StoredWindows
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.store_time import StoreTime
+from holdfast.processors.engine.runtime.task_timers import OnTimerError, TaskTimers
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
@@ -46,7 +47,7 @@ class WindowSteps:
 
 
 class TaskTime:
-    """The stream time of a task with windows, or with values that end."""
+    """The stream time of a task with windows, timers, or values that end."""
 
     def __init__(self, states: Mapping[str, StoreState], times: RecordTimes) -> None:
         self._states, self._times = states, times
@@ -54,8 +55,10 @@ class TaskTime:
         #: Where the current message is.
         self.place = MessagePlace()
         self.windows: dict[str, StoredWindows] = {}
-        #: Stores of functions in which values end.
+        #: Stores of functions in which values end, or which have timers.
         self.stores: dict[str, StoreTime] = {}
+        #: None for a task without timers.
+        self.timers: TaskTimers | None = None
         self._steps: list[WindowSteps] = []
         #: Whether windows are due that the next commit closes or removes.
         self.more = False
@@ -82,6 +85,8 @@ class TaskTime:
         # What was due when the worker before ended is due now: the next commit looks for it, without a message.
         self.more, self.dirty = True, False
         self._reached_ms = NO_TIME
+        if self.timers is not None:
+            self.timers.look_again()
         self.look()
 
     @property
@@ -116,8 +121,8 @@ class TaskTime:
         """Reads the worker's clock, before messages are processed."""
         self.stream.look(self._times.now_ms())
 
-    def before_commit(self, on_error: OnWindowError) -> None:
-        """Closes windows that are due, and removes those whose retention is over, up to the bounds of one commit.
+    def before_commit(self, on_error: OnWindowError, on_timer_error: OnTimerError) -> None:
+        """Closes windows and fires timers that are due, and removes what is over, up to the bounds of one commit.
 
         Raises what ``on_error`` raises; the windows closed before are part of the next commit.
         """
@@ -131,18 +136,24 @@ class TaskTime:
                 self.more |= removed == REMOVED_AT_ONCE
                 self.dirty |= removed > 0
             self._reached_ms = self.stream.time_ms
+        if self.timers is not None:
+            self.timers.fire(on_timer_error)
+            self.more |= self.timers.more
         self.keep()
 
     def keep(self) -> None:
         """Writes the time and the places into the stores, for the next commit."""
         for each in self._clocks:
             self.dirty |= each.save()
+        self.dirty |= self.timers is not None and self.timers.fired
 
     def committed(self) -> None:
         """The commit is done."""
         self.dirty = False
         for each in self._clocks:
             each.committed()
+        if self.timers is not None:
+            self.timers.begin()
 
     def _close(self, steps: WindowSteps, on_error: OnWindowError) -> int:
         found = steps.windows.closing(CLOSED_AT_ONCE)

@@ -17,28 +17,9 @@ Invariants:
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
-from holdfast.processors.engine.state.own_keys import ENDS, EXPIRES, index_before, index_key, index_parts
-from holdfast.processors.engine.state.ranges import Ranged, state_keys_between
+from holdfast.processors.engine.state.own_keys import ENDS, EXPIRES
 from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
-from holdfast.processors.engine.state.window_keys import OWN_KEY
-
-
-class OwnRecords(Ranged, Protocol):
-    """A store as its own records are read and written: ``DeclaredState``."""
-
-    message_key: bytes
-    timestamp_ms: int
-
-    def read_own(self, message_key: bytes, state_key: str) -> Any:
-        """The value of an own record; None without one."""
-
-    def write_own(self, message_key: bytes, state_key: str, value: Any) -> None:
-        """Sets the value of an own record; None deletes it."""
-
-    def erase(self, message_key: bytes, state_key: str) -> None:
-        """Deletes a value of a function, with nothing else."""
+from holdfast.processors.engine.state.time_index import Entry, OwnRecords, TimeIndex
 
 
 class Expiries:
@@ -52,8 +33,7 @@ class Expiries:
 
     def __init__(self, state: OwnRecords, ttl_ms: int | None, stream: StreamTime) -> None:
         self._state, self._ttl_ms, self._stream = state, ttl_ms, stream
-        #: Nothing in the index is before this place. It spares the next look what was removed before.
-        self._first = index_key(EXPIRES)
+        self._index = TimeIndex(state, EXPIRES)
 
     def are_over(self, key: str) -> bool:
         """Whether the value of a state key of the current message's key has ended."""
@@ -74,55 +54,45 @@ class Expiries:
         place_ms = end_ms if held is None else held[1]
         if held is None or end_ms < place_ms:
             if held is not None:
-                state.write_own(OWN_KEY, index_key(EXPIRES, place_ms, state.message_key, key), None)
+                self._index.leave(Entry(place_ms, state.message_key, key))
             place_ms = end_ms
-            self._enter(end_ms, state.message_key, key)
+            self._index.enter(Entry(end_ms, state.message_key, key))
         if held != [end_ms, place_ms]:
             state.write_own(state.message_key, ENDS + key, [end_ms, place_ms])
         return True
 
     def forget(self, key: str) -> None:
         """Forgets the end of a value that was deleted, or that has none from now on."""
-        self._forget(self._state.message_key, key)
+        state = self._state
+        held = state.read_own(state.message_key, ENDS + key)
+        if held is not None:
+            state.write_own(state.message_key, ENDS + key, None)
+            self._index.leave(Entry(held[1], state.message_key, key))
 
     def remove(self, limit: int) -> int:
         """Deletes values whose end stream time has passed; looks at ``limit`` entries at most, returns at how many."""
         state, now_ms = self._state, self._stream.time_ms
         if now_ms == NO_TIME:
             return 0
-        before = index_before(EXPIRES, now_ms)
-        found = state_keys_between(state, OWN_KEY, self._first, before, limit)
-        for place, _ in found:
-            place_ms, message_key, key = index_parts(EXPIRES, place)
-            held = state.read_own(message_key, ENDS + key)
-            state.write_own(OWN_KEY, place, None)
-            if held is None or held[1] != place_ms:
+        found = self._index.due(now_ms, limit)
+        for entry in found:
+            held = state.read_own(entry.message_key, ENDS + entry.name)
+            self._index.leave(entry)
+            if held is None or held[1] != entry.time_ms:
                 continue  # a command cleared the key meanwhile
             if held[0] > now_ms:  # it was set again
-                self._enter(held[0], message_key, key)
-                state.write_own(message_key, ENDS + key, [held[0], held[0]])
+                self._index.enter(entry._replace(time_ms=held[0]))
+                state.write_own(entry.message_key, ENDS + entry.name, [held[0], held[0]])
             else:
-                state.write_own(message_key, ENDS + key, None)
-                state.erase(message_key, key)
-        self._first = found[-1][0] if len(found) == limit else max(self._first, before)
+                state.write_own(entry.message_key, ENDS + entry.name, None)
+                state.erase(entry.message_key, entry.name)
+        if found:
+            self._index.passed(found[-1])
         return len(found)
 
     def look_again(self) -> None:
         """The store went back to its last commit, or was changed by a command."""
-        self._first = index_key(EXPIRES)
-
-    def _enter(self, place_ms: int, message_key: bytes, key: str) -> None:
-        place = index_key(EXPIRES, place_ms, message_key, key)
-        if place <= self._first:
-            self._first = index_key(EXPIRES)
-        self._state.write_own(OWN_KEY, place, 1)
-
-    def _forget(self, message_key: bytes, key: str) -> None:
-        state = self._state
-        held = state.read_own(message_key, ENDS + key)
-        if held is not None:
-            state.write_own(message_key, ENDS + key, None)
-            state.write_own(OWN_KEY, index_key(EXPIRES, held[1], message_key, key), None)
+        self._index.look_again()
 
     def _now_ms(self) -> int:
         """The later one of stream time and the message's event time, unless the world has not reached that."""

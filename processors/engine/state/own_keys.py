@@ -11,6 +11,8 @@ RESERVED = "__holdfast/"
 RESERVED_BYTES = RESERVED.encode()
 #: The end of a value, with its state key behind; and the index of ends.
 ENDS, EXPIRES = f"{RESERVED}ends/", f"{RESERVED}expires/"
+#: A timer of a message key, with its name behind; and the indexes of timers by the clock that fires them.
+TIMERS, TIMERS_BY_CLOCK = f"{RESERVED}timers/", f"{RESERVED}timers-by-"
 #: The stream time of a store.
 CLOCK_OF_STORE = f"{RESERVED}clock"
 
@@ -20,9 +22,9 @@ def index_key(kind: str, time_ms: int | None = None, message_key: bytes = b"", n
     return kind if time_ms is None else f"{kind}{time_ms:015d}/{message_key.hex()}/{name}"
 
 
-def index_before(kind: str, time_ms: int) -> str:
-    """A state key after all entries of an index up to this time, and before all later ones."""
-    return f"{kind}{time_ms + 1:015d}"
+def index_before(kind: str, time_ms: int | None) -> str:
+    """A state key after all entries of an index up to this time, and before all later ones; None for all entries."""
+    return f"{kind}~" if time_ms is None else f"{kind}{time_ms + 1:015d}"
 
 
 def index_parts(kind: str, place: str) -> tuple[int, bytes, str]:
