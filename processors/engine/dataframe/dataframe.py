@@ -12,9 +12,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.infra.errors import BadConfiguration
-from holdfast.processors.engine.dataframe.aggregation import Aggregation, Aggregator
+from holdfast.processors.engine.dataframe.aggregation import Aggregation, Aggregator, Field
 from holdfast.processors.engine.dataframe.processing import Processing
-from holdfast.processors.engine.dataframe.store_options import StoreOptions
+from holdfast.processors.engine.dataframe.recent import DropDuplicates, MovingAverage, Recent
+from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.dataframe.window_spec import OnLate, WindowSpec
 from holdfast.processors.engine.dataframe.windows import Window, window_times
@@ -73,7 +74,7 @@ class Node:
         """The user functions of this step."""
         if self.window is not None:
             return self.window.functions
-        if isinstance(self.function, (Aggregation, Processing)):
+        if isinstance(self.function, (Aggregation, Processing, *Recent)):
             return self.function.functions
         return tuple(function for function in (self.function, self.headers) if function is not None)
 
@@ -227,6 +228,44 @@ class StreamingDataFrame:
         made = Processing(processor)
         return self._then(Node("apply", made, kept, expand=True, metadata=True, unnamed=store is None))
 
+    def drop_duplicates(
+        self, by: Field = None, *, within: int | timedelta, store: str | None = None
+    ) -> StreamingDataFrame:
+        """Keeps the first of equal messages of a key, and drops the others.
+
+        Args:
+            by: What makes messages equal: a field's name, a function of the value, or None for the whole value.
+            within: How long after the event time of the first one the others are dropped, in milliseconds or as a
+                timedelta.
+            store: The store; None takes ``<topic>-duplicates``.
+
+        Raises:
+            AggregationInvalid: ``by`` is no field and no function.
+            DurationInvalid: ``within`` is out of range.
+        """
+        made, kept = DropDuplicates(by, within), self._store(store, f"{self.topic.name}-duplicates")
+        declare(self.declared, made.options(kept))
+        return self._then(Node("filter", made, kept, unnamed=store is None))
+
+    def moving_average(
+        self, of: Field, over: int | timedelta, into: str | None = None, *, store: str | None = None
+    ) -> StreamingDataFrame:
+        """Adds the average of a key's newest numbers to each value, which is an object.
+
+        Args:
+            of: The number: a field's name, or a function of the value.
+            over: So many messages; or a timedelta: the messages less than that before the newest, by event time.
+            into: The field of the average; None takes ``<of>_average``.
+            store: The store; None takes ``<topic>-<into>``.
+
+        Raises:
+            AggregationInvalid: An argument can't be used.
+        """
+        made = MovingAverage(of, over, into)
+        kept = self._store(store, f"{self.topic.name}-{made.into}")
+        declare(self.declared, made.options(kept))
+        return self._then(Node("apply", made, kept, metadata=True, unnamed=store is None))
+
     def to_topic(
         self,
         topic: Topic,
@@ -372,7 +411,14 @@ def described_stores(
             )
         kind, columns = (KEY_VALUE, ()) if made is None else (kind_of(made), made.describe())
         columns = columns if options is None else options.describe()
-        timers = [node for node in nodes if node.store == store and node.processing is not None]
+        steps = [node for node in nodes if node.store == store]
+        if len(steps) > 1 and any(isinstance(node.function, Recent) for node in steps):
+            raise StepInvalid(
+                f"Store {store!r} of `drop_duplicates` or `moving_average` is used by {len(steps)} steps, expected one.",
+                action="Give each of these steps a store of its own: `drop_duplicates(..., store='seen')`.",
+                store=store,
+            )
+        timers = [node for node in steps if node.processing is not None]
         if len(timers) > 1:
             raise StepInvalid(
                 f"Store {store!r} is used by {len(timers)} steps with timers, expected one: it fires its timers.",

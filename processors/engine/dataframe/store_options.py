@@ -37,6 +37,8 @@ class StoreOptions:
     model: Any = None
     upgrades: Upgrades | None = None
     ttl: int | timedelta | Literal["by value"] | None = None
+    #: One line for each built-in step that the store belongs to.
+    steps: tuple[str, ...] = ()
     #: How long values stay readable without a ``ttl`` of their own, in milliseconds; None for always.
     ttl_ms: int | None = field(init=False, default=None)
 
@@ -95,7 +97,7 @@ class StoreOptions:
         made = [f"version of {key} = {max(upgrades) + 1}" for key, upgrades in sorted(self.upgrades_by_key.items())]
         if self.expires:
             made.append("ttl = by value" if self.ttl_ms is None else f"ttl = {self.ttl_ms} ms")
-        return tuple(made)
+        return (*self.steps, *made)
 
     def _check(self, state_key: str, upgrades: Any) -> None:
         said = f"`upgrades` of store {self.name!r}"
