@@ -313,6 +313,27 @@ class SparkServer(Answer):
     url: str
 
 
+class StartedProcessor(Answer):
+    """A processor of the project, after ``holdfast up``."""
+
+    processor: str
+    running: bool
+    sentence: str = Field(description="What was done, or why it does not run.")
+
+
+class Up(Answer):
+    """The services that run, with their addresses, and the project's processors."""
+
+    kafka: str
+    registry: str
+    supervisor: str
+    spark: str | None = Field(None, description="Only where Spark stays warm.")
+    daemon: str
+    dagster: str
+    project: str | None = Field(None, description="The project's file; absent without a project.")
+    processors: list[StartedProcessor] = Field(default_factory=list, description="Absent without a project.")
+
+
 class Stopped(Answer):
     """Whether, or what, was stopped."""
 
@@ -397,7 +418,7 @@ ANSWERS: dict[str, Any] = {
     "spark stop": TypeAdapter(Stopped),
     "spark status": TypeAdapter(SparkServer | None),
     "warehouse register": TypeAdapter(dict[str, str]),
-    "up": TypeAdapter(dict[str, Any]),
+    "up": TypeAdapter(Up),
     "config": TypeAdapter(Configuration),
     "init": TypeAdapter(Made),
     "history": TypeAdapter(list[Event]),

@@ -221,7 +221,7 @@ def workspace_of(settings: Settings) -> Path:
 
 def _reached(host: str) -> str:
     """The address at which this machine reaches a server that listens on ``host``."""
-    if host in ("0.0.0.0", "::"):  # noqa: S104
+    if host in ("0.0.0.0", "::"):  # noqa: S104 # nosec B104: compared, not bound
         return "127.0.0.1"
     return f"[{host}]" if ":" in host else host
 

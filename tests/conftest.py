@@ -19,7 +19,9 @@ from xdist.scheduler import LoadFileScheduling
 
 from holdfast.infra import masking, privacy
 from holdfast.infra.java import Java, find_java
+from holdfast.orchestration.commands import options
 from tests import brokers
+from tests.answering import compared_text
 from tests.brokers import TrackedBroker, stop_all
 from tests.leftovers import end_leftovers
 from tests.tiers import MARKED_FOLDERS, QUICK_FOLDERS, TESTS, TIERS, belongs, in_part, in_turn, write_seconds
@@ -123,6 +125,14 @@ class FilesAndSpark(LoadFileScheduling):
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesAndSpark:
     return FilesAndSpark(config, log)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def answers_fit_their_schemas() -> Iterator[None]:
+    """Whatever a test is about: the JSON that a command prints in its process is compared with the command's schema."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(options, "as_text", compared_text(options.as_text))
+        yield
 
 
 @pytest.fixture(autouse=True)

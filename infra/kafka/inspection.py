@@ -52,6 +52,8 @@ _REFUSED = frozenset(
     }
 )
 _AWAY = frozenset({"KafkaTimeoutError", "NoBrokersAvailable", "KafkaConnectionError", "NodeNotReadyError"})
+#: A leader or a coordinator is on a broker that is not registered yet: it starts again, as when an answer is retriable.
+_NOT_THERE_YET = frozenset({"UnknownBrokerIdError", "BrokerNotAvailableError"})
 _NOT_ADMITTED = frozenset(
     {"AuthenticationFailedError", "SaslAuthenticationFailedError", "UnsupportedSaslMechanismError"}
 )
@@ -345,7 +347,8 @@ class Inspector:
         from kafka import errors
 
         def moving(failure: Exception) -> bool:
-            return isinstance(failure, errors.RetriableError) and type(failure).__name__ not in _AWAY
+            kind = type(failure).__name__
+            return kind in _NOT_THERE_YET or (isinstance(failure, errors.RetriableError) and kind not in _AWAY)
 
         try:
             return retry(ask, moving, self._timeout_s)
@@ -361,7 +364,7 @@ class Inspector:
                 f"Kafka did not authenticate {self._principal}: {kind}.",
                 action="Correct the `sasl.*` settings in `HOLDFAST_KAFKA__CLIENT_CONFIG`.",
             )
-        if kind in _AWAY or getattr(failure, "retriable", False):
+        if kind in _AWAY | _NOT_THERE_YET or getattr(failure, "retriable", False):
             return BrokerUnreachable(
                 f"Kafka at {self._bootstrap} did not {what} within {self._timeout_s:g} s: {kind}.",
                 action="Check that the brokers run, their address, the network and the security settings.",

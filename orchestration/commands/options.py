@@ -47,7 +47,12 @@ def command_settings(log_level: str = "WARNING") -> Settings:
 
 def print_json(document: Any) -> None:
     """Print one indented JSON document on stdout; dates in ISO format."""
-    typer.echo(json.dumps(document, indent=2, default=lambda value: value.isoformat()))
+    typer.echo(as_text(document))
+
+
+def as_text(document: Any) -> str:
+    """An indented JSON document; dates in ISO format."""
+    return json.dumps(document, indent=2, default=lambda value: value.isoformat())
 
 
 def print_answer(document: Any, sentence: str, *, as_json: bool) -> None:

@@ -94,7 +94,7 @@ class Rules:
 
 def rules_of(settings: WebserverSettings, *, prefix: str = "") -> Rules:
     """The rules of these settings; ``prefix`` is the path below which Dagster serves."""
-    own = {settings.host.lower()} if settings.host not in ("0.0.0.0", "::") else set()  # noqa: S104
+    own = {settings.host.lower()} if settings.host not in ("0.0.0.0", "::") else set()  # noqa: S104 # nosec B104: compared, not bound
     return Rules(
         names=LOOPBACK_NAMES | own | {_name(each) for each in settings.hosts},
         origins=frozenset(settings.hosts),

@@ -171,5 +171,6 @@ def test_snapshots_have_the_right_results_in_every_way(broker_jars: tuple[Path, 
         2_000,
         2_000,
         2_000,
+        2_000,
     ]
-    assert len(ways) == 12
+    assert len(ways) == 14

@@ -18,6 +18,7 @@ from pathlib import Path
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import PROJECT, CheckpointSettings, KafkaSettings, Settings, load_settings
 from holdfast.orchestration.verbs import Verbs, open_verbs
+from tests.answering import compare
 from tests.brokers import TrackedBroker, new_broker
 from tests.drills.dagster_answers import DagsterAnswers
 
@@ -61,6 +62,8 @@ class Home:
         """Run ``holdfast`` as a person does."""
         with self.started(*words) as process:
             text, _ = process.communicate(timeout=300)
+        if "--json" in words and text:
+            compare([each for each in words if each == "--sizes" or not each.startswith("-")], json.loads(text))
         assert process.returncode == 0 or not check, (
             f"holdfast {' '.join(words)} ended with {process.returncode}: {text}"
         )

@@ -137,7 +137,7 @@ def clear_abandoned(it: Exercise) -> None:
     assert status is not None
     assert status.paused
     it.says(it.processor_asset, WORKING, "An apply was interrupted", "apply resume")
-    it.act("apply", "abandon", str(it.open_apply().id), "--reason", "a drill")
+    it.act("apply", "abandon", str(it.open_apply().id), "--reason", "a drill", "--json")
     it.mended()
     assert it.client.status() is None, "it was stopped before"
     it.home.cli("apply", "deploy", it.name)

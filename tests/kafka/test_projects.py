@@ -24,6 +24,7 @@ from holdfast.infra.local_ports import free_port
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import load_settings
 from holdfast.processors.engine.serving.endpoint import read_endpoint
+from tests.answering import compare
 from tests.kafka.conftest import wait_for
 from tests.wheels import outside
 
@@ -41,7 +42,7 @@ class Project:
         self.sent = 0
 
     def run(self, *words: str | Path, within: Path | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        done = subprocess.run(
             list(words),
             cwd=within or self.folder,
             env=self.environment,
@@ -50,6 +51,9 @@ class Project:
             timeout=500,
             check=False,
         )
+        if "--json" in words:
+            compare([str(each) for each in words[1:]], json.loads(done.stdout))
+        return done
 
     def told_commands(self) -> list[list[str]]:
         """The commands that the project's README names first."""

@@ -18,7 +18,7 @@ from tests.tiers import named, variants
 SHARE = 25
 POSTGRES_SHARE = 15
 #: Each planted bug breaks an invariant within so many schedules.
-FOUND_WITHIN = 60
+FOUND_WITHIN = 300
 #: Found late, or like another one: in `make test-thorough` only.
 THOROUGH = (
     "an apply is ended without its token",

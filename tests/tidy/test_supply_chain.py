@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import subprocess
 import sys
-from importlib.metadata import distributions
+from importlib.metadata import PathDistribution, distributions
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,28 @@ def test_no_installed_file_was_changed() -> None:
     changed = {one.metadata["Name"]: files for one in distributions() if (files := changed_files(one))}
     assert changed.pop("pip", []) == []
     assert changed == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "changed"),
+    [
+        (b"roots", False),
+        (b"roots and our own", False),
+        (b"ro0ts", True),
+        (b"root", True),
+        (b"our own, and roots", True),
+    ],
+)
+def test_certificates_may_be_added_and_none_that_was_there_changed(
+    tmp_path: Path, content: bytes, changed: bool
+) -> None:
+    facts, list_of_roots = tmp_path / "certifi-1.dist-info", tmp_path / "certifi" / "cacert.pem"
+    for folder in (facts, list_of_roots.parent):
+        folder.mkdir()
+    hashed = base64.urlsafe_b64encode(hashlib.sha256(b"roots").digest()).decode().rstrip("=")
+    (facts / "RECORD").write_text(f"certifi/cacert.pem,sha256={hashed},5\n")
+    list_of_roots.write_bytes(content)
+    assert changed_files(PathDistribution(facts)) == (["certifi/cacert.pem"] if changed else [])
 
 
 def test_silence_of_the_advisory_service_is_no_good_answer() -> None:

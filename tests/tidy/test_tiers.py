@@ -79,7 +79,7 @@ def listed(tmp_path: Path) -> Callable[..., list[str]]:
     for folder in ("unit", "bench", "kafka"):
         (tmp_path / "tests" / folder).mkdir(parents=True)
         (tmp_path / "tests" / folder / f"test_{folder}.py").write_text(CASES)
-    for name in ("conftest.py", "tiers.py", "brokers.py", "leftovers.py"):
+    for name in ("conftest.py", "tiers.py", "answering.py", "brokers.py", "leftovers.py"):
         shutil.copy(TESTS / name, tmp_path / "tests")
     shutil.copy(TESTS.parent / "pyproject.toml", tmp_path)
 

@@ -86,6 +86,15 @@ class Aggregator:
         """The stored value after one more message; ``held`` is the one before, None for the first message."""
         raise NotImplementedError
 
+    def merge(self, earlier: Any, later: Any, column: str) -> Any:
+        """The stored value of two windows as one; neither is None, and all times of the first one are earlier."""
+        raise NotImplementedError
+
+    @property
+    def merges(self) -> bool:
+        """Whether ``merge`` is there, so that sessions can have this column."""
+        return type(self).merge is not Aggregator.merge
+
     def result(self, held: Any, column: str) -> Any:
         """The column's value in the output."""
         return held
@@ -126,6 +135,10 @@ class Count(Aggregator):
         """The count with one more message."""
         return 1 if held is None else int(held) + 1
 
+    def merge(self, earlier: Any, later: Any, column: str) -> int:
+        """The sum of both counts."""
+        return int(earlier) + int(later)
+
 
 class _OfNumbers(Aggregator):
     __slots__ = ()
@@ -153,6 +166,10 @@ class Sum(_OfNumbers):
         """The total with one more item."""
         return item if held is None else self.finite(_plus(self, held, item, column), column)
 
+    def merge(self, earlier: Any, later: Any, column: str) -> int | float:
+        """The sum of both totals."""
+        return self.add(earlier, later, column)
+
 
 @dataclass(frozen=True, slots=True)
 class Mean(_OfNumbers):
@@ -165,6 +182,11 @@ class Mean(_OfNumbers):
         if held is None:
             return {"sum": item, "count": 1}
         return {"sum": self.finite(_plus(self, held["sum"], item, column), column), "count": held["count"] + 1}
+
+    def merge(self, earlier: Any, later: Any, column: str) -> dict[str, Any]:
+        """Both totals and counts, added."""
+        total = self.finite(_plus(self, earlier["sum"], later["sum"], column), column)
+        return {"sum": total, "count": earlier["count"] + later["count"]}
 
     def result(self, held: Any, column: str) -> float:
         """Total divided by count."""
@@ -195,6 +217,9 @@ class _Extreme(Aggregator):
             raise self.failed(column, seen, type(item).__name__)
         return item if type(self).beats(item, held) else held
 
+    def merge(self, earlier: Any, later: Any, column: str) -> Any:
+        return self.add(earlier, later, column)
+
 
 @dataclass(frozen=True, slots=True)
 class Min(_Extreme):
@@ -221,6 +246,10 @@ class Last(Aggregator):
     def add(self, held: Any, item: Any, column: str) -> Any:
         """The new item."""
         return item
+
+    def merge(self, earlier: Any, later: Any, column: str) -> Any:
+        """The item of the later window."""
+        return later
 
 
 @dataclass(frozen=True, slots=True)

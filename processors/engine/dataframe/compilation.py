@@ -16,8 +16,8 @@ from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.dataframe.dataframe import Node
 from holdfast.processors.engine.dataframe.outbox import Output
 from holdfast.processors.engine.dataframe.serialization import ValueUnwritable, headers_size, written_headers
+from holdfast.processors.engine.dataframe.stored_windows import StoredWindows
 from holdfast.processors.engine.dataframe.topic import TimestampType, Topic
-from holdfast.processors.engine.dataframe.window_store import WindowStore
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
 from holdfast.processors.engine.state.store import StoreState
@@ -51,7 +51,7 @@ class Timing:
 
     stream: StreamTime | None = None
     kind: TimestampType = TimestampType.TIMESTAMP_CREATE_TIME
-    windows: Mapping[str, WindowStore] = field(default_factory=dict)
+    windows: Mapping[str, StoredWindows] = field(default_factory=dict)
 
 
 #: For streams without windows.

@@ -18,13 +18,12 @@ from holdfast.processors.engine.dataframe.recent import DropDuplicates, MovingAv
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.dataframe.window_spec import OnLate, WindowSpec
-from holdfast.processors.engine.dataframe.windows import Window, window_times
+from holdfast.processors.engine.dataframe.windows import Window, session_times, window_times
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.stream_time import MAX_AHEAD_MS
-from holdfast.processors.engine.topology import KEY_VALUE, StoreSpec
 
 if TYPE_CHECKING:
-    from holdfast.processors.engine.schema.types import StoreSchema
+    pass
 
 
 class StepInvalid(BadConfiguration):
@@ -254,7 +253,7 @@ class StreamingDataFrame:
 
         Args:
             of: The number: a field's name, or a function of the value.
-            over: So many messages; or a timedelta: the messages less than that before the newest, by event time.
+            over: A number of messages; or a timedelta: the messages less than that before the newest, by event time.
             into: The field of the average; None takes ``<of>_average``.
             store: The store; None takes ``<topic>-<into>``.
 
@@ -331,6 +330,46 @@ class StreamingDataFrame:
         times = window_times("hopping", duration_ms, step_ms, grace_ms, retention)
         return Window(times, on_late, lambda spec: self._windowed(spec, name))
 
+    def sliding_window(
+        self,
+        duration_ms: int | timedelta,
+        grace_ms: int | timedelta = 0,
+        name: str | None = None,
+        on_late: OnLate | None = None,
+    ) -> Window[StreamingDataFrame]:
+        """Windows of one length that end at each message of a key. The arguments are those of ``tumbling_window``.
+
+        The message is in its window, and so is one that is exactly ``duration_ms`` older.
+        """
+        times = window_times("sliding", duration_ms, duration_ms, grace_ms, None)
+        return Window(times, on_late, lambda spec: self._windowed(spec, name))
+
+    def session_window(
+        self,
+        inactivity_gap_ms: int | timedelta,
+        grace_ms: int | timedelta = 0,
+        name: str | None = None,
+        on_late: OnLate | None = None,
+        *,
+        retention: int | timedelta | None = None,
+    ) -> Window[StreamingDataFrame]:
+        """Windows of activity: messages of a key that are no further apart than a gap are one session.
+
+        Args:
+            inactivity_gap_ms: The gap. A session is due this long after its last message.
+            grace_ms: How long a session that is due still takes messages.
+            name: The store; None takes ``<topic>-session``.
+            on_late: As in ``tumbling_window``; start and end are those of a session of this message alone.
+            retention: How long a session stays readable after it is closed; None takes a day.
+
+        Raises:
+            DurationInvalid: A duration is out of range.
+            WindowInvalid: The arguments contradict each other.
+        """
+        return Window(
+            session_times(inactivity_gap_ms, grace_ms, retention), on_late, lambda spec: self._windowed(spec, name)
+        )
+
     @property
     def _max_ahead_ms(self) -> int | None:
         return None if self._behind_window else self.topic.max_ahead_ms
@@ -383,54 +422,6 @@ class StreamingDataFrame:
         return self
 
 
-def described_stores(
-    nodes: list[Node], users: Mapping[str, Sequence[str]], declared: Mapping[str, StoreOptions]
-) -> tuple[StoreSpec, ...]:
-    """The descriptions of an application's stores; ``users`` has by store the topics whose streams use it.
-
-    Raises:
-        StepInvalid: Steps that share a store contradict each other.
-        SchemaInvalid: A model can't become columns.
-    """
-    aggregations, schemas = aggregations_by_store(nodes), schemas_by_store(nodes, declared)
-    described = []
-    for store, topics in users.items():
-        if len(topics) > 1 and any(node.unnamed for node in nodes if node.store == store):
-            raise StepInvalid(
-                f"Store {store!r} is the unnamed store of one stream, and a step of another stream has the same store; "
-                f"the streams are {', '.join(topics)}.",
-                action=f"Write `store={store!r}` in the steps of both streams to share it, or choose another name.",
-                store=store,
-            )
-        made, options = aggregations.get(store), declared.get(store)
-        if made is not None and options is not None:
-            raise StepInvalid(
-                f"Store {store!r} of {_what(made)} is declared with `app.store`; its values have a form of their own.",
-                action=f"Take `app.store({store!r}, ...)` out.",
-                store=store,
-            )
-        kind, columns = (KEY_VALUE, ()) if made is None else (kind_of(made), made.describe())
-        columns = columns if options is None else options.describe()
-        steps = [node for node in nodes if node.store == store]
-        if len(steps) > 1 and any(isinstance(node.function, Recent) for node in steps):
-            raise StepInvalid(
-                f"Store {store!r} of `drop_duplicates` or `moving_average` is used by {len(steps)} steps, expected one.",
-                action="Give each of these steps a store of its own: `drop_duplicates(..., store='seen')`.",
-                store=store,
-            )
-        timers = [node for node in steps if node.processing is not None]
-        if len(timers) > 1:
-            raise StepInvalid(
-                f"Store {store!r} is used by {len(timers)} steps with timers, expected one: it fires its timers.",
-                action="Give each of them a store of its own: `process(..., store='reminders')`.",
-                store=store,
-            )
-        columns = (*columns, *("timers" for _ in timers))
-        timed = bool(timers) or (options is not None and options.expires)
-        described.append(StoreSpec(store, tuple(topics), kind, columns=columns, schema=schemas.get(store), timed=timed))
-    return tuple(described)
-
-
 def _modelled(store: str | None, model: Any) -> Any:
     if model is not None and store is None:
         raise StepInvalid(
@@ -438,63 +429,3 @@ def _modelled(store: str | None, model: Any) -> Any:
             action="Add `stateful=True`, or take `model` out.",
         )
     return model
-
-
-def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) -> dict[str, StoreSchema]:
-    """The typed columns of each store with a model or an aggregation; raises as ``described_stores``."""
-    modelled: dict[str, Node | StoreOptions] = {
-        store: options for store, options in declared.items() if options.model is not None
-    }
-    for node in nodes:
-        if node.store is None or (node.model is None and node.aggregation is None):
-            continue
-        other = modelled.setdefault(node.store, node)
-        if other.model != node.model:
-            raise StepInvalid(
-                f"Store {node.store!r} has different models: {other.model!r} and {node.model!r}.",
-                action="Keep `model` in one of its steps, or in `app.store`.",
-                store=node.store,
-            )
-    if not modelled:
-        return {}
-    # Descriptions need these modules, workers do not.
-    from holdfast.processors.engine.dataframe.aggregate_columns import aggregate_schema
-    from holdfast.processors.engine.schema.models import schema_of
-
-    made: dict[str, StoreSchema] = {}
-    for store, each in modelled.items():
-        aggregation = each.aggregation if isinstance(each, Node) else None
-        made[store] = schema_of(each.model) if aggregation is None else aggregate_schema(aggregation, each.model)
-    return made
-
-
-def kind_of(made: Aggregation | WindowSpec) -> str:
-    """The kind of a store of an aggregation or of windows."""
-    return "window" if isinstance(made, WindowSpec) else "aggregation"
-
-
-def _what(made: Aggregation | WindowSpec) -> str:
-    return "a window" if isinstance(made, WindowSpec) else "an aggregation"
-
-
-def aggregations_by_store(nodes: list[Node]) -> dict[str, Aggregation | WindowSpec]:
-    """The aggregation or window of each store of one; raises StepInvalid if another step uses the same store."""
-    users: dict[str, list[Node]] = {}
-    for node in nodes:
-        if node.store is not None:
-            users.setdefault(node.store, []).append(node)
-    found = {}
-    for store, steps in users.items():
-        alone = [step.aggregation or step.window for step in steps]
-        aggregation = next((made for made in alone if made is not None), None)
-        if aggregation is None:
-            continue
-        if len(steps) > 1:
-            raise StepInvalid(
-                f"The store {store!r} of {_what(aggregation)} is used by {len(steps)} steps, expected one.",
-                action="Give each aggregation and each window a store of its own: `aggregate(..., store='totals')`, "
-                "`tumbling_window(..., name='hours')`.",
-                store=store,
-            )
-        found[store] = aggregation
-    return found

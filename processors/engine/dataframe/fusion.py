@@ -50,7 +50,8 @@ from holdfast.processors.engine.dataframe.compilation import (
 from holdfast.processors.engine.dataframe.dataframe import Node
 from holdfast.processors.engine.dataframe.outbox import Outboxes
 from holdfast.processors.engine.dataframe.serialization import headers_size, written_headers
-from holdfast.processors.engine.dataframe.window_store import MessagePlace, WindowStore
+from holdfast.processors.engine.dataframe.stored_windows import MessagePlace
+from holdfast.processors.engine.dataframe.window_kinds import stored_windows
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
 from holdfast.processors.engine.state.memory import MemoryDatabases
@@ -102,7 +103,7 @@ def run_text(source: Node) -> str:
     nodes, stream, place = source.walk(), StreamTime(), MessagePlace()
     stores = {node.store: StoreState(node.store, empty) for node in nodes if node.store is not None}
     windows = {
-        node.store: WindowStore(node.window, stores[node.store], stream, place)
+        node.store: stored_windows(node.window, stores[node.store], stream, place)
         for node in nodes
         if node.window is not None and node.store is not None
     }

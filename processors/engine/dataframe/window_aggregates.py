@@ -5,7 +5,7 @@ The state of a window is one JSON value in the form that ``aggregation`` describ
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,6 +16,7 @@ from holdfast.processors.engine.dataframe.aggregation import (
     Aggregation,
     AggregationInvalid,
     Aggregator,
+    Count,
     stored_columns,
 )
 
@@ -32,6 +33,10 @@ class First(Aggregator):
         """The held list of one item, or a list of the new item."""
         return [item] if held is None else held
 
+    def merge(self, earlier: Any, later: Any, column: str) -> Any:
+        """The item of the earlier session."""
+        return earlier
+
     def result(self, held: Any, column: str) -> Any:
         """The item."""
         return held[0]
@@ -45,6 +50,9 @@ class _ByTime(Aggregator):
 
     def add(self, held: Any, item: Any, column: str) -> Any:
         return item if held is None or type(self).wins(item[0], held[0]) else held
+
+    def merge(self, earlier: Any, later: Any, column: str) -> Any:
+        return self.add(earlier, later, column)
 
     def result(self, held: Any, column: str) -> Any:
         return held[1]
@@ -76,6 +84,10 @@ class Collect(Aggregator):
         """The list with the new item."""
         return [*(held or ()), item]
 
+    def merge(self, earlier: Any, later: Any, column: str) -> list[Any]:
+        """The items of the earlier session, then those of the later one."""
+        return [*earlier, *later]
+
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Aggregator):
@@ -84,6 +96,8 @@ class Reduce(Aggregator):
     Args:
         reducer: Returns the new value from the former one and a message's value.
         initializer: Returns the first value from a message's value.
+        merger: Returns one value from those of two sessions that a message connects, the earlier one first. Sessions
+            need it.
 
     Raises:
         AggregationInvalid: One of them is no function.
@@ -93,12 +107,16 @@ class Reduce(Aggregator):
     of: None = None
     reducer: Callable[[Any, Any], Any] | None = None
     initializer: Callable[[Any], Any] | None = None
+    merger: Callable[[Any, Any], Any] | None = None
 
     def __init__(
-        self, reducer: Callable[[Any, Any], Any] | None = None, initializer: Callable[[Any], Any] | None = None
+        self,
+        reducer: Callable[[Any, Any], Any] | None = None,
+        initializer: Callable[[Any], Any] | None = None,
+        merger: Callable[[Any, Any], Any] | None = None,
     ) -> None:
-        for name, made in (("reducer", reducer), ("initializer", initializer)):
-            if not callable(made):
+        for name, made in (("reducer", reducer), ("initializer", initializer), ("merger", merger)):
+            if not callable(made) and (name, made) != ("merger", None):
                 raise AggregationInvalid(
                     f"Reduce got the {name} {made!r}, expected a function.",
                     action="Write, for example, `Reduce(reducer=lambda total, value: total + value, "
@@ -112,6 +130,16 @@ class Reduce(Aggregator):
         assert self.reducer is not None
         assert self.initializer is not None
         return [self.initializer(item) if held is None else self.reducer(held[0], item)]
+
+    def merge(self, earlier: Any, later: Any, column: str) -> Any:
+        """What the merger makes of two reduced values."""
+        assert self.merger is not None
+        return [self.merger(earlier[0], later[0])]
+
+    @property
+    def merges(self) -> bool:
+        """Whether it has a merger."""
+        return self.merger is not None
 
     def result(self, held: Any, column: str) -> Any:
         """The reduced value."""
@@ -147,7 +175,8 @@ class WindowAggregation(Aggregation):
     def functions(self) -> tuple[Callable[..., Any], ...]:
         """The user functions of the columns."""
         reduces = [made for made in self.columns.values() if isinstance(made, Reduce)]
-        given = [each for made in reduces for each in (made.reducer, made.initializer) if each is not None]
+        asked = [each for made in reduces for each in (made.reducer, made.initializer, made.merger)]
+        given = [each for each in asked if each is not None]
         return (*super().functions, *given)
 
     def folded(self, held: Any, value: Any, time_ms: int) -> dict[str, Any]:
@@ -164,6 +193,61 @@ class WindowAggregation(Aggregation):
             if isinstance(made, _ByTime):
                 item = [time_ms, item]
             stored.setdefault(made.kind, {})[name] = made.add(columns.get(made.kind, _NOTHING).get(name), item, name)
+        return stored
+
+    def read(self, value: Any) -> dict[str, Any]:
+        """What the columns read of a message, by name; a count reads nothing.
+
+        Raises:
+            AggregationFailed: The message can't be aggregated.
+        """
+        return {name: made.read(value, name) for name, made in self.columns.items() if not isinstance(made, Count)}
+
+    def computed(self, start: int, end: int, items: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
+        """A window's value from event times and what the columns read then; as ``result``.
+
+        Raises:
+            AggregationFailed: The messages can't be aggregated together.
+        """
+        computed: dict[str, Any] = {"start": start, "end": end}
+        for name, made in self.columns.items():
+            held: Any = None
+            for time_ms, item in items:
+                if isinstance(made, Count):
+                    held = made.add(held, None, name)
+                elif name in item:
+                    read = item[name]
+                    held = made.add(held, [time_ms, read] if isinstance(made, _ByTime) else read, name)
+            computed[name] = None if held is None else made.result(held, name)
+        return computed
+
+    def check_merges(self) -> None:
+        """Raises AggregationInvalid if a column can't merge: sessions have to."""
+        for name, made in self.columns.items():
+            if not made.merges:
+                raise AggregationInvalid(
+                    f"Column {name!r} is {made.describe()}, which can't merge: a message between two sessions "
+                    "makes one of them.",
+                    action="Give `reduce` a `merger`, for example `merger=lambda earlier, later: earlier + later`. A "
+                    "column class of yours needs a method `merge`.",
+                    column=name,
+                )
+
+    def merged(self, earlier: Any, later: Any) -> dict[str, Any]:
+        """The stored value of two windows as one; all times of the first one are earlier.
+
+        Raises:
+            AggregationFailed: A column's values of the two can't be merged.
+        """
+        first, second = stored_columns(earlier), stored_columns(later)
+        stored: dict[str, Any] = {FORMAT: FORMAT_VERSION}
+        for name, made in self.columns.items():
+            parts = [columns.get(made.kind, _NOTHING).get(name) for columns in (first, second)]
+            there = [part for part in parts if part is not None]
+            if there:
+                stored.setdefault(made.kind, {})[name] = (
+                    there[0] if len(there) == 1 else made.merge(there[0], there[1], name)
+                )
         return stored
 
     def result(self, start: int, end: int, stored: Any) -> dict[str, Any]:

@@ -20,6 +20,10 @@ RETENTION_MS = 86_400_000
 WINDOWS_OF_A_MESSAGE_MAX = 1_000
 
 
+#: What a window is called; in an unnamed store, behind the name of the topic.
+WindowKind = Literal["tumbling", "hopping", "session", "sliding"]
+
+
 class WindowInvalid(BadConfiguration):
     """The declaration of a window can't run."""
 
@@ -33,10 +37,11 @@ class WindowSpec:
     """A window as it is declared. Times are milliseconds.
 
     A window contains the event times from its start up to, and without, its end. It takes no message, and closes, once
-    the time that ``closing`` names is at its end plus ``grace_ms``; it leaves the store ``retention_ms`` later.
+    the time that ``closing`` names is at its end plus ``closes_ms`` and ``grace_ms``; it leaves the store
+    ``retention_ms`` later. ``duration_ms`` is the length; of sessions, the gap without messages that ends one.
     """
 
-    kind: Literal["tumbling", "hopping"]
+    kind: WindowKind
     duration_ms: int
     step_ms: int
     grace_ms: int
@@ -54,6 +59,14 @@ class WindowSpec:
         """The step's name in errors."""
         return f"{self.kind}_window"
 
+    @property
+    def closes_ms(self) -> int:
+        """How long after its end a window closes, without the grace.
+
+        A session can grow for its gap; the end of a sliding window is in the window.
+        """
+        return {"session": self.duration_ms, "sliding": 1}.get(self.kind, 0)
+
     def starts(self, time_ms: int) -> range:
         """The starts of the windows that contain an event time, ascending; none is negative."""
         last = time_ms - time_ms % self.step_ms
@@ -69,16 +82,17 @@ class WindowSpec:
         """One line for the window's times and one for each column; another line is another definition."""
         step = f", step {self.step_ms} ms" if self.kind == "hopping" else ""
         by = f"closed by {self.closing}, {'final' if self.final else 'current'}"
-        times = f"{self.duration_ms} ms{step}, grace {self.grace_ms} ms, retention {self.retention_ms} ms"
+        length = f"gap {self.duration_ms}" if self.kind == "session" else self.duration_ms
+        times = f"{length} ms{step}, grace {self.grace_ms} ms, retention {self.retention_ms} ms"
         idle = "" if self.idle_ms is None else f", idle after {self.idle_ms} ms"
         return f"window = {self.kind} {times}, {by}{idle}", *self.aggregation.describe()
 
-    def late(self, time_ms: int, now_ms: int, start: int) -> LateMessage:
-        """The error for a message whose windows are all closed; ``start`` is that of the last one."""
-        end = start + self.duration_ms
+    def late(self, time_ms: int, now_ms: int, end: int) -> LateMessage:
+        """The error for a message whose windows are all closed; ``end`` is that of the last one."""
+        over = end + self.closes_ms
         return LateMessage(
-            f"The message's event time is {shown(time_ms)}, and its window ended at {shown(end)}: it is "
-            f"{(now_ms - end - self.grace_ms) / 1000:,.3f} s late by stream time {shown(now_ms)}.",
+            f"The message's event time is {shown(time_ms)}, and its window ended at {shown(over)}: it is "
+            f"{(now_ms - over - self.grace_ms) / 1000:,.3f} s late by stream time {shown(now_ms)}.",
             action="Raise `grace_ms` of the window if such messages are to count.",
             seen=time_ms,
             expected=now_ms - self.grace_ms,
@@ -113,3 +127,14 @@ def checked_times(duration_ms: int, step_ms: int, grace_ms: int, retention_ms: i
             expected=retention_ms,
         )
     return duration_ms, step_ms, grace_ms, RETENTION_MS if retention_ms is None else retention_ms
+
+
+def checked_gap(gap_ms: int, retention_ms: int | None) -> None:
+    """Raises WindowInvalid if a session would leave the store before its gap is over once more."""
+    if retention_ms is not None and gap_ms > retention_ms:
+        raise WindowInvalid(
+            f"`inactivity_gap_ms` is {gap_ms}, longer than the retention of {retention_ms} ms.",
+            action="Raise `retention`, or leave it out: a closed session then stays for a day.",
+            seen=gap_ms,
+            expected=retention_ms,
+        )

@@ -1,4 +1,4 @@
-"""What ``tumbling_window`` and ``hopping_window`` return: choose the columns, then when results are sent.
+"""What the windows of a stream return: choose the columns, then when results are sent.
 
 sdf.tumbling_window(60_000).agg(orders=Count(), total=Sum("amount")).final(closing_strategy="partition")
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 from holdfast.processors.engine.dataframe.aggregation import Aggregator, Count, Field, Last, Max, Mean, Min, Sum
 from holdfast.processors.engine.dataframe.durations import milliseconds
@@ -24,13 +24,14 @@ from holdfast.processors.engine.dataframe.window_spec import (
     ClosingStrategy,
     OnLate,
     WindowInvalid,
+    WindowKind,
     WindowSpec,
+    checked_gap,
     checked_times,
 )
 
 #: The stream behind a window.
 Stream = TypeVar("Stream")
-WindowKind = Literal["tumbling", "hopping"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,15 @@ def window_times(
             None if retention is None else milliseconds("retention", retention, least=0),
         ),
     )
+
+
+def session_times(gap: int | timedelta, grace: int | timedelta, retention: int | timedelta | None) -> WindowTimes:
+    """The times of sessions as a user gave them; raises as ``window_times``."""
+    gap_ms = milliseconds("inactivity_gap_ms", gap, least=1)
+    grace_ms = milliseconds("grace_ms", grace, least=0)
+    retention_ms = None if retention is None else milliseconds("retention", retention, least=0)
+    checked_gap(gap_ms, retention_ms)
+    return WindowTimes("session", *checked_times(gap_ms, gap_ms, grace_ms, retention_ms))
 
 
 class Window(Generic[Stream]):
@@ -125,9 +135,17 @@ class Window(Generic[Stream]):
         """All values, in a list."""
         return self._one(Collect(of))
 
-    def reduce(self, reducer: Callable[[Any, Any], Any], initializer: Callable[[Any], Any]) -> AggregatedWindow[Stream]:
-        """A value that ``initializer`` makes of the first message, and ``reducer`` of the value and the next one."""
-        return self._one(Reduce(reducer, initializer))
+    def reduce(
+        self,
+        reducer: Callable[[Any, Any], Any],
+        initializer: Callable[[Any], Any],
+        merger: Callable[[Any, Any], Any] | None = None,
+    ) -> AggregatedWindow[Stream]:
+        """A value that ``initializer`` makes of the first message, and ``reducer`` of the value and the next one.
+
+        ``merger`` makes one value of those of two sessions; only sessions need it.
+        """
+        return self._one(Reduce(reducer, initializer, merger))
 
     def agg(self, **columns: Aggregator) -> AggregatedWindow[Stream]:
         """Several columns by name, for example ``agg(orders=Count(), total=Sum("amount"))``.
@@ -141,6 +159,8 @@ class Window(Generic[Stream]):
         return self._with(WindowAggregation({"value": column}))
 
     def _with(self, aggregation: WindowAggregation) -> AggregatedWindow[Stream]:
+        if self._times.kind == "session":
+            aggregation.check_merges()
         return AggregatedWindow(self._times, aggregation, self._on_late, self._place)
 
 
@@ -199,6 +219,12 @@ class AggregatedWindow(Generic[Stream]):
                 seen=repr(closing),
             )
         times = self._times
+        if times.kind == "sliding" and closing != "key":
+            raise WindowInvalid(
+                f"`closing_strategy` is {closing!r}, but sliding windows close with messages of their key only.",
+                action='Write `final()`, or take a hopping window and `final(closing_strategy="partition")`.',
+                seen=closing,
+            )
         return self._place(
             WindowSpec(
                 times.kind,

@@ -19,7 +19,7 @@ from typing import Any
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.fusion import RunFunction
 from holdfast.processors.engine.dataframe.serialization import Deserializer
-from holdfast.processors.engine.dataframe.window_store import Closing, MessagePlace, WindowStore
+from holdfast.processors.engine.dataframe.stored_windows import Closing, MessagePlace, StoredWindows
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.store_time import StoreTime
 from holdfast.processors.engine.runtime.task_timers import OnTimerError, TaskTimers
@@ -41,7 +41,7 @@ class WindowSteps:
     """A window of a stream, and the steps behind it as a function of results."""
 
     topic: str
-    windows: WindowStore
+    windows: StoredWindows
     run: RunFunction
     deserialize_key: Deserializer
 
@@ -54,7 +54,7 @@ class TaskTime:
         self.stream = StreamTime()
         #: Where the current message is.
         self.place = MessagePlace()
-        self.windows: dict[str, WindowStore] = {}
+        self.windows: dict[str, StoredWindows] = {}
         #: Stores of functions in which values end, or which have timers.
         self.stores: dict[str, StoreTime] = {}
         #: None for a task without timers.
@@ -98,7 +98,7 @@ class TaskTime:
         }
 
     @property
-    def _clocks(self) -> list[WindowStore | StoreTime]:
+    def _clocks(self) -> list[StoredWindows | StoreTime]:
         return [*self.windows.values(), *self.stores.values()]
 
     @property

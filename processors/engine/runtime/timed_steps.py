@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.processing import Processor
-from holdfast.processors.engine.dataframe.window_store import WindowStore
+from holdfast.processors.engine.dataframe.window_kinds import stored_windows
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.store_time import DeclaredStores, StoreTime
 from holdfast.processors.engine.runtime.task_time import TaskTime
@@ -26,7 +26,7 @@ def time_of(
     made = TaskTime(states, times)
     for node in steps:
         if node.window is not None and node.store is not None:
-            made.windows[node.store] = WindowStore(node.window, states[node.store], made.stream, made.place)
+            made.windows[node.store] = stored_windows(node.window, states[node.store], made.stream, made.place)
     for name, (state, options) in declared.items():
         if name in timers or name in expiring:
             made.stores[name] = StoreTime(state, options, made.stream)

@@ -120,7 +120,7 @@ class RequestServer:
     @property
     def url(self) -> str:
         """The URL for programs on this machine."""
-        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self._host, self._host)  # noqa: S104 # nosec B104: compared, not bound
         return f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     @property

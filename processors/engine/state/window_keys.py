@@ -1,7 +1,9 @@
 """The records of a window store; no other module builds or reads these state keys.
 
     message key     state key                                         value
-    the message's   w/<start>/<end>                                   the window's aggregates
+    the message's   w/<start>/<end>                                   the window's aggregates; of sessions, a closed one
+    the message's   s/<time that opened it>                           an open session: its aggregates, start and end
+    the message's   m/<start>/<end>                                   of sliding windows: messages in order of time
     the message's   time                                              the key's own time and its open windows
     OWN_KEY         due/<time>/<start>/<end>/<message key in hex>     1: an entry of the index by time
     OWN_KEY         clock                                             stream time, and how far windows are closed
@@ -21,7 +23,9 @@ from holdfast.processors.engine.changelog.format import key_prefix
 OWN_KEY = b"\x00holdfast"
 CLOCK = "clock"
 KEY_TIME = "time"
-_WINDOW, _DUE = "w/", "due/"
+_WINDOW, _SESSION, _CHUNK, _DUE = "w/", "s/", "m/", "due/"
+#: The state keys of windows begin with one of these.
+WINDOWS = (_WINDOW, _SESSION)
 
 
 class DueEntry(NamedTuple):
@@ -50,6 +54,21 @@ def window_of(state_key: str) -> tuple[int, int] | None:
         return None
     _, start, end = state_key.split("/")
     return int(start), int(end)
+
+
+def session_key(opened: int) -> str:
+    """The state key of an open session; ``opened`` is the time of the message that opened it."""
+    return f"{_SESSION}{opened:015d}"
+
+
+def is_session(state_key: str) -> bool:
+    """Whether this is the state key of an open session."""
+    return state_key.startswith(_SESSION)
+
+
+def chunk_key(start: int, end: int) -> str:
+    """The state key of the messages of sliding windows from a time up to, and without, another."""
+    return f"{_CHUNK}{start:015d}/{end:015d}"
 
 
 def due_key(time_ms: int, start: int, end: int, message_key: bytes) -> str:

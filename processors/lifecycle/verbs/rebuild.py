@@ -13,7 +13,12 @@ from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Everything
-from holdfast.processors.lifecycle.verbs.refusals import UNDO_EXCHANGE, not_exchangeable, unknown_stores
+from holdfast.processors.lifecycle.verbs.refusals import (
+    UNDO_EXCHANGE,
+    not_as_deployed,
+    not_exchangeable,
+    unknown_stores,
+)
 
 #: Source records read per second while no rate was measured.
 ASSUMED_RECORDS_PER_S = 20_000.0
@@ -99,7 +104,8 @@ def _unfit(request: Backfill, facts: Facts, topology: Topology, inputs: tuple[st
     name = topology.processor
     group = shadow_group(name, request.store)
     logs = [store for sub in topology.subtopologies if request.store in sub.stores for store in sub.stores]
-    refused = not_exchangeable(
+    # The shadow runs the code of now: its state is right only for workers that run it, too.
+    refused = not_as_deployed(facts, topology) or not_exchangeable(
         facts, topology, request.store, lambda: [changelog_topic(group, store) for store in logs]
     )
     if refused is not None:

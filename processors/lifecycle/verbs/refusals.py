@@ -91,11 +91,11 @@ def without_changelog(topology: Topology, store: str) -> Refused | None:
 def not_exchangeable(
     facts: Facts, topology: Topology, store: str, name: Callable[[], object], then: str = ""
 ) -> Refused | None:
-    """Refuses unless running owners can exchange the entries of a store.
+    """Refuses unless running owners can exchange the entries of a store; they do it with the code that they have.
 
     ``name`` makes the names of temporary topics, and raises where Kafka refuses them; ``then`` ends the action.
     """
-    refused = without_changelog(topology, store) or missing_topics(facts, topology) or not_as_deployed(facts, topology)
+    refused = without_changelog(topology, store) or missing_topics(facts, topology)
     if refused is not None:
         return refused
     processor = topology.processor

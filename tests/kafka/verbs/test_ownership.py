@@ -68,7 +68,7 @@ def test_a_registry_that_was_put_back_is_adopted_before_anything_starts(operated
     assert isinstance(refused, Refused)
     assert f"generation {newest} (version" in refused.sentence
     assert refused.action == f"`holdfast registry adopt {operated.group}`"
-    assert main(["registry", "adopt", operated.group]) == 0
+    assert main(["registry", "adopt", operated.group, "--json"]) == 0
     assert recorded(operated) == ("stopped", newest + 1)
     assert isinstance(planned(operated, Deploy(operated.group)).verdict, Ready)
 

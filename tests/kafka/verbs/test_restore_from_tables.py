@@ -23,6 +23,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import PROJECT, load_settings
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.processors.lifecycle.plans.apply import PlanStale
+from holdfast.processors.lifecycle.plans.holding import Hold
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Deploy, Restore, Stop
 from holdfast.processors.lifecycle.plans.stages import MakeRelease, SetPositions
@@ -225,8 +226,8 @@ def strike_within(operated: Operated, monkeypatch: pytest.MonkeyPatch, struck: s
     execution = operated.verbs._execution
     send = Loader.send
 
-    def killing_execution() -> Callable[..., Any]:
-        execute = execution()
+    def killing_execution(hold: Hold) -> Callable[..., Any]:
+        execute = execution(hold)
 
         def once(processor: str, stage: Any, tell: Any) -> Any:
             done = execute(processor, stage, tell)

@@ -11,9 +11,10 @@ import pytest
 from holdfast.processors.engine.changelog.format import encode_bytes, encode_value, key_prefix
 from holdfast.processors.engine.state.exports import ExportFile, ExportUnreadable, entries_in, entry_of
 from holdfast.processors.lifecycle.plans.explanation import explain
+from holdfast.processors.lifecycle.plans.facts import DeploymentFacts, InstanceFacts
 from holdfast.processors.lifecycle.plans.file_facts import KEYS_NAMED_MAX, FileFacts, FileStore
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused, decode, encode
-from holdfast.processors.lifecycle.plans.requests import Everything, Keys, RequestInvalid, Restore
+from holdfast.processors.lifecycle.plans.requests import Backfill, Everything, Keys, RequestInvalid, Restore
 from holdfast.processors.lifecycle.plans.stages import AdoptTable, ExportKeys, LoadFile
 from holdfast.processors.lifecycle.verbs.table import decide
 from holdfast.processors.lifecycle.world.export_files import file_facts
@@ -128,6 +129,14 @@ def test_entries_are_loaded_beside_and_adopted_without_touching_other_keys() -> 
     assert plan.after_kill == "go on"
     assert "put 2 keys of totals back" in explain(plan)
     assert "3 entries" in explain(plan)
+
+
+def test_after_a_rollback_the_running_owners_put_a_file_back() -> None:
+    older = DeploymentFacts("older", ("0",), "deployed", 3)
+    runs = {"deployment": older, "instances": (InstanceFacts("0", True, "running", "older"),)}
+    assert isinstance(plan_of(ASKED, facts_in(totals=SOME), **runs).verdict, Ready)
+    rebuilt = decide(Backfill("orders", "totals", "topic"), world_of(TOPOLOGY, **runs), TOPOLOGY)
+    assert "version older is deployed" in refusal(rebuilt), "a shadow would run the code of now"
 
 
 def test_all_keys_are_exported_first_when_the_file_has_too_many_to_name() -> None:

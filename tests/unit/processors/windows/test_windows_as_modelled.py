@@ -2,61 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable
-from copy import copy
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from holdfast import Application, InlineProcess, InMemoryCluster, Settings, load_settings
+from holdfast import Application
 from holdfast.dataframe.windows import Count, Sum
-from holdfast.infra.settings import CheckpointSettings
-from holdfast.processors.engine.dataframe.window_store import Closing, WindowStore
+from holdfast.processors.engine.dataframe.stored_windows import Closing
+from holdfast.processors.engine.dataframe.window_store import WindowStore
 from holdfast.processors.engine.runtime import task_time
 from holdfast.processors.engine.state.window_keys import window_of
-from tests.simulation.disk import SimulatedDisk
 from tests.tiers import variants
+from tests.window_lives import live_through, world
 from tests.windowing import Event, Shape, Windows, expect
 
 SEEDS = variants(range(400), tested=12)
-POINTS = (
-    "produce",
-    "flush:before",
-    "flush:after",
-    "send_offsets:after",
-    "commit:before",
-    "commit:sent",
-    "commit:after",
-)
-
-
 #: Longer than any silence before the last message, shorter than the silence behind it.
 IDLE_MS, SILENCE_S = 20_000, 100.0
-
-
-class Killed(BaseException):
-    """The end of a process."""
-
-
-class Doomed(InlineProcess):
-    """Dies when it comes to a point for the n-th time."""
-
-    def __init__(self, cluster: InMemoryCluster, point: str, times: int) -> None:
-        super().__init__(cluster.clock)
-        self._point, self._left = point, times
-
-    def point(self, name: str) -> None:
-        if self.frozen:
-            raise Killed
-        if name == self._point:
-            self._left -= 1
-            if self._left == 0:
-                self.frozen = True
-                raise Killed
 
 
 def draw(random: Random, now_ms: int) -> tuple[Shape, list[Event]]:
@@ -101,23 +67,11 @@ def build(shape: Shape, state_dir: Path, *, idles: bool = False) -> Application:
 
 def run(seed: int, tmp_path: Path) -> tuple[Windows, list[tuple[Any, ...]], dict[Any, Any]]:
     """One life: the model, the results in the output topic, and the windows in the changelog."""
-    random, cluster = Random(seed), InMemoryCluster()
-    cluster.clock.skew_s = 100_000 - 1_700_000_000  # the world is 100,000 s old: event times may begin at 0
-    cluster.create_topic("in", config={"message.timestamp.after.max.ms": str(2**62)})
-    cluster.create_topic("out", config={"message.timestamp.after.max.ms": str(2**62)})
-    now_ms = int(cluster.clock.time() * 1000)
+    random, (cluster, now_ms) = Random(seed), world()
     shape, events = draw(random, now_ms)
     idles = shape.final and shape.closing == "partition" and random.random() < 0.5
-    app, disk = build(shape, tmp_path, idles=idles), SimulatedDisk()
-    for event in events:
-        if random.random() < 0.02:
-            _live(cluster, app, disk, random)
-        cluster.produce("in", json.dumps({"v": event.amount}).encode(), event.key, timestamp_ms=event.time_ms)
-    silence_s = SILENCE_S if idles else 3.0
-    for _ in range(3):
-        _live(cluster, app, disk if random.random() < 0.5 else SimulatedDisk(), random, silence_s)
-    _live(cluster, app, SimulatedDisk(), None, silence_s)
-    found = [(record.key, json.loads(record.value or b"")) for _, record in cluster.read("out")]
+    app = build(shape, tmp_path, idles=idles)
+    found = live_through(cluster, app, events, random, SILENCE_S if idles else 3.0)
     results = [(key, made["start"], made["end"], made["n"], made["total"]) for key, made in found]
     state = cluster.state(app, "w")
     windows = {(key, *window): made for (key, name), made in state.items() if (window := window_of(name))}
@@ -125,29 +79,6 @@ def run(seed: int, tmp_path: Path) -> tuple[Windows, list[tuple[Any, ...]], dict
     if idles:
         model.go_on(model.time + int(SILENCE_S * 1000) - IDLE_MS)
     return model, results, windows
-
-
-def _live(
-    cluster: InMemoryCluster, app: Application, disk: SimulatedDisk, random: Random | None, silence_s: float = 3.0
-) -> None:
-    """One process: it dies at a point that the seed chooses, or processes everything."""
-    process = InlineProcess(cluster.clock)
-    if random is not None and random.random() < 0.7:
-        process = Doomed(cluster, random.choice(POINTS), random.randint(1, 8))
-    assert app.state_dir is not None
-    settings, databases = _settings(app.state_dir), disk.attach(process)
-    try:
-        copy(app).run_on(cluster.connect(process), settings, timeout=silence_s, databases=databases)
-    except Killed:
-        pass
-    finally:
-        process.frozen = True
-        disk.release(process)
-    InlineProcess(cluster.clock).sleep(60)  # until the session of a dead member has ended
-
-
-def _settings(home: Path) -> Settings:
-    return load_settings(home=home, checkpoints=CheckpointSettings(enabled=False))
 
 
 def check(seed: int, tmp_path: Path) -> None:

@@ -1,0 +1,254 @@
+"""Sessions: windows that messages of a key make longer, and that end after a gap without one.
+
+    messages of a key   ──x──x───x────────────x──x──►      gap ├────┤
+    sessions              ├──────┤            ├──┤
+                                     x                     this one is within a gap of both: they merge
+                          ├──────────────────────┤
+
+A session is due, without its grace, a gap after its end. Its entry in the index is not moved with each message: an
+entry that is due before its session is written again, at the session's present end. So a session costs one entry for
+each gap at most.
+
+Invariants:
+    - Open sessions of a key that still take messages are more than a gap apart. A message that is within a gap of
+      several merges them.
+    - A session that a merge swallows leaves neither a record nor an entry of the index.
+    - A closed session takes no message, and has the record of a closed window.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from holdfast.processors.engine.dataframe.stored_windows import Closing, MessagePlace, Result, StoredWindows
+from holdfast.processors.engine.dataframe.window_spec import WindowSpec
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
+from holdfast.processors.engine.state.window_keys import (
+    KEY_TIME,
+    OWN_KEY,
+    DueEntry,
+    due_entry,
+    due_key,
+    session_key,
+    window_key,
+)
+
+#: The part of a session's record that is no column.
+SESSION = "session"
+#: Entries that ``due_at`` looks at: of more entries, it takes one to be due.
+LOOKED_AT = 100
+
+
+class Open(NamedTuple):
+    """An open session.
+
+    Attributes:
+        opened: The time of the message that opened it: its name in the store. The start may move, this does not.
+        start: The time of its first message.
+        end: The time of its last message, and one.
+        stored: Its columns, as stored.
+        entered: Time and end of its entry in the index; None if it has none.
+    """
+
+    opened: int
+    start: int
+    end: int
+    stored: dict[str, Any]
+    entered: list[int] | None = None
+
+
+class SessionStore(StoredWindows):
+    """The sessions of one step in one task."""
+
+    def __init__(self, spec: WindowSpec, state: StoreState, stream: StreamTime, place: MessagePlace) -> None:
+        super().__init__(spec, state, stream, place)
+        # An entry of the index may be there before its session is closed, so each one is looked at before it leaves.
+        self._closes = False
+        #: Sessions that ``closing`` found and ``closed`` has not counted yet: place, key, session.
+        self._closing: deque[tuple[str, bytes, Open]] = deque()
+
+    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int) -> Sequence[Result]:
+        """Counts a message in its session; returns the results to send at once; raises as ``StoredWindows``."""
+        spec, state, stream = self.spec, self._state, self._stream
+        if time_ms < 0:
+            stream.check(time_ms, 0)
+        state.message_key, state.timestamp_ms = raw_key, time_ms
+        known = state.get(KEY_TIME) or {"time": NO_TIME, "open": []}
+        judged_by = known if self._by_key else None
+        opens, made = known["open"], None
+        reached = self._reached(opens, time_ms, judged_by)
+        updated: list[Result] = []
+        if not reached and self._is_late(time_ms + 1 + spec.duration_ms, judged_by):
+            now_ms = stream.time_ms if judged_by is None else known["time"]
+            self._be_late(value, key, time_ms, [(time_ms, time_ms + 1)], now_ms, whole=True)
+        else:
+            made = self._grown(reached, value, time_ms, raw_key)
+            if [(each.start, each.opened) for each in reached] != [(made.start, made.opened)]:
+                gone = {each.opened for each in reached}
+                opens = sorted([*(each for each in opens if each[1] not in gone), [made.start, made.opened]])
+            if not spec.final:
+                updated.append((spec.aggregation.result(made.start, made.end, made.stored), made.start))
+        return self._key_moves(known, opens, made, raw_key, time_ms) or updated
+
+    def _reached(self, opens: Sequence[list[int]], time_ms: int, known: dict[str, Any] | None) -> list[Open]:
+        """The sessions within a gap of a time that still take messages, in the order of their starts."""
+        gap_ms = self.spec.duration_ms
+        found: list[Open] = []
+        for _, opened in reversed(opens[: bisect_right(opens, [time_ms + gap_ms + 1])]):
+            session = self._session(opened)
+            if session is None or self._is_over(session.end + gap_ms, known):
+                continue  # a command deleted it, or the next commit closes it
+            if session.end - 1 + gap_ms < time_ms:
+                break
+            found.append(session)
+        return found[::-1]
+
+    def _is_over(self, due_ms: int, known: dict[str, Any] | None) -> bool:
+        """Whether an open session is due, with its grace, and so takes no message."""
+        return self._is_late(due_ms, None) if known is None else due_ms + self.spec.grace_ms <= known["time"]
+
+    def _session(self, opened: int) -> Open | None:
+        """An open session of the key at which the state points."""
+        stored = self._state.get(session_key(opened))
+        if stored is None:
+            return None
+        kept = stored.pop(SESSION)
+        return Open(opened, kept["start"], kept["end"], stored, kept["entered"])
+
+    def _grown(self, reached: Sequence[Open], value: Any, time_ms: int, raw_key: bytes) -> Open:
+        """The session that a message makes of those that it reaches: a new one, a longer one, or one of several."""
+        aggregation = self.spec.aggregation
+        if not reached:
+            made = Open(time_ms, time_ms, time_ms + 1, aggregation.folded(None, value, time_ms))
+        else:
+            # The last session that began before the message takes it. So a merge keeps the order of the times.
+            taker = max(bisect_right([each.start for each in reached], time_ms) - 1, 0)
+            stored: Any = None
+            for number, each in enumerate(reached):
+                part = aggregation.folded(each.stored, value, time_ms) if number == taker else each.stored
+                stored = part if stored is None else aggregation.merged(stored, part)
+            first, end = reached[0], max(time_ms + 1, *(each.end for each in reached))
+            made = Open(first.opened, min(time_ms, first.start), end, stored, first.entered)
+            for each in reached[1:]:
+                self._state.delete(session_key(each.opened))
+                self._leave_index(each, raw_key)
+        if made.entered is None and not self._by_key:
+            made = self._entered_at(made, made.end + self.spec.duration_ms, raw_key)
+        self._keep(made)
+        return made
+
+    def _keep(self, session: Open) -> None:
+        about = {"start": session.start, "end": session.end, "entered": session.entered}
+        self._state.set(session_key(session.opened), {**session.stored, SESSION: about})
+
+    def _entered_at(self, session: Open, due_ms: int, raw_key: bytes) -> Open:
+        """The session with an entry in the index for its present end."""
+        self._enter(due_ms, session.opened, session.end, raw_key)
+        return session._replace(entered=[due_ms, session.end])
+
+    def _leave_index(self, session: Open, raw_key: bytes) -> None:
+        if session.entered is not None:
+            self._state.message_key = OWN_KEY
+            self._state.delete(due_key(session.entered[0], session.opened, session.entered[1], raw_key))
+            self._state.message_key = raw_key
+
+    def _key_moves(
+        self, known: dict[str, Any], opens: list[list[int]], made: Open | None, raw_key: bytes, time_ms: int
+    ) -> Sequence[Result]:
+        """Keeps what the key knows; by key, moves its time and closes what it passes. Returns the final results."""
+        spec, now_ms, closed = self.spec, known["time"], 0
+        results: list[Result] = []
+        if self._by_key:
+            now_ms = self._time_after(known, time_ms)
+            for _, opened in opens:
+                session = made if made is not None and made.opened == opened else self._session(opened)
+                if session is not None:
+                    due_ms = session.end + spec.duration_ms
+                    if due_ms + spec.grace_ms > now_ms:
+                        break  # and those behind it are due later
+                    if spec.final:
+                        result = spec.aggregation.result(session.start, session.end, session.stored)
+                        results.append((result, session.start))
+                    # Not before the stream time: the index has passed earlier places already.
+                    self._settle(session, max(due_ms, self._stream.time_ms), raw_key)
+                closed += 1
+        if closed or now_ms != known["time"] or opens is not known["open"]:
+            self._state.set(KEY_TIME, {"time": now_ms, "open": opens[closed:]})
+        return results
+
+    def _settle(self, session: Open, due_ms: int, raw_key: bytes) -> None:
+        """Gives a closed session the record, and the entry of the index, of a closed window."""
+        self._leave_index(session, raw_key)
+        self._enter(due_ms, session.start, session.end, raw_key)
+        self._state.delete(session_key(session.opened))
+        self._state.set(window_key(session.start, session.end), session.stored)
+
+    # -- with each commit ------------------------------------------------------------------------------------------
+
+    def closing(self, limit: int) -> list[Closing]:
+        """The next sessions to close, in the order of their entries in the index; at most ``limit`` entries.
+
+        Sessions whose results are sent at once are closed so, too: their entries have to follow their ends. An entry
+        of a session that grew, and is not due yet, is written again for its present end.
+        """
+        self._closing.clear()
+        if self._by_key:
+            return []
+        spec, found = self.spec, []
+        for place in self._due(limit, self._stream.time_ms):
+            entry = due_entry(place)
+            raw_key, session, result = entry.message_key, self._of_entry(entry), None
+            if session is not None:
+                due_ms = session.end + spec.duration_ms
+                if due_ms + spec.grace_ms > self._stream.time_ms:
+                    self._leave_index(session, raw_key)
+                    self._keep(self._entered_at(session, due_ms, raw_key))
+                else:
+                    self._closing.append((place, raw_key, session))
+                    if spec.final:
+                        result = spec.aggregation.result(session.start, session.end, session.stored)
+            found.append(Closing(place, raw_key, result, 0 if session is None else session.start))
+        self._state.keep_message()
+        return found
+
+    def due_at(self, time_ms: int) -> bool:
+        """Whether a session would close at this stream time."""
+        if self._by_key:
+            return False
+        places = self._due(LOOKED_AT, time_ms)
+        limit_ms = time_ms - self.spec.grace_ms - self.spec.duration_ms
+        sessions = (self._of_entry(due_entry(place)) for place in places)
+        return len(places) == LOOKED_AT or any(each is not None and each.end <= limit_ms for each in sessions)
+
+    def closed(self, closing: Closing) -> None:
+        """Records that all sessions up to this one are closed: their records become those of closed windows."""
+        state, time_ms = self._state, max(self._stream.time_ms, 0)
+        while self._closing and self._closing[0][0] <= closing.place:
+            place, raw_key, session = self._closing.popleft()
+            state.point_at(raw_key, time_ms)
+            known = state.get(KEY_TIME) or {"time": NO_TIME, "open": []}
+            left = [each for each in known["open"] if each[1] != session.opened]
+            if left:
+                state.set(KEY_TIME, {**known, "open": left})
+            else:
+                state.delete(KEY_TIME)
+            # It leaves by its real end. Its entry may not go back: what is before it may be removed already.
+            due_ms = max(session.end + self.spec.duration_ms, due_entry(place).time_ms)
+            back = due_key(due_ms, session.start, session.end, raw_key) < place
+            self._settle(session, due_ms + back, raw_key)
+        state.keep_message()
+        super().closed(closing)
+
+    def _may_leave(self, entry: DueEntry) -> bool:
+        """Whether the session of an entry is closed."""
+        return self._of_entry(entry) is None
+
+    def _of_entry(self, entry: DueEntry) -> Open | None:
+        """The open session of an entry of the index; None if there is none, or it has another entry."""
+        self._state.point_at(entry.message_key, max(self._stream.time_ms, 0))
+        session = self._session(entry.start)
+        return session if session is not None and session.entered == [entry.time_ms, entry.end] else None

@@ -1,0 +1,143 @@
+"""Sliding windows: one ends at each message of a key, and has all messages of the key up to a length before it.
+
+    messages of a key   ──a────b──────c──►          length ├────────┤
+    windows               ├────a
+                        ├──────b                    two messages: a, b
+                            ├─────────c             two messages: b, c
+
+The store keeps what the columns read of the messages, in chunks of time, and no windows: a window is computed from the
+messages, in the order of their times. So a message costs one write, and reads in proportion to its windows.
+
+Invariants:
+    - All windows up to ``closed`` of a key are closed, and those behind it are not.
+    - A chunk leaves with a message of its key, once no window that contains it can open or change.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.dataframe.stored_windows import Closing, MessagePlace, Result, StoredWindows
+from holdfast.processors.engine.dataframe.window_spec import WindowSpec
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
+from holdfast.processors.engine.state.window_keys import KEY_TIME, chunk_key
+
+CHUNK_VERSION = 1
+#: A length has this many chunks, and a grace at most that many.
+CHUNKS_OF_LENGTH, CHUNKS_OF_GRACE = 16, 64
+
+#: A message in a chunk: its event time, and what the columns read of it, by name.
+Item = tuple[int, dict[str, Any]]
+
+
+class _Key(NamedTuple):
+    """What the store knows of a key: its own time, the end of its last closed window, and its chunks in order."""
+
+    time: int
+    closed: int
+    chunks: list[list[int]]
+
+
+class SlidingStore(StoredWindows):
+    """The sliding windows of one step in one task."""
+
+    def __init__(self, spec: WindowSpec, state: StoreState, stream: StreamTime, place: MessagePlace) -> None:
+        super().__init__(spec, state, stream, place)
+        self._chunk_ms = max(1, spec.duration_ms // CHUNKS_OF_LENGTH, spec.grace_ms // CHUNKS_OF_GRACE)
+
+    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int) -> Sequence[Result]:
+        """Counts a message in its windows; returns the results to send at once; raises as ``StoredWindows``."""
+        spec, state = self.spec, self._state
+        if time_ms < 0:
+            self._stream.check(time_ms, 0)
+        state.message_key, state.timestamp_ms = raw_key, time_ms
+        stored = state.get(KEY_TIME)
+        known = _Key(NO_TIME, NO_TIME, []) if stored is None else _Key(**stored)
+        over = max(known.closed, known.time - spec.grace_ms - 1)  # the end of the last window that takes no message
+        if time_ms <= over:
+            window = (max(0, time_ms - spec.duration_ms), time_ms)
+            self._be_late(value, key, time_ms, [window], known.time, whole=time_ms + spec.duration_ms <= over)
+        results: list[Result] = []
+        if time_ms + spec.duration_ms > over:
+            known = self._keep(known, (time_ms, spec.aggregation.read(value)))
+            # Also where they are not sent: a message that a window can't aggregate has to fail here.
+            updated = self._windows(known, max(time_ms, over + 1), time_ms + spec.duration_ms)
+            results = [] if spec.final else updated
+        return self._key_moves(stored, known, time_ms) or results
+
+    def _keep(self, known: _Key, item: Item) -> _Key:
+        """Puts a message into its chunk, behind those of the same time."""
+        time_ms, chunks = item[0], known.chunks
+        at = bisect_right(chunks, [time_ms + 1]) - 1
+        if at < 0 or chunks[at][1] <= time_ms:
+            # Not over its neighbours, which may be of another length: that of a former definition.
+            start = time_ms // self._chunk_ms * self._chunk_ms
+            before = chunks[at][1] if at >= 0 else 0
+            after = chunks[at + 1][0] if at + 1 < len(chunks) else start + self._chunk_ms
+            at += 1
+            chunks = [*chunks[:at], [max(start, before), min(start + self._chunk_ms, after)], *chunks[at:]]
+        items = self._items(chunks[at])
+        items.insert(bisect_right([each[0] for each in items], time_ms), item)
+        self._state.set(chunk_key(*chunks[at]), {"format": CHUNK_VERSION, "items": items})
+        return known._replace(chunks=chunks)
+
+    def _items(self, chunk: Sequence[int]) -> list[Item]:
+        stored = self._state.get(chunk_key(*chunk))
+        if stored is None:
+            return []
+        if stored.get("format") != CHUNK_VERSION:
+            raise FormatUnknown(
+                f"Messages of a window in store {self._state.name} have format version {stored.get('format')}, "
+                f"expected {CHUNK_VERSION}.",
+                action="Run the Holdfast version that wrote them, or a newer version.",
+                version=stored.get("format"),
+            )
+        return [(time_ms, item) for time_ms, item in stored["items"]]
+
+    def _windows(self, known: _Key, first_ms: int, last_ms: int) -> list[Result]:
+        """The windows that end from one time to another, both included, in the order of their ends."""
+        if first_ms > last_ms:
+            return []
+        length_ms, aggregation = self.spec.duration_ms, self.spec.aggregation
+        asked = [each for each in known.chunks if each[1] > first_ms - length_ms and each[0] <= last_ms]
+        items = [item for chunk in asked for item in self._items(chunk)]
+        times = [item[0] for item in items]
+        found = []
+        for end in sorted({time_ms for time_ms in times if first_ms <= time_ms <= last_ms}):
+            start = max(0, end - length_ms)
+            inside = items[bisect_right(times, start - 1) : bisect_right(times, end)]
+            found.append((aggregation.computed(start, end, inside), start))
+        return found
+
+    def _key_moves(self, stored: dict[str, Any] | None, known: _Key, time_ms: int) -> Sequence[Result]:
+        """Moves the key's own time, closes the windows that it passes, and drops messages that no window needs."""
+        spec = self.spec
+        now_ms = self._time_after({"time": known.time}, time_ms)
+        closed = max(known.closed, now_ms - spec.grace_ms - 1)
+        results = self._windows(known, known.closed + 1, closed) if spec.final else []
+        keeps_from = closed + 1 - spec.duration_ms
+        gone = [chunk for chunk in known.chunks if chunk[1] <= keeps_from]
+        for chunk in gone:
+            self._state.delete(chunk_key(*chunk))
+        made = _Key(now_ms, closed, known.chunks[len(gone) :])._asdict()
+        if made != stored:
+            self._state.set(KEY_TIME, made)
+        return results
+
+    # -- with each commit: windows close with messages of their key, so there is no index --------------------------
+
+    def closing(self, limit: int) -> list[Closing]:
+        """None."""
+        return []
+
+    def due_at(self, time_ms: int) -> bool:
+        """Never."""
+        return False
+
+    def remove(self, limit: int) -> int:
+        """Nothing leaves without a message of its key."""
+        return 0

@@ -1,0 +1,117 @@
+"""Sessions in plain Python, from the rules of ``docs/sessions.md`` alone: what messages of one partition give.
+
+It shares no code with the engine. A session is the list of its messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tests.windowing import Event
+
+
+class Shape(NamedTuple):
+    """The declaration of sessions; times are milliseconds."""
+
+    gap: int
+    grace: int
+    closing: str
+    final: bool
+    retention: int = 86_400_000
+
+
+@dataclass(slots=True)
+class Session:
+    """The messages of a session, as its columns see them."""
+
+    events: list[Event]
+    open: bool = True
+
+    @property
+    def start(self) -> int:
+        """The time of the first message."""
+        return min(event.time_ms for event in self.events)
+
+    @property
+    def end(self) -> int:
+        """The time of the last message, and one."""
+        return max(event.time_ms for event in self.events) + 1
+
+    def result(self, key: bytes) -> tuple[Any, ...]:
+        """What is sent of it."""
+        amounts = [event.amount for event in self.events]
+        return (key, self.start, self.end, len(amounts), sum(amounts), amounts, amounts[0], amounts[-1])
+
+
+@dataclass(slots=True)
+class Sessions:
+    """What a session step keeps and sends: sessions by key, results in the order of their messages, late messages."""
+
+    shape: Shape
+    now: int
+    by_key: dict[bytes, list[Session]] = field(default_factory=dict)
+    results: list[tuple[Any, ...]] = field(default_factory=list)
+    late: int = 0
+    merged: int = 0
+    time: int = -1
+    times: dict[bytes, int] = field(default_factory=dict)
+
+    def _clock(self, key: bytes) -> int:
+        return self.times.get(key, -1) if self.shape.closing == "key" else self.time
+
+    def take(self, event: Event) -> None:
+        """Counts one message, and closes what it closes."""
+        shape, clock = self.shape, self._clock(event.key)
+        sessions = self.by_key.setdefault(event.key, [])
+        near = [
+            each
+            for each in sessions
+            if each.open
+            and clock < each.end + shape.gap + shape.grace
+            and any(abs(event.time_ms - other.time_ms) <= shape.gap for other in each.events)
+        ]
+        due = event.time_ms + 1 + shape.gap + shape.grace
+        gone = shape.closing == "key" and self.time >= due + shape.retention
+        if not near and (clock >= due or gone):
+            self.late += 1
+        else:
+            near.sort(key=lambda each: each.start)
+            self.merged += len(near) > 1
+            before = [each for each in near if each.start <= event.time_ms]
+            events: list[Event] = []
+            for each in near:
+                events += each.events
+                if each is (before[-1] if before else near[0]):
+                    events.append(event)
+            made = Session(events or [event])
+            self.by_key[event.key] = [each for each in sessions if each not in near] + [made]
+            if not shape.final:
+                self.results.append(made.result(event.key))
+        if event.time_ms <= self.now:
+            self.time = max(self.time, event.time_ms)
+            self.times[event.key] = max(self.times.get(event.key, -1), event.time_ms)
+        self._close()
+
+    def go_on(self, time: int) -> None:
+        """Lets time pass without messages."""
+        if self.time >= 0:
+            self.time = time
+        self._close()
+
+    def _close(self) -> None:
+        for key, sessions in sorted(self.by_key.items()):
+            for each in sorted(sessions, key=lambda each: each.start):
+                if each.open and self._clock(key) >= each.end + self.shape.gap + self.shape.grace:
+                    each.open = False
+                    if self.shape.final:
+                        self.results.append(each.result(key))
+
+
+def expect(shape: Shape, events: Iterable[Event], now: int) -> Sessions:
+    """All messages of a partition, in order."""
+    made = Sessions(shape, now)
+    for event in events:
+        made.take(event)
+    return made

@@ -1,0 +1,65 @@
+"""Sliding windows in plain Python, from the rules of ``docs/sliding.md`` alone: what messages of one partition give.
+
+It shares no code with the engine, and keeps all messages for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tests.windowing import Event
+
+
+class Shape(NamedTuple):
+    """The declaration of sliding windows; times are milliseconds."""
+
+    length: int
+    grace: int
+    final: bool
+
+
+@dataclass(slots=True)
+class Sliding:
+    """What a step of sliding windows keeps and sends: messages by key, results in their order, late messages."""
+
+    shape: Shape
+    now: int
+    messages: dict[bytes, list[Event]] = field(default_factory=dict)
+    results: list[tuple[Any, ...]] = field(default_factory=list)
+    late: int = 0
+    times: dict[bytes, int] = field(default_factory=dict)
+
+    def _window(self, key: bytes, end: int) -> tuple[Any, ...]:
+        start = max(0, end - self.shape.length)
+        # Sorting is stable: messages of the same time stay in the order in which they came.
+        inside = sorted((each for each in self.messages[key] if start <= each.time_ms <= end), key=lambda each: each[1])
+        amounts = [each.amount for each in inside]
+        return (key, start, end, len(amounts), sum(amounts), amounts)
+
+    def take(self, event: Event) -> None:
+        """Counts one message, and closes what it closes."""
+        key, length, grace = event.key, self.shape.length, self.shape.grace
+        clock = self.times.get(key, -1)
+        self.late += clock >= event.time_ms + 1 + grace
+        if clock < event.time_ms + length + 1 + grace:
+            kept = self.messages.setdefault(key, [])
+            kept.append(event)
+            ends = sorted({each.time_ms for each in kept if event.time_ms <= each.time_ms <= event.time_ms + length})
+            if not self.shape.final:
+                self.results += [self._window(key, end) for end in ends if clock < end + 1 + grace]
+        if event.time_ms <= self.now and event.time_ms > clock:
+            self.times[key] = event.time_ms
+            if self.shape.final:
+                ends = sorted({each.time_ms for each in self.messages[key]})
+                closes = [end for end in ends if clock < end + 1 + grace <= event.time_ms]
+                self.results += [self._window(key, end) for end in closes]
+
+
+def expect(shape: Shape, events: Iterable[Event], now: int) -> Sliding:
+    """All messages of a partition, in order."""
+    made = Sliding(shape, now)
+    for event in events:
+        made.take(event)
+    return made
