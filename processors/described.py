@@ -10,7 +10,8 @@ from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.arguments import check_dead_letters, check_stores_named, check_strategy, check_time
 from holdfast.processors.engine.changelog.config import chosen_config
 from holdfast.processors.engine.changelog.names import changelog_topic
-from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame, described_stores
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.described_stores import described_stores
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
 from holdfast.processors.engine.topology import ChangelogSpec, Topology, code_version_of, source_of, subtopologies_of
 

@@ -143,7 +143,7 @@ def test_declarations_that_can_not_run(step: Any, said: str) -> None:
 
 def test_a_store_of_such_a_step_is_its_own() -> None:
     app = build(lambda frame: frame.moving_average("p", over=2).moving_average("p", over=2))
-    with pytest.raises(HoldfastError, match="has 2 steps, expected one"):
+    with pytest.raises(HoldfastError, match="is used by 2 steps, not one"):
         app.topology()
 
 
