@@ -45,6 +45,7 @@ from holdfast.processors.engine.changelog.format import FormatUnknown, encode_js
 from holdfast.processors.engine.dataframe.compilation import Timing
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.fusion import Run, compile_run
+from holdfast.processors.engine.dataframe.held_back import HeldBack
 from holdfast.processors.engine.dataframe.outbox import Outboxes, Output
 from holdfast.processors.engine.dataframe.serialization import Deserializer, ValueUnreadable, as_is
 from holdfast.processors.engine.dataframe.stored_windows import Closing
@@ -219,21 +220,26 @@ class Task:
             if not isinstance(node.window, WindowSpec):
                 continue
             assert node.store is not None
-            made.windows[node.store] = stored_windows(node.window, self.states[node.store], made.stream, made.place)
+            state, spec = self.states[node.store], node.window
+            made.windows[node.store] = windows = stored_windows(spec, state, made.stream, made.place)
+            if spec.every_ms is not None:
+                made.held[node.store] = HeldBack(windows, spec.every_ms, state, made.stream)
         return made
 
     def _timing(self, topic: str) -> Timing:
         kinds = TimestampType
         kind = kinds.TIMESTAMP_LOG_APPEND_TIME if topic in self._times.stamped else kinds.TIMESTAMP_CREATE_TIME
-        return Timing(kind=kind) if self.time is None else Timing(self.time.stream, kind, self.time.windows)
+        return Timing(kind=kind) if self.time is None else Timing(self.time.stream, kind, self.time.takers)
 
     def _add_windows(self, frame: StreamingDataFrame) -> None:
         for node in frame.source.walk() if self.time is not None else ():
             if isinstance(node.window, WindowSpec) and self.time is not None:
                 limits = self._record_bytes_max, self._times
                 run = compile_run(node, self.states, self.outboxes, *limits, self._timing(frame.topic.name))
-                windows, deserialize_key = self.time.windows[node.store or ""], frame.topic.deserialize_key
-                self.time.add(WindowSteps(frame.topic.name, windows, run.function, deserialize_key))
+                store, deserialize_key = node.store or "", frame.topic.deserialize_key
+                for closes in (self.time.windows[store], self.time.held.get(store)):
+                    if closes is not None:
+                        self.time.add(WindowSteps(frame.topic.name, closes, run.function, deserialize_key))
 
     def before_commit(self, on_failure: OnFailure) -> None:
         """Close and remove windows that are due; a result that raises is a failed message of its stream.
