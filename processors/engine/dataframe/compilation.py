@@ -144,7 +144,7 @@ def _windowed(node: Node, around: _Surroundings, child: Step) -> Step:
         raw = current.key
         if raw is None:
             raise null_key(spec)
-        for result, start in take(value, key, raw, timestamp):
+        for result, start in take(value, key, raw, timestamp, headers):
             child(result, key, start, None)
 
     return window

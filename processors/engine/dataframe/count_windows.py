@@ -109,7 +109,7 @@ class CountStore:
         self._chunk = max(CHUNK_LEAST, spec.count // CHUNKS)
         self._take = self._tumble if spec.step == spec.count else self._overlap
 
-    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int) -> Sequence[Result]:
+    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
         """Counts a message in its windows; returns the results to send.
 
         Raises:

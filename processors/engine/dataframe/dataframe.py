@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.dataframe.aggregation import Aggregation, Aggregator, Field
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
+from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.processing import Processing
 from holdfast.processors.engine.dataframe.recent import DropDuplicates, MovingAverage, Recent
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare
@@ -68,6 +69,12 @@ class Node:
     def processing(self) -> Processing | None:
         """The declaration of a step with timers; None for another step."""
         return self.function if isinstance(self.function, Processing) else None
+
+    @property
+    def asks_headers(self) -> bool:
+        """Whether a window asks functions that get headers."""
+        window = self.window
+        return isinstance(window, WindowSpec) and (window.before_update or window.after_update) is not None
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
@@ -304,6 +311,27 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
         made = self._then(Node("window", None, kept, unnamed=name is None, window=spec))
         made._behind_window = True
         return made
+
+    def suppress(self, every: int | timedelta) -> StreamingDataFrame:
+        """Sends a key's newest result at most so often. It comes first behind ``current()`` of a window by time.
+
+        Args:
+            every: Stream time between two results of a key at least, in milliseconds or as a timedelta. A result that
+                comes earlier is held back. It is sent when the time is over, or a newer one of its key takes its place.
+
+        Raises:
+            DurationInvalid: ``every`` is out of range.
+            StepInvalid: It does not come first behind ``current()`` of a window by time.
+        """
+        node, every_ms = self._node, milliseconds("every", every, least=1)
+        spec = node.window
+        if not isinstance(spec, WindowSpec) or spec.final or spec.every_ms is not None or node.children:
+            raise StepInvalid(
+                "`suppress` is not the first step behind `current()` of a window by time.",
+                action="Write, for example, `sdf.tumbling_window(60_000).count().current().suppress(every=5_000)`.",
+            )
+        node.window = replace(spec, every_ms=every_ms)
+        return self
 
     def print(self) -> StreamingDataFrame:
         """Prints each value, for development. Works in place."""

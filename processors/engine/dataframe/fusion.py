@@ -96,7 +96,7 @@ def compile_run(
 
 def _uses_headers(node: Node) -> bool:
     extracts = node.kind == "source" and node.function is not None
-    return extracts or node.metadata or (node.topic is not None and node.headers is None)
+    return extracts or node.asks_headers or node.metadata or (node.topic is not None and node.headers is None)
 
 
 def run_text(source: Node) -> str:
@@ -312,7 +312,8 @@ class _Writer:
         self._write(depth, f"if raw_key is None: raise null_key({self._name('window', node.window)})")
         line = len(self.lines)
         made = _At(f"value_{line}", f"timestamp_{line}", "None")
-        results = f"{take}({at.value}, key, raw_key, {at.timestamp})"
+        headers = f", {at.header}" if node.asks_headers else ""
+        results = f"{take}({at.value}, key, raw_key, {at.timestamp}{headers})"
         self._write(depth, f"for {made.value}, {made.timestamp} in {results}:")
         self._children(node, depth + 1, made, frozenset())
         self._write(depth + 1, "pass")

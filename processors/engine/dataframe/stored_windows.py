@@ -59,8 +59,18 @@ class Closing(NamedTuple):
 class Taker(Protocol):
     """A window that takes messages."""
 
-    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int) -> Sequence[Result]:
+    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
         """Counts a message in its windows; returns the results to send at once."""
+
+
+class Closes(Protocol):
+    """What has results that are due with time."""
+
+    def closing(self, limit: int) -> list[Closing]:
+        """The next results that are due, at most ``limit``, in the order of their places."""
+
+    def closed(self, closing: Closing) -> None:
+        """Records that everything up to this one is sent."""
 
 
 @dataclass(slots=True)
@@ -101,7 +111,7 @@ class StoredWindows:
 
     # -- with each message -----------------------------------------------------------------------------------------
 
-    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int) -> Sequence[Result]:
+    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
         """Counts a message in its windows; returns the results to send at once.
 
         Raises:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Generic, TypeAlias
+from typing import Generic, TypeAlias, Unpack
 
 from holdfast.processors.engine.dataframe.count_windows import CountKind, CountSpec, checked_count
 from holdfast.processors.engine.dataframe.window_columns import Window
@@ -11,9 +11,10 @@ from holdfast.processors.engine.dataframe.window_spec import OnLate, WindowSpec
 from holdfast.processors.engine.dataframe.windows import (
     AggregatedCountWindow,
     AggregatedWindow,
+    Asked,
     Stream,
+    Triggers,
     WindowTimes,
-    check_on_late,
     session_times,
     window_times,
 )
@@ -34,6 +35,7 @@ class StreamWindows(Generic[Stream]):
         on_late: OnLate | None = None,
         *,
         retention: int | timedelta | None = None,
+        **triggers: Unpack[Triggers],
     ) -> TimeWindow[Stream]:
         """Windows of one length, one after the other; the result names what to compute: ``.count().final()``.
 
@@ -45,13 +47,15 @@ class StreamWindows(Generic[Stream]):
                 message is too late for, with (value, key, timestamp, late_by_ms, start, end, name, topic, partition,
                 offset); it returns True to log the message.
             retention: How long a window stays readable after its end and grace; None takes a day.
+            triggers: ``before_update`` and ``after_update``: functions of (aggregated, value, key, timestamp, headers).
+                If one returns a true value, the window is sent at once, without or with the message, and begins again.
 
         Raises:
             DurationInvalid: A duration is out of range.
             WindowInvalid: The arguments contradict each other.
         """
         times = window_times("tumbling", duration_ms, duration_ms, grace_ms, retention)
-        return self._timed(times, on_late, name)
+        return self._timed(times, Asked(on_late, **triggers), name)
 
     def hopping_window(
         self,
@@ -62,10 +66,11 @@ class StreamWindows(Generic[Stream]):
         on_late: OnLate | None = None,
         *,
         retention: int | timedelta | None = None,
+        **triggers: Unpack[Triggers],
     ) -> TimeWindow[Stream]:
         """Windows of one length that overlap: one begins every ``step_ms``. Otherwise as ``tumbling_window``."""
         times = window_times("hopping", duration_ms, step_ms, grace_ms, retention)
-        return self._timed(times, on_late, name)
+        return self._timed(times, Asked(on_late, **triggers), name)
 
     def sliding_window(
         self,
@@ -79,7 +84,7 @@ class StreamWindows(Generic[Stream]):
         The message is in its window, and so is one that is exactly ``duration_ms`` older.
         """
         times = window_times("sliding", duration_ms, duration_ms, grace_ms, None)
-        return self._timed(times, on_late, name)
+        return self._timed(times, Asked(on_late), name)
 
     def session_window(
         self,
@@ -103,7 +108,7 @@ class StreamWindows(Generic[Stream]):
             DurationInvalid: A duration is out of range.
             WindowInvalid: The arguments contradict each other.
         """
-        return self._timed(session_times(inactivity_gap_ms, grace_ms, retention), on_late, name)
+        return self._timed(session_times(inactivity_gap_ms, grace_ms, retention), Asked(on_late), name)
 
     def tumbling_count_window(self, count: int, name: str | None = None) -> CountWindow[Stream]:
         """Windows of ``count`` messages of a key, one after the other.
@@ -125,13 +130,13 @@ class StreamWindows(Generic[Stream]):
         """Windows of ``count`` messages of a key; one begins at each message."""
         return self._counted("sliding", count, 1, name)
 
-    def _timed(self, times: WindowTimes, on_late: OnLate | None, name: str | None) -> TimeWindow[Stream]:
-        check_on_late(on_late)
+    def _timed(self, times: WindowTimes, asked: Asked, name: str | None) -> TimeWindow[Stream]:
+        asked.check()
 
         def place(spec: WindowSpec) -> Stream:
             return self._windowed(spec, spec.kind, name)
 
-        return Window(lambda columns: AggregatedWindow(times, columns, on_late, place))
+        return Window(lambda columns: AggregatedWindow(times, columns, asked, place))
 
     def _counted(self, kind: CountKind, count: int, step: int, name: str | None) -> CountWindow[Stream]:
         sizes = checked_count(count, step)

@@ -162,8 +162,10 @@ class WindowAggregation(Aggregation):
 
     aggregators = WINDOW_AGGREGATORS
 
-    def __init__(self, columns: Mapping[str, Aggregator]) -> None:
+    def __init__(self, columns: Mapping[str, Aggregator], *, alone: bool = False) -> None:
         super().__init__(columns)
+        #: Whether its one column was named by a method, such as ``sum``, and not by ``agg``.
+        self.alone = alone
         for taken in sorted({"start", "end"} & set(columns)):
             raise AggregationInvalid(
                 f"A column of a window has the name {taken!r}, which the window's own {taken} has.",
@@ -194,6 +196,11 @@ class WindowAggregation(Aggregation):
                 item = [time_ms, item]
             stored.setdefault(made.kind, {})[name] = made.add(columns.get(made.kind, _NOTHING).get(name), item, name)
         return stored
+
+    def seen(self, stored: Any) -> Any:
+        """What triggers see of a window: its one column, or with ``agg`` a dict of the columns."""
+        made = self.result(0, 0, stored)
+        return made["value"] if self.alone else {name: made[name] for name in self.columns}
 
     def read(self, value: Any) -> dict[str, Any]:
         """What the columns read of a message, by name; a count reads nothing.

@@ -89,4 +89,4 @@ class Window(Generic[Aggregated]):
         return self._with(WindowAggregation(columns))
 
     def _one(self, column: Aggregator) -> Aggregated:
-        return self._with(WindowAggregation({"value": column}))
+        return self._with(WindowAggregation({"value": column}, alone=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypedDict, TypeVar
 
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
 from holdfast.processors.engine.dataframe.durations import milliseconds
@@ -16,6 +16,7 @@ from holdfast.processors.engine.dataframe.window_aggregates import WindowAggrega
 from holdfast.processors.engine.dataframe.window_spec import (
     ClosingStrategy,
     OnLate,
+    Trigger,
     WindowInvalid,
     WindowKind,
     WindowSpec,
@@ -71,14 +72,36 @@ def session_times(gap: int | timedelta, grace: int | timedelta, retention: int |
     return WindowTimes("session", *checked_times(gap_ms, gap_ms, grace_ms, retention_ms))
 
 
-def check_on_late(on_late: OnLate | None) -> None:
-    """Raises WindowInvalid if there is no such choice for late messages."""
-    if on_late is not None and not callable(on_late) and on_late not in ("drop", "dead-letter"):
-        raise WindowInvalid(
-            f"`on_late` is {on_late!r}, expected `drop`, `dead-letter` or a function.",
-            action='Write, for example, `on_late="dead-letter"`.',
-            seen=repr(on_late),
-        )
+class Triggers(TypedDict, total=False):
+    """Functions that send a window early; each is called with (aggregated, value, key, timestamp, headers)."""
+
+    before_update: Trigger | None
+    after_update: Trigger | None
+
+
+class Asked(NamedTuple):
+    """What a window asks users' functions for: late messages, and whether it is sent early."""
+
+    on_late: OnLate | None = None
+    before_update: Trigger | None = None
+    after_update: Trigger | None = None
+
+    def check(self) -> None:
+        """Raises WindowInvalid if one is neither a function nor a choice that is there."""
+        if self.on_late is not None and not callable(self.on_late) and self.on_late not in ("drop", "dead-letter"):
+            raise WindowInvalid(
+                f"`on_late` is {self.on_late!r}, expected `drop`, `dead-letter` or a function.",
+                action='Write, for example, `on_late="dead-letter"`.',
+                seen=repr(self.on_late),
+            )
+        for name, made in (("before_update", self.before_update), ("after_update", self.after_update)):
+            if made is not None and not callable(made):
+                raise WindowInvalid(
+                    f"`{name}` is {made!r}, expected a function.",
+                    action=f"Write, for example, `{name}=lambda aggregated, value, key, timestamp, headers: "
+                    "aggregated > 1_000`.",
+                    seen=repr(made),
+                )
 
 
 class AggregatedWindow(Generic[Stream]):
@@ -93,11 +116,10 @@ class AggregatedWindow(Generic[Stream]):
         self,
         times: WindowTimes,
         aggregation: WindowAggregation,
-        on_late: OnLate | None,
+        asked: Asked,
         place: Callable[[WindowSpec], Stream],
     ) -> None:
-        self._times, self._aggregation, self._place = times, aggregation, place
-        self._on_late: OnLate = "drop" if on_late is None else on_late
+        self._times, self._aggregation, self._asked, self._place = times, aggregation, asked, place
         if times.kind == "session":
             aggregation.check_merges()
 
@@ -153,10 +175,12 @@ class AggregatedWindow(Generic[Stream]):
                 times.grace_ms,
                 times.retention_ms,
                 self._aggregation,
-                self._on_late,
+                "drop" if self._asked.on_late is None else self._asked.on_late,
                 closing,
                 final,
                 idle_ms,
+                self._asked.before_update,
+                self._asked.after_update,
             )
         )
 

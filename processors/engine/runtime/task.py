@@ -224,7 +224,7 @@ class Task:
     def _timing(self, topic: str) -> Timing:
         kinds = TimestampType
         kind = kinds.TIMESTAMP_LOG_APPEND_TIME if topic in self._times.stamped else kinds.TIMESTAMP_CREATE_TIME
-        return Timing(kind=kind) if self.time is None else Timing(self.time.stream, kind, self.time.windows)
+        return Timing(kind=kind) if self.time is None else Timing(self.time.stream, kind, self.time.takers)
 
     def _add_steps(self, frame: StreamingDataFrame, source: Node, processors: Mapping[int, Processor]) -> None:
         """Compile the steps behind windows and timers as functions of results and of timers."""
@@ -236,8 +236,9 @@ class Task:
         for node, declared in zip(source.walk(), frame.source.walk(), strict=True):
             if isinstance(node.window, WindowSpec):
                 run = compile_run(node, self.states, self.outboxes, *limits, timing)
-                windows = time.windows[node.store or ""]
-                time.add(WindowSteps(topic.name, windows, run.function, topic.deserialize_key))
+                for closes in (time.windows[node.store or ""], time.held.get(node.store or "")):
+                    if closes is not None:
+                        time.add(WindowSteps(topic.name, closes, run.function, topic.deserialize_key))
             processor = processors.get(id(declared))
             if processor is not None and time.timers is not None:
                 first = Node("source", children=[replace(node, function=processor.on_timer)])

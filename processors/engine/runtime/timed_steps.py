@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.held_back import HeldBack
 from holdfast.processors.engine.dataframe.processing import Processor
 from holdfast.processors.engine.dataframe.window_kinds import stored_windows
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
@@ -27,7 +28,10 @@ def time_of(
     made = TaskTime(states, times)
     for node in steps:
         if isinstance(node.window, WindowSpec) and node.store is not None:
-            made.windows[node.store] = stored_windows(node.window, states[node.store], made.stream, made.place)
+            state, spec = states[node.store], node.window
+            made.windows[node.store] = windows = stored_windows(spec, state, made.stream, made.place)
+            if spec.every_ms is not None:
+                made.held[node.store] = HeldBack(windows, spec.every_ms, state, made.stream)
     for name, (state, options) in declared.items():
         if name in timers or name in expiring:
             made.stores[name] = StoreTime(state, options, made.stream)
