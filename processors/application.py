@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.log import configure_logging
 from holdfast.infra.privacy import private_files
 from holdfast.processors.arguments import (
@@ -23,30 +22,27 @@ from holdfast.processors.arguments import (
     Guarantee,
     at_least,
     check_changelog_config,
-    check_dead_letters,
     check_log_level,
     check_names,
     check_renamed_stores,
     check_state,
-    check_stores_named,
-    check_strategy,
-    check_windows,
     of_type,
     one_of,
     whole_number,
 )
 from holdfast.processors.commit_interval import commit_bounds
+from holdfast.processors.described import Declared, describe
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.backends import BACKENDS, StateBackend
-from holdfast.processors.engine.changelog.config import chosen_config
-from holdfast.processors.engine.changelog.names import changelog_topic, check_name, shadow_group, transactional_id
-from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame, described_stores
+from holdfast.processors.engine.changelog.names import check_name, shadow_group, transactional_id
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer
+from holdfast.processors.engine.dataframe.store_options import StoreOptions, Upgrades, declare
 from holdfast.processors.engine.dataframe.topic import TimestampExtractor, Topic, TopicConfig
 from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES, UNLIMITED, record_limits
 from holdfast.processors.engine.record_times import record_times
-from holdfast.processors.engine.topology import ChangelogSpec, Topology, code_version_of, source_of, subtopologies_of
+from holdfast.processors.engine.topology import Topology
 from holdfast.processors.signals import stop_on_signals
 
 if TYPE_CHECKING:
@@ -157,6 +153,7 @@ class Application:
         self._standby_replicas, self._state_backend = standby_replicas, state_backend
         self._memory_max_bytes = None if memory_max_bytes is None else plan_memory(memory_max_bytes).total
         self._frames: dict[str, StreamingDataFrame] = {}
+        self._stores: dict[str, StoreOptions] = {}
         self._worker: Worker | None = None
         self._foreground = self._stop_asked = False
 
@@ -202,51 +199,52 @@ class Application:
                 action="Keep the first `app.dataframe(topic)` in a variable and branch from it.",
                 topic=topic.name,
             )
-        frame = self._frames[topic.name] = StreamingDataFrame(topic, renamed=self._renamed_stores)
+        frame = self._frames[topic.name] = StreamingDataFrame(
+            topic, renamed=self._renamed_stores, declared=self._stores
+        )
         return frame
+
+    def store(
+        self,
+        name: str,
+        *,
+        model: Any = None,
+        upgrades: Upgrades | None = None,
+        ttl: int | timedelta | Literal["by value"] | None = None,
+    ) -> str:
+        """Declares what the values of a store are; returns the name, for the ``store=`` of steps.
+
+        Args:
+            name: The store.
+            model: Functions get and set instances of it: a pydantic model (or another type) of every value, or a
+                mapping of state keys to models, ``"*"`` for all other keys. It also types the columns in the warehouse.
+            upgrades: By version, a function that makes of a stored JSON object one of the next version. The newest
+                version is the one behind the last function. For a mapping of models, these by state key.
+            ttl: How long after the event time of its message a value is readable, milliseconds or a timedelta.
+                ``"by value"``: only values that are set with ``ttl=`` end. None: values stay.
+
+        Raises:
+            StoreInvalid: The arguments can't be used, or the store is declared already.
+        """
+        kept = self._renamed_stores.get(name, name)
+        declare(self._stores, StoreOptions(kept, model, upgrades, ttl))
+        return name
 
     def topology(self) -> Topology:
         """The frozen description of the application."""
-        nodes = {name: frame.source.walk() for name, frame in self._frames.items()}
-        users: dict[str, list[str]] = {}
-        outputs: dict[str, TopicSpec] = {}
-        for name, steps in nodes.items():
-            for node in steps:
-                if node.store is not None and name not in users.setdefault(node.store, []):
-                    users[node.store].append(name)
-                if node.topic is not None:
-                    outputs[node.topic.name] = node.topic.spec()
-        inputs = tuple(frame.topic.spec() for frame in self._frames.values())
-        stores = described_stores([node for steps in nodes.values() for node in steps], users)
-        check_windows(stores, loses_commits=self._exactly_once and not self._use_changelogs)
-        changelogs = tuple(
-            ChangelogSpec(
-                store.name,
-                TopicSpec(
-                    changelog_topic(self.consumer_group, store.name),
-                    config=chosen_config(store.name, self._changelog_config.get(store.name)),
-                ),
+        return describe(
+            Declared(
+                self.consumer_group,
+                self._frames,
+                self._stores,
+                self._changelog_config if self._use_changelogs else None,
+                self._renamed_stores,
+                self._dead_letter_topic,
+                self._consumer_config,
+                exactly_once=self._exactly_once,
+                prove=self.prove,
             )
-            for store in stores
-            if self._use_changelogs
         )
-        check_stores_named("changelog_config", self._changelog_config, users)
-        check_stores_named("renamed_stores", self._renamed_stores.values(), users)
-        taken = [spec.name for spec in (*inputs, *outputs.values(), *(c.topic for c in changelogs))]
-        check_dead_letters(self.consumer_group, self._dead_letter_topic, taken)
-        described = Topology(
-            processor=self.consumer_group,
-            inputs=inputs,
-            outputs=tuple(outputs.values()),
-            dead_letter=None if self._dead_letter_topic is None else TopicSpec(self._dead_letter_topic),
-            stores=stores,
-            changelogs=changelogs,
-            subtopologies=subtopologies_of(tuple(spec.name for spec in inputs), stores),
-            prove=self.prove,
-        )
-        check_strategy(self._consumer_config, described)
-        code = "".join(source_of(code) for steps in nodes.values() for node in steps for code in node.functions)
-        return replace(described, code_version=code_version_of(described, code))
 
     # -- running ---------------------------------------------------------------------------------------------------
 
@@ -495,6 +493,7 @@ class Application:
         made.consumer_group = shadow_group(self.consumer_group, store)
         made._offset_reset, made._standby_replicas = "earliest", 0
         made._frames = {topic: self._frames[topic] for topic in part.inputs}
+        made._stores = {of: each for of, each in self._stores.items() if of in part.stores}
         made._changelog_config = {of: each for of, each in self._changelog_config.items() if of in part.stores}
         made._renamed_stores = {new: old for new, old in self._renamed_stores.items() if old in part.stores}
         return made

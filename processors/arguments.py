@@ -160,15 +160,17 @@ def check_dead_letters(group: str, dead_letter_topic: str | None, taken: Iterabl
         )
 
 
-def check_windows(stores: Iterable[StoreSpec], *, loses_commits: bool) -> None:
-    """Raises ApplicationInvalid for windows of an exactly-once application without changelogs.
+def check_time(stores: Iterable[StoreSpec], *, loses_commits: bool) -> None:
+    """Raises ApplicationInvalid for windows, TTL and timers of an exactly-once application without changelogs.
 
-    Windows close in commits that may move no offset. Only a changelog tells whether such a commit happened.
+    Windows close, timers fire and values end in commits that may move no offset. Only a changelog tells whether such a
+    commit happened.
     """
     for store in stores:
-        if store.kind == "window" and loses_commits:
+        if loses_commits and (store.kind == "window" or store.timed):
+            what = "windows" if store.kind == "window" else " and ".join(store.columns)
             raise ApplicationInvalid(
-                f"Store {store.name!r} has windows, but use_changelog_topics is off: results could be sent twice.",
+                f"Store {store.name!r} has {what}, but use_changelog_topics is off: results could be sent twice.",
                 action="Set `use_changelog_topics=True`, or `processing_guarantee='at-least-once'`.",
                 store=store.name,
             )

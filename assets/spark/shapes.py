@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.assets.spark.tables import COLUMNS
-from holdfast.assets.spark.typed import literal
+from holdfast.assets.spark.typed import OWN_RECORD, literal
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.processors.engine.schema.evolution import (
     Add,
@@ -86,7 +86,7 @@ def resolve_schema(
     assert rows is not None
     parsed, is_object = "try_parse_json(json)", "json LIKE '{%'"
     [found] = (
-        rows.where("json IS NOT NULL")
+        rows.where(f"json IS NOT NULL AND NOT coalesce({OWN_RECORD}, false)")
         .selectExpr(
             f"schema_of_variant_agg({parsed}) FILTER (WHERE {is_object}) AS objects",
             f"schema_of_variant_agg({parsed}) FILTER (WHERE NOT {is_object}) AS others",

@@ -15,7 +15,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from holdfast.assets.spark.history import EVENT_MS, IN_RANGE
+from holdfast.assets.spark.history import EVENT_MS, EVENT_MS_FIRST, EVENT_MS_LAST, IN_RANGE
 from holdfast.processors.engine.changelog.format import CODEC_BYTES, CODEC_JSON, VALUE_VERSION
 from holdfast.processors.engine.schema.evolution import plain
 from holdfast.processors.engine.schema.types import (
@@ -24,8 +24,10 @@ from holdfast.processors.engine.schema.types import (
     Column,
     ColumnType,
     Entries,
+    Held,
     Items,
     Member,
+    Moment,
     Number,
     Quotient,
     Record,
@@ -34,6 +36,7 @@ from holdfast.processors.engine.schema.types import (
     ValueSchema,
     tick,
 )
+from holdfast.processors.engine.state.own_keys import RESERVED
 
 #: The most characters of an unfit value in its reason.
 SHOWN = 60
@@ -75,6 +78,10 @@ def typed_query(source: str, schema: StoreSchema | None) -> str:
     return f"SELECT *{dropped}{typed} FROM (SELECT *, {_why(values)} AS why FROM (SELECT *{parsed} FROM ({source})))"
 
 
+#: SQL: whether a row is a record that a store keeps for itself.
+OWN_RECORD = f"startswith(state_key, '{RESERVED}')"
+
+
 # -- parsing ---------------------------------------------------------------------------------------------------------
 
 
@@ -88,15 +95,20 @@ def _parse(value: ValueSchema, beside: tuple[ValueSchema, ...] = ()) -> str:
     parsed = f"from_json(concat({name}, json, '}}'), {literal(f'struct<{shape}>')}, {_OPTIONS})"
     if apart != shape:
         parsed = f"CAST({parsed} AS struct<{apart}>)"
-    if value.state_key is None:
-        return parsed
+    if value.prefixes:
+        return f"if({_begins(value)}, {parsed}, NULL)"
     others = [str(each.state_key) for each in beside if each.state_key != ANY_STATE_KEY]
-    if value.state_key == ANY_STATE_KEY and not others:
-        return parsed
+    if value.state_key is None or (value.state_key == ANY_STATE_KEY and not others):
+        return f"if({OWN_RECORD}, NULL, {parsed})"
     test = f"state_key = {literal(value.state_key)}"
     if value.state_key == ANY_STATE_KEY:
-        test = f"state_key NOT IN ({', '.join(map(literal, others))})"
+        test = f"NOT {OWN_RECORD} AND state_key NOT IN ({', '.join(map(literal, others))})"
     return f"if({test}, {parsed}, NULL)"
+
+
+def _begins(value: ValueSchema) -> str:
+    """SQL: whether the state key begins with one of the prefixes."""
+    return " OR ".join(f"startswith(state_key, {literal(each)})" for each in value.prefixes)
 
 
 def _is_mixed(value: ValueSchema) -> bool:
@@ -154,6 +166,10 @@ def _wire(kind: ColumnType, *, apart: bool = False) -> str:
             return "string"
         case Quotient():
             return "struct<`sum`:double,`count`:bigint>"
+        case Moment():
+            return "bigint"
+        case Held(_, element):
+            return f"array<{_wire(element, apart=apart)}>"
         case Items(element):
             return f"array<{_wire(element, apart=apart)}>"
         case Entries(value):
@@ -173,7 +189,7 @@ def _name(parsed: str) -> str:
 def _is_plain(kind: ColumnType) -> bool:
     """Whether the parsed type is the table's type."""
     match kind:
-        case Number() | Quotient():
+        case Number() | Quotient() | Moment() | Held():
             return False
         case Items(inner) | Entries(inner):
             return _is_plain(inner)
@@ -193,6 +209,10 @@ def _converted(parsed: str, kind: ColumnType) -> str:
             return f"try_cast({parsed} AS {kind.sql})"
         case Quotient():
             return f"try_divide({parsed}.`sum`, {parsed}.`count`)"
+        case Moment():
+            return f"if({parsed} BETWEEN {EVENT_MS_FIRST} AND {EVENT_MS_LAST}, timestamp_millis({parsed}), NULL)"
+        case Held(at, element):
+            return _converted(f"get({parsed}, {at})", element)
         case Items(element):
             return f"transform({parsed}, {name} -> {_converted(name, element)})"
         case Entries(value):
@@ -236,9 +256,12 @@ def literal(text: str) -> str:
 
 def _columns(values: tuple[ValueSchema, ...]) -> Iterator[str]:
     for at, value in enumerate(values):
+        readable = f"why IS NULL AND value IS NOT NULL AND ({_begins(value)})" if value.prefixes else "why IS NULL"
         for column in value.columns:
             parsed = _parsed_column(at, value, column)
-            yield f"if(why IS NULL, {_converted(parsed, column.type)}, NULL) AS {tick(column.name)}"
+            if column.key_part is not None:
+                parsed = f"coalesce({parsed}, try_cast(split_part(state_key, '/', {column.key_part}) AS bigint))"
+            yield f"if({readable}, {_converted(parsed, column.type)}, NULL) AS {tick(column.name)}"
 
 
 # -- why a value can't be read ---------------------------------------------------------------------------------------
@@ -257,8 +280,13 @@ def _why(values: tuple[ValueSchema, ...]) -> str:
             "concat('its codec is ', hex(substring(value, 2, 1)), ', which is unknown')",
         ),
     ]
+    if values:  # own records have no model
+        cases.append((OWN_RECORD, "NULL"))
     by_key = [(each.state_key, _why_value(at, each)) for at, each in enumerate(values)]
-    if by_key and by_key[0][0] is None:
+    begin = [_begins(each) for each in values if each.prefixes]
+    if begin:
+        cases += zip(begin, (why for _, why in by_key), strict=True)
+    elif by_key and by_key[0][0] is None:
         cases.append(("true", by_key[0][1]))
     elif by_key:
         cases += [(f"state_key = {literal(str(key))}", why) for key, why in by_key if key != ANY_STATE_KEY]

@@ -19,22 +19,27 @@ from typing import Any
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.schema.types import StoreSchema
 
+#: The kind of a store that users' functions read and write.
+KEY_VALUE = "key-value"
+
 
 @dataclass(frozen=True, slots=True)
 class StoreSpec:
     """A store.
 
-    ``inputs`` are the topics whose streams use it. ``columns`` has one line for each column of a built-in aggregation.
-    ``schema`` has the typed columns of its table in the warehouse; None if it has none.
+    ``inputs`` are the topics whose streams use it. ``columns`` has one line for each column of a built-in aggregation,
+    and for each part of a declaration that state depends on, as a TTL. ``timed`` tells whether its values end or its
+    keys have timers. ``schema`` has the typed columns of its table in the warehouse; None if it has none.
     """
 
     name: str
     inputs: tuple[str, ...]
-    kind: str = "key-value"
+    kind: str = KEY_VALUE
     codec: str = "json"
     format_version: int = 1
     columns: tuple[str, ...] = ()
     schema: StoreSchema | None = None
+    timed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +139,7 @@ def code_version_of(topology: Topology, code: str) -> str:
         described.pop(name)
     for store in described["stores"]:  # typed columns concern the warehouse only: workers need no deployment
         store.pop("schema")
+        store.pop("timed")  # the lines of ``columns`` tell it
     text = json.dumps(described, sort_keys=True, default=str) + code
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -4,6 +4,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import dagster as dg
@@ -66,8 +67,18 @@ def published(control: Control, settings: Settings, group: str) -> Counter[str]:
         "matches_state": True,
         "copies_equal": True,
     }
-    rows = read_table(settings.paths, group, "counts")
-    return Counter(each.partition("/")[0] for each in rows.column("state_key").to_pylist())
+    rows = read_table(settings.paths, group, "counts").to_pylist()
+    for row in rows:
+        times = [row["window_start"], row["window_end"]]
+        kind, *parts = row["state_key"].split("/")
+        assert times == ([moment(int(part)) for part in parts] if kind == "w" else [None, None]), row["state_key"]
+        assert row["value_"] == (1 if kind == "w" else None)
+    return Counter(row["state_key"].partition("/")[0] for row in rows)
+
+
+def moment(time_ms: int) -> datetime:
+    """A time in milliseconds since 1970 as tables have it."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC)
 
 
 def test_the_table_of_a_window_store_follows_what_opens_and_what_leaves(

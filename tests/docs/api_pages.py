@@ -34,14 +34,15 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         ("StreamingDataFrame",),
     ),
     "api-state.md": (
-        "Python API: state",
-        "What functions do with the state of a key. [State](../state.md) has the rules.",
+        "Python API: state and timers",
+        "What functions do with the state of a key, and processors with its timers. [State](../state.md) and "
+        "[Timers](../timers.md) have the rules.",
         "from holdfast import State\n\n\n"
         "def count(value: dict, state: State) -> dict:\n"
         '    total = state.get("total", default=0) + 1\n'
         '    state.set("total", total)\n'
         '    return {**value, "total": total}',
-        ("State",),
+        ("State", "Context"),
     ),
     "api-windows.md": (
         "Python API: windows",

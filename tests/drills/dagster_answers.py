@@ -12,7 +12,7 @@ import dagster as dg
 import httpx
 
 from holdfast.orchestration.dagster_runs import LAUNCH
-from tests.drills.patience import wait_for
+from tests.drills.patience import RUN_PATIENCE_S, wait_for
 
 _CHECKS = """query($key: AssetKeyInput!, $name: String!) {
   assetCheckExecutions(assetKey: $key, checkName: $name, limit: 25) {
@@ -90,8 +90,13 @@ class DagsterAnswers:
         return "\n".join(each["error"]["message"] for each in events if each.get("error"))
 
     def ended(self, run_id: str) -> str:
-        """Wait until a run has ended; its status."""
-        return str(wait_for(lambda: (s := self.run_status(run_id)) in _ENDED and s, f"run {run_id} to end"))
+        """Wait until a run has ended, its Spark too; its status."""
+
+        def status() -> str | None:
+            now = self.run_status(run_id)
+            return now if now in _ENDED else None
+
+        return str(wait_for(status, f"run {run_id} to end", patience_s=RUN_PATIENCE_S))
 
     def runs(self, job: str, *, since: float) -> list[str]:
         """The statuses of all runs of a job that were created since a moment."""

@@ -8,6 +8,8 @@ from typing import Any
 
 #: How long is waited for what takes seconds, or a minute, on a quiet machine.
 PATIENCE_S = 240.0
+#: How long is waited for a run of Dagster with Spark: 40 s alone the first time, minutes beside other work.
+RUN_PATIENCE_S = 480.0
 
 
 def wait_for(condition: Callable[[], Any], what: str, *, patience_s: float = PATIENCE_S) -> Any:

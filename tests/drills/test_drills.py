@@ -21,6 +21,8 @@ from tests.drills.openness import open_to_others
 #: The file that results are added to, one JSON line each. Read here: tests run without HOLDFAST_ settings.
 RESULTS = os.environ.get("HOLDFAST_DRILLS_RESULTS")
 DISK_MIB = 96
+#: A drill waits for several things, each with a deadline of its own.
+pytestmark = pytest.mark.timeout(1_200)
 
 
 def each_drill(*, alone: bool) -> list[object]:

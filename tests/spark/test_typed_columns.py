@@ -18,12 +18,17 @@ from holdfast.assets.spark.typed import (
     typed_columns,
     typed_query,
 )
+from holdfast.dataframe import windows
 from holdfast.infra.spark.session import short_errors
 from holdfast.processors.engine.changelog.format import encode_bytes, encode_value, key_prefix
-from holdfast.processors.engine.dataframe.aggregate_columns import aggregate_schema
+from holdfast.processors.engine.dataframe.aggregate_columns import aggregate_schema, window_schema
 from holdfast.processors.engine.dataframe.aggregation import Aggregation
+from holdfast.processors.engine.dataframe.session_store import SESSION
+from holdfast.processors.engine.dataframe.window_aggregates import WindowAggregation
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.schema.types import INFERRED
+from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE, ENDS, EXPIRES
+from holdfast.processors.engine.state.window_keys import CLOCK, KEY_TIME, due_key, session_key, window_key
 from holdfast.processors.snapshots.names import quoted
 
 
@@ -152,6 +157,14 @@ def test_state_keys_have_models_of_their_own(spark):
     assert why == "its state key shut is none of the model"
 
 
+@pytest.mark.parametrize("model", [Leg, int, {"*": Leg}, {"to": str, "*": Leg}], ids=str)
+def test_records_that_a_store_keeps_for_itself_have_no_model(spark, model):
+    own = [ENDS + "cart", f"{EXPIRES}000000000000005/6b/cart", CLOCK_OF_STORE]
+    for columns, why in typed(spark, model, ["[5, 5]", "1", '{"time": 5, "to": "A"}'], own):
+        assert why is None
+        assert set(columns.values()) == {None}
+
+
 def test_a_value_that_is_no_object_is_one_column(spark):
     assert typed(spark, int | None, ["5", "null", '"x"']) == [
         ({"content": 5}, None),
@@ -176,6 +189,43 @@ def test_an_aggregation_has_the_columns_that_it_is_made_of(spark):
     ]
 
 
+def test_windows_have_their_times_and_columns_and_internal_rows_have_none(spark):
+    columns = {"n": Count(), "share": Mean("x"), "before": windows.First("x"), "newest": windows.Latest("x")}
+    columns["all"] = windows.Collect("x")
+    made = WindowAggregation({**columns, "window_start": Sum("x")})
+    start, hour = 1_700_000_000_000, 3_600_000
+    window = made.folded(made.folded(None, {"x": 2}, start + 5), {"x": 1}, start + 9)
+    session = {**window, SESSION: {"start": start + 5, "end": start + 9, "entered": start}}
+    there = [
+        (window, window_key(start, start + hour)),
+        (session, session_key(start + 5)),
+        ({"format": 1, "time": start}, CLOCK),
+        (1, due_key(start + hour, start, start + hour, b"k")),
+        ({"time": start, "open": []}, KEY_TIME),
+        ({"format": 9}, window_key(start, start + 1)),
+        ({"other": 1}, window_key(start, start + 2)),
+    ]
+    values, keys = [json.dumps(value) for value, _ in there], [key for _, key in there]
+    seen = type_rows(rows(spark, values, keys), window_schema(made))
+    got = [row.asDict() for row in seen.orderBy("message_key").collect()]
+    names = [name for name, _, _ in typed_columns(window_schema(made))]
+    assert names == ["window_start", "window_end", *columns, "window_start_"]
+    at = [dt.datetime.fromtimestamp(time / 1000, dt.UTC).replace(tzinfo=None) for time in (start, start + hour)]
+    opened = [dt.datetime.fromtimestamp((start + plus) / 1000, dt.UTC).replace(tzinfo=None) for plus in (5, 9)]
+    assert [tuple(each[name] for name in names) for each in got[:2]] == [
+        (*at, 2, 1.5, "2", "1", ["2", "1"], 3.0),
+        (*opened, 2, 1.5, "2", "1", ["2", "1"], 3.0),
+    ]
+    for each in got[2:]:
+        assert [each[name] for name in names] == [None] * len(names)
+    assert [each["why"] for each in got[:5]] == [None] * 5
+    assert got[5]["why"] == "its format is 9, expected 1"
+    assert got[6]["why"] == "its format is missing, expected 1"
+    rows(spark, values, keys).createOrReplaceTempView("windows_untyped")
+    viewed = spark.sql(typed_query("SELECT * FROM windows_untyped", window_schema(made)))
+    assert viewed.select(*names).orderBy(*names).collect() == seen.select(*names).orderBy(*names).collect()
+
+
 def test_a_view_says_the_same_as_the_dataframe(spark):
     frame = rows(spark, ['{"flights": 1, "legs": [{"to": "A"}]}', "{}", '{"flights": "x"}'])
     schema = schema_of(Aircraft)
@@ -193,10 +243,10 @@ def table(spark, unique):
     return name
 
 
-def publish(spark, table, model, values):
+def publish(spark, table, model, values, state_keys=None):
     """A full snapshot, without what makes it safe."""
     declared = schema_of(model) if model is not None else None
-    fresh = rows(spark, values)
+    fresh = rows(spark, values, state_keys)
     schema = resolve_schema(spark, table, declared, fresh)
     shape = shape_for(spark, table, schema, inferred=model == "infer")
     reshape(spark, table, shape)
@@ -279,6 +329,8 @@ def test_columns_are_found_in_the_values_and_widen_with_them(spark, table):
     types = {field.name: field.dataType.simpleString() for field in spark.table(quoted(table)).schema.fields}
     assert (types["a"], types["b"], types["w_v"]) == ("string", "string", "array<bigint>")
     assert INFERRED.columns == ()
+    publish(spark, table, "infer", ['{"own": 1}', '{"a": "text"}'], [CLOCK_OF_STORE, "n"])
+    assert "own" not in spark.table(quoted(table)).columns
 
 
 def test_unreadable_values_are_in_quarantine_with_the_reason_and_counted(spark, table):

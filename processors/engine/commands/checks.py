@@ -6,7 +6,7 @@ partitions. It commits the task's own work before each of its own commits, so th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, CommandWrong, Offsets
@@ -16,7 +16,6 @@ from holdfast.processors.engine.runtime.owner import Owner
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.engine.runtime.tickets import Ticket
 from holdfast.processors.engine.state.store import Writes
-from holdfast.processors.engine.state.window_keys import clock_key
 
 
 def tasks_of(worker: Owner, stores: Sequence[str], partitions: Collection[int] | None) -> list[Task]:
@@ -146,7 +145,7 @@ def commit_apart(
     back take the stream time with them: the messages that are read again are not late.
     """
     if task.time is not None and any(offset < task.committed.get(topic, 0) for topic, offset in inputs.items()):
-        writes = without_clocks(writes, task.time.windows)
+        writes = without_clocks(writes, task.time.clock_keys)
     while True:
         part = TaskCommit(task, {**task.committed, **inputs}, task.meta.transaction + 1, command=command)
         part.writes = {name: writes.get(name, Writes([], [])) for name in task.states}
@@ -162,10 +161,10 @@ def commit_apart(
         worker.maintenance.go_to(task, part.inputs)
 
 
-def without_clocks(writes: Mapping[str, Writes], stores: Iterable[str]) -> dict[str, Writes]:
-    """The writes, and deletes of the stream time that these stores hold."""
+def without_clocks(writes: Mapping[str, Writes], clock_keys: Mapping[str, bytes]) -> dict[str, Writes]:
+    """The writes, and deletes of the stream time that these stores hold under these changelog keys."""
     made = dict(writes)
-    for store in stores:
+    for store, key in clock_keys.items():
         before = made.get(store, Writes([], []))
-        made[store] = Writes([*before.keys, clock_key()], [*before.values, None])
+        made[store] = Writes([*before.keys, key], [*before.values, None])
     return made

@@ -1,10 +1,14 @@
-"""The typed columns of a built-in aggregation. They are known without a model; a model makes their types more exact."""
+"""The typed columns of built-in aggregations and of windows.
+
+They are known without a model; a model makes those of an aggregation more exact.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
 from holdfast.processors.engine.dataframe.aggregation import FORMAT, FORMAT_VERSION, STATE_KEY, Aggregation
+from holdfast.processors.engine.dataframe.session_store import SESSION
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.schema.types import (
     FLOATING,
@@ -12,7 +16,9 @@ from holdfast.processors.engine.schema.types import (
     WHOLE,
     Column,
     ColumnType,
+    Held,
     Items,
+    Moment,
     Quotient,
     SchemaInvalid,
     StoreSchema,
@@ -20,9 +26,37 @@ from holdfast.processors.engine.schema.types import (
     checked,
     column_name,
 )
+from holdfast.processors.engine.state.window_keys import WINDOWS
 
 #: The column type of an aggregate without a model. Min, max and last may hold any value: their columns are text.
 _KINDS: dict[str, ColumnType] = {"count": WHOLE, "sum": FLOATING, "mean": Quotient(), "collect": Items(TEXT)}
+
+
+#: The column type of an aggregate of windows, where it differs: they store a list that holds the value.
+_KINDS_OF_WINDOWS: dict[str, ColumnType] = {
+    "items": Items(TEXT),
+    **dict.fromkeys(("first", "reduce"), Held(0, TEXT)),
+    **dict.fromkeys(("earliest", "latest"), Held(1, TEXT)),
+}
+
+
+def window_schema(aggregation: Aggregation) -> StoreSchema:
+    """The typed columns of windows: where each begins and ends, and its aggregates.
+
+    The rows of a window store that are no windows have none of them.
+    """
+    begin, end = "window_start", "window_end"
+    columns = [
+        Column(begin, Moment(), False, ((SESSION, "start"),), "where the window begins", key_part=2),
+        Column(end, Moment(), False, ((SESSION, "end"),), "where the window ends", key_part=3),
+    ]
+    for name, made in aggregation.columns.items():
+        kind = _KINDS_OF_WINDOWS.get(made.kind, _KINDS.get(made.kind, TEXT))
+        named = column_name(name)
+        legal = f"{named}_" if named.lower() in (begin, end) else named
+        columns.append(Column(legal, kind, False, ((made.kind, name),), made.describe()))
+    values = ValueSchema(None, tuple(columns), version=(FORMAT, FORMAT_VERSION), prefixes=WINDOWS)
+    return checked(StoreSchema((values,)))
 
 
 def aggregate_schema(aggregation: Aggregation, model: Any = None) -> StoreSchema:

@@ -1,7 +1,7 @@
 """The stream of one topic, and its steps as a tree of nodes.
 
-``apply``, ``filter``, ``set_timestamp`` and windows return a new stream behind the new node; ``update`` and
-``to_topic`` extend the stream. A node with several children is a branch.
+``apply``, ``filter``, ``process``, ``set_timestamp`` and windows return a new stream behind the new node; ``update``
+and ``to_topic`` extend the stream. A node with several children is a branch.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.infra.errors import BadConfiguration
-from holdfast.processors.engine.dataframe.aggregation import Aggregation, Aggregator
+from holdfast.processors.engine.dataframe.aggregation import Aggregation, Aggregator, Field
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
 from holdfast.processors.engine.dataframe.durations import milliseconds
+from holdfast.processors.engine.dataframe.processing import Processing
+from holdfast.processors.engine.dataframe.recent import DropDuplicates, MovingAverage, Recent
+from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare
 from holdfast.processors.engine.dataframe.stream_windows import StreamWindows
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.stream_time import MAX_AHEAD_MS
-from holdfast.processors.engine.topology import StoreSpec
 
 if TYPE_CHECKING:
-    from holdfast.processors.engine.schema.types import StoreSchema
+    pass
 
 
 class StepInvalid(BadConfiguration):
@@ -64,6 +66,11 @@ class Node:
         return self.function if isinstance(self.function, Aggregation) else None
 
     @property
+    def processing(self) -> Processing | None:
+        """The declaration of a step with timers; None for another step."""
+        return self.function if isinstance(self.function, Processing) else None
+
+    @property
     def asks_headers(self) -> bool:
         """Whether a window asks functions that get headers."""
         window = self.window
@@ -74,7 +81,7 @@ class Node:
         """The user functions of this step."""
         if self.window is not None:
             return self.window.functions
-        if isinstance(self.function, Aggregation):
+        if isinstance(self.function, (Aggregation, Processing, *Recent)):
             return self.function.functions
         return tuple(function for function in (self.function, self.headers) if function is not None)
 
@@ -84,6 +91,13 @@ class Node:
         for child in self.children:
             nodes.extend(child.walk())
         return nodes
+
+    def bound(self, functions: Mapping[int, Callable[..., Any]]) -> Node:
+        """These steps with other functions for some nodes, which are given by their ids; the nodes themselves stay."""
+        if not any(id(node) in functions for node in self.walk()):
+            return self
+        children = [child.bound(functions) for child in self.children]
+        return replace(self, function=functions.get(id(self), self.function), children=children)
 
 
 class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
@@ -99,9 +113,12 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
         source: Node | None = None,
         node: Node | None = None,
         renamed: Mapping[str, str] = _NOT_RENAMED,
+        declared: dict[str, StoreOptions] | None = None,
     ) -> None:
         self.topic = topic
         self._renamed = renamed
+        #: What ``app.store`` declares about stores; all streams of an application share it.
+        self.declared: dict[str, StoreOptions] = {} if declared is None else declared
         self._source = source or Node("source", topic.timestamp_extractor, max_ahead_ms=topic.max_ahead_ms)
         self._node = node or self._source
         self._behind_window = False
@@ -202,6 +219,60 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
         kept = self._store(store, f"{self.topic.name}-aggregate")
         return self._then(Node("apply", made, kept, unnamed=store is None, model=model))
 
+    def process(self, processor: Callable[[], Any], *, store: str | None = None) -> StreamingDataFrame:
+        """Replaces each value by what a processor emits for it, and for its timers.
+
+        Args:
+            processor: A class with ``on_message(value, context)``, and ``on_timer(name, time, context)`` if it sets
+                timers; or a function without arguments that makes such an object. Each task has its own object.
+            store: The store of state and timers; None takes ``<topic>-process``.
+
+        Raises:
+            ProcessorInvalid: It is no such class.
+            StepInvalid: The store's name can't be used.
+        """
+        kept = self._store(store, f"{self.topic.name}-process")
+        made = Processing(processor)
+        return self._then(Node("apply", made, kept, expand=True, metadata=True, unnamed=store is None))
+
+    def drop_duplicates(
+        self, by: Field = None, *, within: int | timedelta, store: str | None = None
+    ) -> StreamingDataFrame:
+        """Keeps the first of equal messages of a key, and drops the others.
+
+        Args:
+            by: What makes messages equal: a field's name, a function of the value, or None for the whole value.
+            within: How long after the event time of the first one the others are dropped, in milliseconds or as a
+                timedelta.
+            store: The store; None takes ``<topic>-duplicates``.
+
+        Raises:
+            AggregationInvalid: ``by`` is no field and no function.
+            DurationInvalid: ``within`` is out of range.
+        """
+        made, kept = DropDuplicates(by, within), self._store(store, f"{self.topic.name}-duplicates")
+        declare(self.declared, made.options(kept))
+        return self._then(Node("filter", made, kept, unnamed=store is None))
+
+    def moving_average(
+        self, of: Field, over: int | timedelta, into: str | None = None, *, store: str | None = None
+    ) -> StreamingDataFrame:
+        """Adds the average of a key's newest numbers to each value, which is an object.
+
+        Args:
+            of: The number: a field's name, or a function of the value.
+            over: A number of messages; or a timedelta: the messages less than that before the newest, by event time.
+            into: The field of the average; None takes ``<of>_average``.
+            store: The store; None takes ``<topic>-<into>``.
+
+        Raises:
+            AggregationInvalid: An argument can't be used.
+        """
+        made = MovingAverage(of, over, into)
+        kept = self._store(store, f"{self.topic.name}-{made.into}")
+        declare(self.declared, made.options(kept))
+        return self._then(Node("apply", made, kept, metadata=True, unnamed=store is None))
+
     def to_topic(
         self,
         topic: Topic,
@@ -268,7 +339,7 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
 
     def _then(self, node: Node) -> StreamingDataFrame:
         self._node.children.append(node)
-        made = StreamingDataFrame(self.topic, self._source, node, self._renamed)
+        made = StreamingDataFrame(self.topic, self._source, node, self._renamed, self.declared)
         made._behind_window = self._behind_window
         return made
 
@@ -299,29 +370,6 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
         return self
 
 
-def described_stores(nodes: list[Node], users: Mapping[str, Sequence[str]]) -> tuple[StoreSpec, ...]:
-    """The descriptions of an application's stores; ``users`` has by store the topics whose streams use it.
-
-    Raises:
-        StepInvalid: Steps that share a store contradict each other.
-        SchemaInvalid: A model can't become columns.
-    """
-    aggregations, schemas = aggregations_by_store(nodes), schemas_by_store(nodes)
-    described = []
-    for store, topics in users.items():
-        if len(topics) > 1 and any(node.unnamed for node in nodes if node.store == store):
-            raise StepInvalid(
-                f"Store {store!r} is the unnamed store of one stream, and a step of another stream has the same store; "
-                f"the streams are {', '.join(topics)}.",
-                action=f"Write `store={store!r}` in the steps of both streams to share it, or choose another name.",
-                store=store,
-            )
-        made = aggregations.get(store)
-        kind, columns = ("key-value", ()) if made is None else (kind_of(made), made.describe())
-        described.append(StoreSpec(store, tuple(topics), kind, columns=columns, schema=schemas.get(store)))
-    return tuple(described)
-
-
 def _modelled(store: str | None, model: Any) -> Any:
     if model is not None and store is None:
         raise StepInvalid(
@@ -329,59 +377,3 @@ def _modelled(store: str | None, model: Any) -> Any:
             action="Add `stateful=True`, or take `model` out.",
         )
     return model
-
-
-def schemas_by_store(nodes: list[Node]) -> dict[str, StoreSchema]:
-    """The typed columns of each store with a model or an aggregation; raises as ``described_stores``."""
-    modelled: dict[str, Node] = {}
-    for node in nodes:
-        if node.store is None or (node.model is None and node.aggregation is None):
-            continue
-        other = modelled.setdefault(node.store, node)
-        if other.model != node.model:
-            raise StepInvalid(
-                f"Steps that share store {node.store!r} have different models: {other.model!r} and {node.model!r}.",
-                action="Keep `model` in one of these steps.",
-                store=node.store,
-            )
-    if not modelled:
-        return {}
-    # Descriptions need these modules, workers do not.
-    from holdfast.processors.engine.dataframe.aggregate_columns import aggregate_schema
-    from holdfast.processors.engine.schema.models import schema_of
-
-    return {
-        store: schema_of(node.model) if node.aggregation is None else aggregate_schema(node.aggregation, node.model)
-        for store, node in modelled.items()
-    }
-
-
-def kind_of(made: Aggregation | WindowSpec | CountSpec) -> str:
-    """The kind of a store of an aggregation or of windows."""
-    if isinstance(made, CountSpec):
-        return "count-window"
-    return "window" if isinstance(made, WindowSpec) else "aggregation"
-
-
-def aggregations_by_store(nodes: list[Node]) -> dict[str, Aggregation | WindowSpec | CountSpec]:
-    """The aggregation or window of each store of one; raises StepInvalid if another step uses the same store."""
-    users: dict[str, list[Node]] = {}
-    for node in nodes:
-        if node.store is not None:
-            users.setdefault(node.store, []).append(node)
-    found = {}
-    for store, steps in users.items():
-        alone = [step.aggregation or step.window for step in steps]
-        aggregation = next((made for made in alone if made is not None), None)
-        if aggregation is None:
-            continue
-        if len(steps) > 1:
-            what = "an aggregation" if isinstance(aggregation, Aggregation) else "a window"
-            raise StepInvalid(
-                f"The store {store!r} of {what} is used by {len(steps)} steps, expected one.",
-                action="Give each aggregation and each window a store of its own: `aggregate(..., store='totals')`, "
-                "`tumbling_window(..., name='hours')`.",
-                store=store,
-            )
-        found[store] = aggregation
-    return found

@@ -1,4 +1,6 @@
-"""Stream time without messages: windows with ``close_when_idle`` close when their task's inputs are silent for so long.
+"""What time does without messages: timers of the worker's clock fire, and windows of silent inputs close.
+
+Windows with ``close_when_idle`` close when their task's inputs are silent for so long::
 
     last message ──── close_when_idle ────► a window is due at (stream time + time since) ──► ends read ──► closes
                                                                                                 └── a record: not silent
@@ -54,11 +56,18 @@ class IdleTime:
         self._looked_at = 0.0
         self._gap: Gap | None = None
 
-    def step(self, tasks: Sequence[Task]) -> bool:
-        """Moves the stream time of those tasks that are silent; True if a window is due now.
+    def step(self, tasks: Sequence[Task], *, silent: bool) -> bool:
+        """Lets time pass for tasks that process; True if a timer or a window is due now.
 
-        Called when a poll brought no records and the inputs are not paused.
+        Called after each poll while the inputs are not paused; ``silent`` if it brought no records.
         """
+        now_ms = int(self._clock.time() * 1000)
+        timers = [task.time.timers for task in tasks if task.time is not None and task.time.timers is not None]
+        due = [each.look(now_ms) for each in timers]
+        return (silent and self._pass_silence(tasks)) or any(due)
+
+    def _pass_silence(self, tasks: Sequence[Task]) -> bool:
+        """Moves the stream time of those tasks that are silent; True if a window is due now."""
         now = self._clock.monotonic()
         asked = [task for task in tasks if task.time is not None and task.time.idle_ms is not None]
         if not asked or now - self._looked_at < LOOK_EVERY_S:

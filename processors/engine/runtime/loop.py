@@ -257,8 +257,8 @@ class Worker:
         self._process_all(batches)
         if not restoring:
             self.assignment.follow(member, idle=not batches)
-            silent = not (batches or self.paused or self.maintenance.holds or self.reach.bounded)
-            if silent and self._idle.step(timed(self.assignment.tasks)):
+            live = not (self.paused or self.maintenance.holds or self.reach.bounded)
+            if live and self._idle.step(timed(self.assignment.tasks), silent=not batches):
                 self._commit_in(0.0)
         self._update_phase(member)
         if self._commit_is_due():
@@ -355,12 +355,12 @@ class Worker:
                 self._overlays.grown(task.name, task.dirty_bytes())
             self.processed += done
             self._processed_open += done
-            first = last
+            first = first if task.held else last
             if not self._send(task):
                 return  # every batch in hand is read again
             self._message_at = self.clock.monotonic()
             self._slice = slice_size(self._slice, self._message_at - began, RECORDS_PER_SLICE)
-            if self._commit_is_due():
+            if task.held or self._commit_is_due():
                 self._commit()
                 if self._rewinds != rewinds:
                     return  # the rest of this batch is read again

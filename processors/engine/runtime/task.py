@@ -34,7 +34,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from operator import length_hint
 from typing import Any
@@ -43,22 +43,25 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Batch, Headers, Partition
 from holdfast.processors.engine.changelog.format import FormatUnknown, encode_json
 from holdfast.processors.engine.dataframe.compilation import Timing
-from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.dataframe import Node, StreamingDataFrame
 from holdfast.processors.engine.dataframe.fusion import Run, compile_run
-from holdfast.processors.engine.dataframe.held_back import HeldBack
 from holdfast.processors.engine.dataframe.outbox import Outboxes, Output
+from holdfast.processors.engine.dataframe.processing import Processor
 from holdfast.processors.engine.dataframe.serialization import Deserializer, ValueUnreadable, as_is
 from holdfast.processors.engine.dataframe.stored_windows import Closing
 from holdfast.processors.engine.dataframe.topic import TimestampType
-from holdfast.processors.engine.dataframe.window_kinds import stored_windows
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
+from holdfast.processors.engine.runtime.store_time import declared_stores
 from holdfast.processors.engine.runtime.task_time import TaskTime, WindowSteps
+from holdfast.processors.engine.runtime.task_timers import OnTimerError, TimerSteps, Until
+from holdfast.processors.engine.runtime.timed_steps import processors_of, time_of
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.timers import Due
 
 _NONE: Mapping[str, Any] = {}
 
@@ -144,6 +147,8 @@ class Task:
         #: First offsets read: the committed ones, or for an input without one the offset that was chosen.
         self.began: dict[str, int] = {}
         self.outboxes = Outboxes()
+        #: Whether more timers are due before the next message than one commit takes.
+        self.held = False
         #: Changelog records replayed before the task ran.
         self.restored = 0
         self.restored_s = 0.0
@@ -152,7 +157,7 @@ class Task:
         self._streams: dict[str, _Stream] = {}
         self._record_bytes_max: Mapping[str, int] = _NONE
         self._times = ANY_TIME
-        #: None for a task without windows: it keeps no stream time.
+        #: None for a task without windows and without values that end: it keeps no stream time.
         self.time: TaskTime | None = None
 
     @property
@@ -196,12 +201,17 @@ class Task:
 
         ``committed`` has by input topic the next offset that the state holds, ``began`` the first offset to read.
         """
-        self.time = self._time_of(frames)
+        own = [frames[topic] for topic in self.inputs]
+        declared = declared_stores(self.states, own)
+        self.states.update({name: state for name, (state, _) in declared.items()})
+        self.time = time_of(own, self.states, declared, self._times)
+        processors = processors_of(own, declared, self.time, self._times)
         for topic in self.inputs:
             frame = frames[topic]
             limits = self._record_bytes_max, self._times
-            run = compile_run(frame.source, self.states, self.outboxes, *limits, self._timing(topic))
-            self._add_windows(frame)
+            source = frame.source.bound({at: each.on_message for at, each in processors.items()})
+            run = compile_run(source, self.states, self.outboxes, *limits, self._timing(topic))
+            self._add_steps(frame, source, processors)
             columns = columnar_stream(frame, self.states, self.outboxes, *limits)
             self._streams[topic] = _Stream(run, columns, frame.topic.deserialize_value, frame.topic.deserialize_key)
         self.committed = dict(committed)
@@ -211,38 +221,32 @@ class Task:
             self.time.load()
         self.move(TaskPhase.RUNNING)
 
-    def _time_of(self, frames: Mapping[str, StreamingDataFrame]) -> TaskTime | None:
-        nodes = [node for topic in self.inputs for node in frames[topic].source.walk()]
-        if not any(isinstance(node.window, WindowSpec) for node in nodes):
-            return None
-        made = TaskTime(self.states, self._times)
-        for node in nodes:
-            if not isinstance(node.window, WindowSpec):
-                continue
-            assert node.store is not None
-            state, spec = self.states[node.store], node.window
-            made.windows[node.store] = windows = stored_windows(spec, state, made.stream, made.place)
-            if spec.every_ms is not None:
-                made.held[node.store] = HeldBack(windows, spec.every_ms, state, made.stream)
-        return made
-
     def _timing(self, topic: str) -> Timing:
         kinds = TimestampType
         kind = kinds.TIMESTAMP_LOG_APPEND_TIME if topic in self._times.stamped else kinds.TIMESTAMP_CREATE_TIME
         return Timing(kind=kind) if self.time is None else Timing(self.time.stream, kind, self.time.takers)
 
-    def _add_windows(self, frame: StreamingDataFrame) -> None:
-        for node in frame.source.walk() if self.time is not None else ():
-            if isinstance(node.window, WindowSpec) and self.time is not None:
-                limits = self._record_bytes_max, self._times
-                run = compile_run(node, self.states, self.outboxes, *limits, self._timing(frame.topic.name))
-                store, deserialize_key = node.store or "", frame.topic.deserialize_key
-                for closes in (self.time.windows[store], self.time.held.get(store)):
+    def _add_steps(self, frame: StreamingDataFrame, source: Node, processors: Mapping[int, Processor]) -> None:
+        """Compile the steps behind windows and timers as functions of results and of timers."""
+        time, topic = self.time, frame.topic
+        if time is None:
+            return
+        timing = self._timing(topic.name)
+        limits = self._record_bytes_max, self._times
+        for node, declared in zip(source.walk(), frame.source.walk(), strict=True):
+            if isinstance(node.window, WindowSpec):
+                run = compile_run(node, self.states, self.outboxes, *limits, timing)
+                for closes in (time.windows[node.store or ""], time.held.get(node.store or "")):
                     if closes is not None:
-                        self.time.add(WindowSteps(frame.topic.name, closes, run.function, deserialize_key))
+                        time.add(WindowSteps(topic.name, closes, run.function, topic.deserialize_key))
+            processor = processors.get(id(declared))
+            if processor is not None and time.timers is not None:
+                first = Node("source", children=[replace(node, function=processor.on_timer)])
+                run = compile_run(first, self.states, self.outboxes, *limits, replace(timing, stream=None))
+                time.timers.add(TimerSteps(topic.name, processor.timers, run.function, topic.deserialize_key))
 
     def before_commit(self, on_failure: OnFailure) -> None:
-        """Close and remove windows that are due; a result that raises is a failed message of its stream.
+        """Close windows and fire timers that are due; one that raises is a failed message of its stream.
 
         Raises what ``on_failure`` raises.
         """
@@ -250,23 +254,28 @@ class Task:
             return
 
         def fail(topic: str, closing: Closing, error: BaseException) -> None:
-            if not isinstance(error, (Exception, *_ENDING)):
-                raise error
-            instead = on_failure(
-                FailedMessage(
-                    Partition(topic, self.partition),
-                    self.positions[topic] - 1,
-                    closing.message_key,
-                    encode_json(closing.result),
-                    closing.start,
-                    None,
-                    error if isinstance(error, Exception) else _exits(error),
-                )
-            )
-            if instead is not None:
-                self.outboxes.add(instead)
+            self._fail_made(topic, closing.message_key, closing.result, closing.start, error, on_failure)
 
-        self.time.before_commit(fail)
+        self.time.before_commit(fail, self._timer_fails(on_failure))
+
+    def _timer_fails(self, on_failure: OnFailure) -> OnTimerError:
+        def fail(topic: str, due: Due, error: BaseException) -> None:
+            timer = {"timer": due.timer.name, "time": due.timer.time, "clock": due.timer.clock}
+            self._fail_made(topic, due.message_key, timer, due.timer.time, error, on_failure)
+
+        return fail
+
+    def _fail_made(  # tidy: allow-wide because these are the parts of a message
+        self, topic: str, key: bytes, value: Any, timestamp_ms: int, error: BaseException, on_failure: OnFailure
+    ) -> None:
+        """Decide about a result or a timer that raised, as about a message."""
+        if not isinstance(error, (Exception, *_ENDING)):
+            raise error
+        place, offset = Partition(topic, self.partition), self.positions[topic] - 1
+        raised = error if isinstance(error, Exception) else _exits(error)
+        instead = on_failure(FailedMessage(place, offset, key, encode_json(value), timestamp_ms, None, raised))
+        if instead is not None:
+            self.outboxes.add(instead)
 
     def keep_time(self) -> None:
         """Write the stream time into the stores, for a commit that closes nothing."""
@@ -277,9 +286,9 @@ class Task:
         """Process records ``first`` to ``last`` - 1 (indices into the batch); return how many were new.
 
         Records before ``positions`` are not new; they are skipped. If ``on_failure`` raises, the records before the
-        failed one are processed.
+        failed one are processed. If ``held`` is true afterwards, commit, and call it again with the same records.
         """
-        topic = batch.partition.topic
+        topic, self.held = batch.partition.topic, False
         stream = self._streams[topic]
         if self.time is not None:
             self.time.look()
@@ -291,7 +300,7 @@ class Task:
             if index < last:
                 stream.columns.leave(batch, index, last)
         if index < last:
-            self._one_by_one(stream, batch, index, last, on_failure)
+            last = self._one_by_one(stream, batch, index, last, on_failure)
         return last - first
 
     def _by_columns(
@@ -310,8 +319,8 @@ class Task:
             self._by_columns(stream, columns, batch, (first, middle), on_failure)
             self._by_columns(stream, columns, batch, (middle, last), on_failure)
 
-    def _one_by_one(self, stream: _Stream, batch: Batch, index: int, last: int, on_failure: OnFailure) -> None:
-        """Process records through the stream's steps, message by message."""
+    def _one_by_one(self, stream: _Stream, batch: Batch, index: int, last: int, on_failure: OnFailure) -> int:
+        """Process records through the stream's steps, message by message; return the index behind the last one."""
         asked = [state for state in self.states.values() if state.prefetches]
         if asked:
             keys = {key for key in batch.keys[index:last] if key is not None}
@@ -322,11 +331,14 @@ class Task:
             end = index + len(readable.values)
             if index < end and (reached := self._run(stream, batch, index, end, readable, on_failure)) < end:
                 index = reached
+                if self.held:
+                    return index
                 continue
             if readable.failure is not None:
                 self._fail(batch, end, readable.failure, on_failure)
                 end += 1
             index = end
+        return index
 
     def _run(
         self, stream: _Stream, batch: Batch, first: int, last: int, readable: _Readable, on_failure: OnFailure
@@ -334,12 +346,14 @@ class Task:
         """Process records that are deserialized; the module's docstring draws how a failed one is found.
 
         Returns the index behind the last processed record. Less than ``last``: read that record and process it again,
-        because the steps may have changed its value.
+        because the steps may have changed its value; or first commit, if ``held``.
         """
         topic, offsets = batch.partition.topic, batch.offsets
         run = stream.run.function
         # A message that raises stops the run. What is left of the iterators says which one, and feeds the next run.
-        values, raw_keys = iter(readable.values), iter(batch.keys[first:last])
+        timers = None if self.time is None else self.time.timers
+        values = iter(readable.values) if timers is None else Until(readable.values, timers.are_due)
+        raw_keys = iter(batch.keys[first:last])
         timestamps, keys = iter(batch.timestamps[first:last]), iter(readable.keys)
         headers = iter(batch.headers[first:last] if stream.run.wants_headers else ())
         if self.time is not None:
@@ -365,8 +379,14 @@ class Task:
                         return failed
                 self._fail(batch, failed, error, on_failure)
             else:
-                self.positions[topic] = offsets[last - 1] + 1
-                return last
+                reached = last - length_hint(values)
+                if reached > first:
+                    self.positions[topic] = offsets[reached - 1] + 1
+                if timers is None or reached == last:
+                    return reached
+                if not timers.fire_between(self._timer_fails(on_failure)):
+                    self.held = True
+                    return reached
 
     def _fail(self, batch: Batch, index: int, error: BaseException, on_failure: OnFailure) -> None:
         """Decide about a failed message, whose writes are undone, and move the position behind it."""

@@ -1,4 +1,4 @@
-"""The time of one task: its stream time, and the windows that it closes and removes before each commit.
+"""The time of one task: its stream time, and the windows and timers that are due before each commit.
 
     before_commit ──► outputs of closed windows ──► commit (places in the index, with the offsets) ──► committed
           ▲                                           └──────── failed ──► restore: as at the last commit
@@ -22,9 +22,12 @@ from holdfast.processors.engine.dataframe.held_back import HeldBack
 from holdfast.processors.engine.dataframe.serialization import Deserializer
 from holdfast.processors.engine.dataframe.stored_windows import Closes, Closing, MessagePlace, StoredWindows, Taker
 from holdfast.processors.engine.record_times import RecordTimes
+from holdfast.processors.engine.runtime.store_time import StoreTime
+from holdfast.processors.engine.runtime.task_timers import OnTimerError, TaskTimers
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
+from holdfast.processors.engine.state.window_keys import clock_key
 
 #: Windows that one commit closes, and windows that it removes, of each store at most.
 CLOSED_AT_ONCE = 5_000
@@ -45,7 +48,7 @@ class WindowSteps:
 
 
 class TaskTime:
-    """The stream time of a task with windows."""
+    """The stream time of a task with windows, timers, or values that end."""
 
     def __init__(self, states: Mapping[str, StoreState], times: RecordTimes) -> None:
         self._states, self._times = states, times
@@ -53,6 +56,10 @@ class TaskTime:
         #: Where the current message is.
         self.place = MessagePlace()
         self.windows: dict[str, StoredWindows] = {}
+        #: Stores of functions in which values end, or which have timers.
+        self.stores: dict[str, StoreTime] = {}
+        #: None for a task without timers.
+        self.timers: TaskTimers | None = None
         #: By store, what holds its results back.
         self.held: dict[str, HeldBack] = {}
         self._steps: list[WindowSteps] = []
@@ -73,11 +80,11 @@ class TaskTime:
 
     def load(self) -> None:
         """Reads the time from the stores, at the start and after a command changed them."""
-        self._go_to([windows.load() for windows in self.windows.values()])
+        self._go_to([each.load() for each in self._clocks])
 
     def restore(self) -> None:
         """Goes back to the last commit."""
-        self._go_to([windows.restore() for windows in self.windows.values()])
+        self._go_to([each.restore() for each in self._clocks])
 
     def _go_to(self, found: list[Any]) -> None:
         # Stores of one task are at the same input offsets. One that was cleared meanwhile knows no time.
@@ -88,7 +95,21 @@ class TaskTime:
         # What was due when the worker before ended is due now: the next commit looks for it, without a message.
         self.more, self.dirty = True, False
         self._reached_ms = NO_TIME
+        if self.timers is not None:
+            self.timers.look_again()
         self.look()
+
+    @property
+    def clock_keys(self) -> dict[str, bytes]:
+        """By store, the changelog key of the record that holds the stream time."""
+        return {
+            **dict.fromkeys(self.windows, clock_key()),
+            **{name: each.clock_key for name, each in self.stores.items()},
+        }
+
+    @property
+    def _clocks(self) -> list[StoredWindows | StoreTime]:
+        return [*self.windows.values(), *self.stores.values()]
 
     @property
     def idle_ms(self) -> int | None:
@@ -110,8 +131,8 @@ class TaskTime:
         """Reads the worker's clock, before messages are processed."""
         self.stream.look(self._times.now_ms())
 
-    def before_commit(self, on_error: OnWindowError) -> None:
-        """Closes windows that are due, and removes those whose retention is over, up to the bounds of one commit.
+    def before_commit(self, on_error: OnWindowError, on_timer_error: OnTimerError) -> None:
+        """Closes windows and fires timers that are due, and removes what is over, up to the bounds of one commit.
 
         Raises what ``on_error`` raises; the windows closed before are part of the next commit.
         """
@@ -120,23 +141,29 @@ class TaskTime:
             self.more = False
             for steps in self._steps:
                 self.more |= self._close(steps, on_error) == CLOSED_AT_ONCE
-            for windows in self.windows.values():
-                removed = windows.remove(REMOVED_AT_ONCE)
+            for each in self._clocks:
+                removed = each.remove(REMOVED_AT_ONCE)
                 self.more |= removed == REMOVED_AT_ONCE
                 self.dirty |= removed > 0
             self._reached_ms = self.stream.time_ms
+        if self.timers is not None:
+            self.timers.fire(on_timer_error)
+            self.more |= self.timers.more
         self.keep()
 
     def keep(self) -> None:
         """Writes the time and the places into the stores, for the next commit."""
-        for windows in self.windows.values():
-            self.dirty |= windows.save()
+        for each in self._clocks:
+            self.dirty |= each.save()
+        self.dirty |= self.timers is not None and self.timers.fired
 
     def committed(self) -> None:
         """The commit is done."""
         self.dirty = False
-        for windows in self.windows.values():
-            windows.committed()
+        for each in self._clocks:
+            each.committed()
+        if self.timers is not None:
+            self.timers.begin()
 
     def _close(self, steps: WindowSteps, on_error: OnWindowError) -> int:
         found = steps.windows.closing(CLOSED_AT_ONCE)

@@ -15,8 +15,10 @@ from holdfast.processors.engine.schema.types import (
     Column,
     ColumnType,
     Entries,
+    Held,
     Items,
     Member,
+    Moment,
     Number,
     Quotient,
     Record,
@@ -182,8 +184,10 @@ def _from_spark(described: Any) -> ColumnType:
 
 def plain(kind: ColumnType) -> ColumnType:
     """A type as the table stores it, without aliases, allowed values and required fields."""
-    if isinstance(kind, Quotient | Scalar):
+    if isinstance(kind, Quotient | Moment | Scalar):
         return Scalar(kind.sql)
+    if isinstance(kind, Held):
+        return plain(kind.element)
     if isinstance(kind, Items):
         return Items(plain(kind.element))
     if isinstance(kind, Entries):

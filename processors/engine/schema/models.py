@@ -22,6 +22,7 @@ from holdfast.processors.engine.schema.python_types import BY_TYPE, subclass_col
 from holdfast.processors.engine.schema.types import (
     ANY_STATE_KEY,
     FLOATING,
+    INFER,
     INFERRED,
     TEXT,
     Column,
@@ -41,8 +42,6 @@ from holdfast.processors.engine.schema.types import (
 
 #: A decimal without ``max_digits`` and ``decimal_places``: its digits, its decimal places; and the most digits of all.
 DECIMAL_DIGITS, DECIMAL_PLACES, DIGITS_MAX = 38, 18, 38
-#: The model that asks for columns inferred from the values.
-INFER = "infer"
 
 
 def schema_of(model: Any) -> StoreSchema:

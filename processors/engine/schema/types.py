@@ -19,6 +19,8 @@ RESERVED = frozenset(
 )
 #: Stands for every state key without a model of its own.
 ANY_STATE_KEY = "*"
+#: The model that asks for columns inferred from the values.
+INFER = "infer"
 
 
 class SchemaInvalid(BadConfiguration):
@@ -51,6 +53,26 @@ class Quotient:
     """A stored mean, ``{"sum": ..., "count": ...}``; its column is sum divided by count."""
 
     sql: str = "double"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A stored number of milliseconds since 1970; its column is null outside of the years 1 to 9999."""
+
+    sql: str = "timestamp"
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One item of a stored list; its column is the item at this index."""
+
+    at: int
+    element: ColumnType
+
+    @property
+    def sql(self) -> str:
+        """The type in SQL."""
+        return self.element.sql
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +126,7 @@ class Record:
         return f"struct<{','.join(f'{tick(each.name)}:{each.type.sql}' for each in self.members)}>"
 
 
-ColumnType = Scalar | Number | Quotient | Items | Entries | Record
+ColumnType = Scalar | Number | Quotient | Moment | Held | Items | Entries | Record
 
 TEXT, WHOLE, FLOATING, TRUTH = Scalar("string"), Scalar("bigint"), Scalar("double"), Scalar("boolean")
 INSTANT, LOCAL_TIME, DAY = Scalar("timestamp"), Scalar("timestamp_ntz"), Scalar("date")
@@ -112,13 +134,17 @@ INSTANT, LOCAL_TIME, DAY = Scalar("timestamp"), Scalar("timestamp_ntz"), Scalar(
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A typed column; ``paths`` are its places in the JSON of a value, the newest first; ``()`` is the whole value."""
+    """A typed column; ``paths`` are its places in the JSON of a value, the newest first; ``()`` is the whole value.
+
+    Where the JSON has none, ``key_part`` has it: a part of the state key, counted from 1, between its slashes.
+    """
 
     name: str
     type: ColumnType
     required: bool
     paths: tuple[tuple[str, ...], ...]
     comment: str = ""
+    key_part: int | None = None
 
     @property
     def former(self) -> tuple[str, ...]:
@@ -130,7 +156,8 @@ class Column:
 class ValueSchema:
     """The columns of the values of one state key, or of all state keys if ``state_key`` is None.
 
-    With ``nullable`` the whole value may be ``null``.
+    With ``prefixes`` they are those of all state keys that begin with one of them, and the rows of other state keys are
+    internal: they have no columns. With ``nullable`` the whole value may be ``null``.
     """
 
     state_key: str | None
@@ -138,6 +165,7 @@ class ValueSchema:
     nullable: bool = False
     #: The field that holds the version of the value's format, and the expected version.
     version: tuple[str, int] | None = None
+    prefixes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

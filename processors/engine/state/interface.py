@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
+from holdfast.processors.engine.state.methods import Ttl
+
 
 class State(Protocol):
     """The state of the current message's key in one store. A stateful function gets it as an argument."""
@@ -11,10 +13,17 @@ class State(Protocol):
     def get(self, key: str, default: Any = None) -> Any:
         """A copy of the value of ``key``, or of ``default`` if the key has no value."""
 
-    def set(self, key: str, value: Any) -> None:
-        """Sets ``key`` to a JSON value.
+    def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
+        """Sets ``key`` to a JSON value, or to an instance of its model in a store with models.
+
+        Args:
+            key: The state key.
+            value: The value.
+            ttl: How long after the message's event time it is readable, in milliseconds or as a timedelta. The store is
+                declared for it: ``app.store(name, ttl=...)``.
 
         Raises:
+            StateValueInvalid: The value does not fit its model, or the store is not declared for ``ttl``.
             ValueNotStorable: JSON can't hold the value.
             RecordTooLarge: The record is larger than the changelog allows.
         """
@@ -80,5 +89,5 @@ class State(Protocol):
     def get_bytes(self, key: str, default: bytes | None = None) -> bytes | None:
         """The bytes of a value of ``set_bytes``, or ``default`` without one; TypeError for a value of ``set``."""
 
-    def set_bytes(self, key: str, value: bytes) -> None:
-        """Sets ``key`` to raw bytes."""
+    def set_bytes(self, key: str, value: bytes, *, ttl: Ttl = None) -> None:
+        """Sets ``key`` to raw bytes; ``ttl`` as for ``set``."""

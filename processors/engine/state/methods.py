@@ -6,6 +6,7 @@ All of it is made of the reads and writes of ``StoreState``, so undo, overlay an
 from __future__ import annotations
 
 from contextlib import closing
+from datetime import timedelta
 from itertools import islice
 from typing import Any, cast
 
@@ -13,6 +14,9 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.changelog.format import decode_value, encode_bytes
 from holdfast.processors.engine.state.own_keys import RESERVED_BYTES
 from holdfast.processors.engine.state.ranges import Ranged, behind, state_keys
+
+#: How long a value lasts, in milliseconds or as a timedelta; None for as long as its store says.
+Ttl = int | timedelta | None
 
 
 class StateValueInvalid(HoldfastError):
@@ -32,7 +36,7 @@ class StateMethods:
         """As in ``State``."""
         raise NotImplementedError
 
-    def set(self, key: str, value: Any) -> None:
+    def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
         """As in ``State``."""
         raise NotImplementedError
 
@@ -53,8 +57,10 @@ class StateMethods:
         """As in ``State``."""
         return self._load(key) is not None
 
-    def set_bytes(self, key: str, value: bytes) -> None:
+    def set_bytes(self, key: str, value: bytes, *, ttl: Ttl = None) -> None:
         """As in ``State``."""
+        if ttl is not None:
+            raise self.without_ttl()
         self._store(key, encode_bytes(value, self.timestamp_ms))
 
     def increment(self, key: str, by: float = 1) -> Any:
@@ -114,6 +120,14 @@ class StateMethods:
         if value is not None and not isinstance(value, bytes):
             raise TypeError(f"key {key!r} of store {self.name!r} holds a JSON value, expected bytes: use state.get()")
         return value
+
+    def without_ttl(self) -> StateValueInvalid:
+        """The error for a value with an end in a store that keeps no time."""
+        return StateValueInvalid(
+            f"A value of store {self.name!r} was set with `ttl`, and the store is not declared for it.",
+            action=f'Declare the store: `app.store({self.name!r}, ttl="by value")`.',
+            store=self.name,
+        )
 
     def _range(
         self, prefix: str, start: str | None, end: str | None, reverse: bool, limit: int | None

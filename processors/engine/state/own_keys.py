@@ -1,6 +1,7 @@
 """The state keys that a store of users' functions keeps for itself; no other module builds or reads them.
 
-State keys that begin with ``RESERVED`` belong to Holdfast: users' functions neither set nor see them.
+State keys that begin with ``RESERVED`` belong to Holdfast: ranges do not show them to functions. Indexes are below the
+message key ``OWN_KEY``, in the order of their times: milliseconds since 1970 with 15 digits.
 """
 
 from __future__ import annotations
@@ -8,3 +9,25 @@ from __future__ import annotations
 #: What the state keys of own records begin with.
 RESERVED = "__holdfast/"
 RESERVED_BYTES = RESERVED.encode()
+#: The end of a value, with its state key behind; and the index of ends.
+ENDS, EXPIRES = f"{RESERVED}ends/", f"{RESERVED}expires/"
+#: A timer of a message key, with its name behind; and the indexes of timers by the clock that fires them.
+TIMERS, TIMERS_BY_CLOCK = f"{RESERVED}timers/", f"{RESERVED}timers-by-"
+#: The stream time of a store.
+CLOCK_OF_STORE = f"{RESERVED}clock"
+
+
+def index_key(kind: str, time_ms: int | None = None, message_key: bytes = b"", name: str = "") -> str:
+    """The state key of an entry of an index; without a time, a state key before all its entries."""
+    return kind if time_ms is None else f"{kind}{time_ms:015d}/{message_key.hex()}/{name}"
+
+
+def index_before(kind: str, time_ms: int | None) -> str:
+    """A state key after all entries of an index up to this time, and before all later ones; None for all entries."""
+    return f"{kind}~" if time_ms is None else f"{kind}{time_ms + 1:015d}"
+
+
+def index_parts(kind: str, place: str) -> tuple[int, bytes, str]:
+    """The time, the message key and the name of an entry with this state key."""
+    time_ms, message_key, name = place[len(kind) :].split("/", 2)
+    return int(time_ms), bytes.fromhex(message_key), name

@@ -42,7 +42,8 @@ from holdfast.processors.engine.changelog.format import (
 )
 from holdfast.processors.engine.record_size import UNLIMITED, RecordTooLarge, too_large
 from holdfast.processors.engine.state.keys import store_prefix
-from holdfast.processors.engine.state.methods import StateMethods
+from holdfast.processors.engine.state.methods import StateMethods, Ttl
+from holdfast.processors.engine.state.own_keys import RESERVED
 from holdfast.processors.engine.state.ranges import WrittenKeys, behind
 
 if TYPE_CHECKING:
@@ -160,11 +161,9 @@ class StoreState(StateMethods):
         self._topic = topic
         self.record_bytes_max = record_bytes_max
         #: Reads by user functions, and the number of these that read the database.
-        self.reads = 0
-        self.misses = 0
+        self.reads = self.misses = 0
         #: The key and the timestamp (ms) of the current message.
-        self.message_key = b""
-        self.timestamp_ms = 0
+        self.message_key, self.timestamp_ms = b"", 0
         self._backend = backend
         self.cache_bytes = cache_bytes
         self._rocks_prefix = store_prefix(name)
@@ -180,8 +179,7 @@ class StoreState(StateMethods):
         self._written = WrittenKeys()
         self._bytes = 0
         #: Cached values: their number and their total length, for the mean length.
-        self._weighed = 0
-        self._weight = 0
+        self._weighed = self._weight = 0
 
     # -- what user functions call ------------------------------------------------------------------------------
 
@@ -211,8 +209,10 @@ class StoreState(StateMethods):
         # The caller may change the default it gets; the next message must get the original.
         return default if isinstance(default, _UNCHANGEABLE) else copy.deepcopy(default)
 
-    def set(self, key: str, value: Any) -> None:
+    def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
         """Sets ``key`` to a JSON value; raises ValueNotStorable or RecordTooLarge."""
+        if ttl is not None:
+            raise self.without_ttl()
         # The code of ``_store``: see the module's docstring.
         try:
             raw = encode_value(value, self.timestamp_ms)
@@ -389,9 +389,8 @@ class StoreState(StateMethods):
     def stored_back(self, message_key: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
         """``stored`` in reverse key order, from the last state key before ``end``; None for the last of all."""
         prefix = key_prefix(message_key)
-        yield from self._within(
-            prefix, self._backend.items_back(self.name, behind(prefix) if end is None else prefix + end)
-        )
+        last = behind(prefix) if end is None else prefix + end
+        yield from self._within(prefix, self._backend.items_back(self.name, last))
 
     @staticmethod
     def _within(prefix: bytes, items: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[bytes, bytes]]:
@@ -422,6 +421,9 @@ class StoreState(StateMethods):
             cell, place = self._place(key)
         else:
             place = self.message_key
+        self._write(cell, place, key, raw)
+
+    def _write(self, cell: _Cell, place: bytes, key: str, raw: bytes | None) -> None:
         dirty = cell.dirty
         before = dirty.get(place, _MISSING)
         if raw is not None:
@@ -448,6 +450,8 @@ class StoreState(StateMethods):
             raise TypeError(
                 f"a state key of store {self.name!r} is {key!r}, a {type(key).__name__}; expected a text"
             ) from None
+        if key.startswith(RESERVED):
+            raise ValueError(f"state keys of store {self.name!r} that begin with {RESERVED!r} belong to Holdfast")
         if len(self._cells) < CELLS_MAX:
             cell = self._cells[key] = _Cell(suffix, self.record_bytes_max)
             return cell, self.message_key

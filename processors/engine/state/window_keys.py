@@ -31,6 +31,8 @@ KEY_TIME = "time"
 HELD = "held"
 COUNTED, COUNTED_OPEN = "counted", "n"
 _WINDOW, _SESSION, _CHUNK, _DUE, _HOLD = "w/", "s/", "m/", "due/", "hold/"
+#: The state keys of windows begin with one of these.
+WINDOWS = (_WINDOW, _SESSION)
 
 
 class DueEntry(NamedTuple):

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from holdfast.processors.engine.topology import KEY_VALUE
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.shape import Shape, StoreShape
 
@@ -40,6 +41,7 @@ Change = Literal[
     "looks renamed",  # a store is gone, and one of the same kind and inputs is new
     "misread",  # the new version would misread its values
     "other windows",  # windows that are open end as they were declared
+    "other terms",  # values with another TTL or version, or timers
     "other inputs",
     "repartitioned",  # its input has another number of partitions than when its state was made
     "changelog off",
@@ -177,7 +179,7 @@ def _of_store(processor: str, was: StoreShape, now: StoreShape, before: Shape, a
         for field, attribute in _VALUES.items()
         if getattr(was, attribute) != getattr(now, attribute)
     )
-    windows = None if not what else _other_windows(processor, was, now)
+    windows = None if not what else _other_windows(processor, was, now) or _other_terms(was, now)
     if what and windows is None:
         said = f"Store `{name}` changed ({what}): the new version cannot read its state."
         return Verdict("misread", name, said, f"{other}. The state of `{name}` is kept.")
@@ -222,6 +224,21 @@ def _other_windows(processor: str, was: StoreShape, now: StoreShape) -> Verdict 
         "end as they were declared, and new messages go into windows of the new definition; a new column begins where "
         "it is absent. To begin empty, clear the store first. To apply the new definition to all messages, give the "
         f"window another `name` and fill it: `{backfill(processor, f'{now.name}-2')}`.",
+    )
+
+
+def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
+    """The verdict on a functions' store that is declared otherwise; None for other stores."""
+    kept = all(getattr(was, each) == getattr(now, each) for each in _VALUES.values() if each != "columns")
+    if not kept or now.kind != KEY_VALUE:
+        return None
+    return Verdict(
+        "other terms",
+        now.name,
+        f"Store `{now.name}` was declared with {_text(was.columns)}, now with "
+        f"{_text(now.columns)}. Values that are stored keep their end until they are set again, and are "
+        "upgraded when they are read. Code of an older version refuses values of a newer one. Timers that no step "
+        "fires stay in the store.",
     )
 
 

@@ -10,7 +10,7 @@ import difflib
 
 from holdfast.infra.kafka.partitioners import MURMUR2, NEITHER, UNKNOWN
 from holdfast.processors.engine.changelog.names import filling_topic
-from holdfast.processors.engine.topology import Topology
+from holdfast.processors.engine.topology import KEY_VALUE, Topology
 from holdfast.processors.lifecycle.plans import stages
 from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
@@ -108,7 +108,7 @@ def _findings(request: Backfill, facts: Facts, columns: tuple[str, ...], partiti
 
 def _unfit(request: Backfill, facts: Facts, topology: Topology) -> Refused | None:
     name = request.store
-    if next(each for each in topology.stores if each.name == name).columns:
+    if next(each for each in topology.stores if each.name == name).kind != KEY_VALUE:
         return Refused(
             f"Store `{name}` belongs to a built-in aggregation, which cannot read rows of a table.",
             "Fill a store that functions read with `state.get()`.",

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.own_keys import RESERVED
@@ -121,10 +122,12 @@ def test_ranges_with_bounds(state: StoreState) -> None:
         state.keys(limit=-1)
 
 
-def test_own_records_are_not_shown(state: StoreState) -> None:
-    state.set(f"{RESERVED}n", 1)
+def test_own_records_are_not_shown_and_not_set(state: StoreState) -> None:
+    state._write(state._shared, key_prefix(b"a") + f"{RESERVED}n".encode(), "n", b"")
     state.set("n", 1)
     assert state.keys() == state.keys(reverse=True) == ["n"]
+    with pytest.raises(ValueError, match="belong to Holdfast"):
+        state.set(f"{RESERVED}n", 1)
 
 
 def test_behind_a_prefix() -> None:

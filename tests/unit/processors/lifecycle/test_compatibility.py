@@ -215,6 +215,7 @@ def test_a_store_spec_is_described_whole() -> None:
     """A field that is added to stores has to be compared, too."""
     known = {"name", "inputs", "kind", "codec", "format_version", "columns"}
     known |= {"schema"}  # of the warehouse's table only: state is what it is, whatever is read out of it
+    known |= {"timed"}  # the lines of the columns tell it
     assert set(StoreSpec.__slots__) == known  # type: ignore[attr-defined]
 
 
@@ -242,6 +243,24 @@ def test_windows_with_a_new_definition_are_told_with_the_choices() -> None:
 def test_windows_that_are_closed_in_another_way_are_refused() -> None:
     [verdict] = verdicts(hours(60_000), hours(60_000, "key"))
     assert (verdict.change, verdict.refused) == ("misread", True)
+
+
+def carts(**declared: Any) -> Shape:
+    application = Application(consumer_group="orders")
+    application.store("carts", **declared)
+    application.dataframe(application.topic("placed")).update(lambda value, state: None, stateful=True, store="carts")
+    return shape(application.topology())
+
+
+def test_a_store_that_is_declared_otherwise_is_told_and_keeps_its_state() -> None:
+    upgraded = {"model": dict[str, int], "upgrades": {1: dict}}
+    for was, now in ((carts(), carts(ttl=1_000)), (carts(ttl=1_000), carts(ttl=2_000)), (carts(), carts(**upgraded))):
+        [verdict] = verdicts(was, now)
+        assert (verdict.change, verdict.refused) == ("other terms", False)
+        for line in (*was.stores[0].columns, *now.stores[0].columns):
+            assert line in verdict.sentence
+    assert verdicts(carts(ttl=1_000), carts(ttl=1_000)) == (same("carts"),)
+    assert verdicts(carts(), carts(model=dict[str, int])) == (same("carts"),)
 
 
 def of_window(place: Callable[[Any], Any]) -> Shape:

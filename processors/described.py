@@ -1,0 +1,81 @@
+"""The frozen description of an application, made from its declarations and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.processors.arguments import check_dead_letters, check_stores_named, check_strategy, check_time
+from holdfast.processors.engine.changelog.config import chosen_config
+from holdfast.processors.engine.changelog.names import changelog_topic
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.described_stores import described_stores
+from holdfast.processors.engine.dataframe.store_options import StoreOptions
+from holdfast.processors.engine.topology import ChangelogSpec, Topology, code_version_of, source_of, subtopologies_of
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What an application declares; ``changelog_config`` is None for one without changelogs."""
+
+    group: str
+    frames: Mapping[str, StreamingDataFrame]
+    stores: Mapping[str, StoreOptions]
+    changelog_config: Mapping[str, Mapping[str, Any]] | None
+    renamed_stores: Mapping[str, str]
+    dead_letter_topic: str | None
+    consumer_config: Mapping[str, Any]
+    exactly_once: bool
+    prove: bool
+
+
+def describe(app: Declared) -> Topology:
+    """The description of an application.
+
+    Raises:
+        ApplicationInvalid: Its parts contradict each other.
+        StepInvalid: Steps that share a store contradict each other.
+        SchemaInvalid: A model can't become columns.
+    """
+    nodes = {name: frame.source.walk() for name, frame in app.frames.items()}
+    users: dict[str, list[str]] = {}
+    outputs: dict[str, TopicSpec] = {}
+    for name, steps in nodes.items():
+        for node in steps:
+            if node.store is not None and name not in users.setdefault(node.store, []):
+                users[node.store].append(name)
+            if node.topic is not None:
+                outputs[node.topic.name] = node.topic.spec()
+    inputs = tuple(frame.topic.spec() for frame in app.frames.values())
+    stores = described_stores([node for steps in nodes.values() for node in steps], users, app.stores)
+    has_changelogs, config = app.changelog_config is not None, app.changelog_config or {}
+    check_time(stores, loses_commits=app.exactly_once and not has_changelogs)
+    changelogs = tuple(
+        ChangelogSpec(
+            store.name,
+            TopicSpec(changelog_topic(app.group, store.name), config=chosen_config(store.name, config.get(store.name))),
+        )
+        for store in stores
+        if has_changelogs
+    )
+    check_stores_named("changelog_config", config, users)
+    check_stores_named("renamed_stores", app.renamed_stores.values(), users)
+    check_stores_named("app.store()", app.stores, users)
+    taken = [spec.name for spec in (*inputs, *outputs.values(), *(each.topic for each in changelogs))]
+    check_dead_letters(app.group, app.dead_letter_topic, taken)
+    described = Topology(
+        processor=app.group,
+        inputs=inputs,
+        outputs=tuple(outputs.values()),
+        dead_letter=None if app.dead_letter_topic is None else TopicSpec(app.dead_letter_topic),
+        stores=stores,
+        changelogs=changelogs,
+        subtopologies=subtopologies_of(tuple(spec.name for spec in inputs), stores),
+        prove=app.prove,
+    )
+    check_strategy(app.consumer_config, described)
+    functions = [code for steps in nodes.values() for node in steps for code in node.functions]
+    functions += [code for options in app.stores.values() for code in options.functions]
+    return replace(described, code_version=code_version_of(described, "".join(map(source_of, functions))))

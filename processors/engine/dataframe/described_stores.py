@@ -1,0 +1,130 @@
+"""The descriptions of an application's stores, made from its steps and from what it declares about stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.processors.engine.dataframe.aggregation import Aggregation
+from holdfast.processors.engine.dataframe.count_windows import CountSpec
+from holdfast.processors.engine.dataframe.dataframe import Node, StepInvalid
+from holdfast.processors.engine.dataframe.recent import Recent
+from holdfast.processors.engine.dataframe.store_options import StoreOptions
+from holdfast.processors.engine.dataframe.window_spec import WindowSpec
+from holdfast.processors.engine.topology import KEY_VALUE, StoreSpec
+
+if TYPE_CHECKING:
+    from holdfast.processors.engine.schema.types import StoreSchema
+
+
+def described_stores(
+    nodes: list[Node], users: Mapping[str, Sequence[str]], declared: Mapping[str, StoreOptions]
+) -> tuple[StoreSpec, ...]:
+    """The descriptions of an application's stores; ``users`` has by store the topics whose streams use it.
+
+    Raises:
+        StepInvalid: Steps that share a store contradict each other.
+        SchemaInvalid: A model can't become columns.
+    """
+    aggregations, schemas = aggregations_by_store(nodes), schemas_by_store(nodes, declared)
+    described = []
+    for store, topics in users.items():
+        if len(topics) > 1 and any(node.unnamed for node in nodes if node.store == store):
+            raise StepInvalid(
+                f"Store {store!r} is the unnamed store of one stream, and a step of another stream has the same store; "
+                f"the streams are {', '.join(topics)}.",
+                action=f"Write `store={store!r}` in the steps of both streams to share it, or choose another name.",
+                store=store,
+            )
+        made, options = aggregations.get(store), declared.get(store)
+        if made is not None and options is not None:
+            raise StepInvalid(
+                f"Store {store!r} of {_what(made)} is declared with `app.store`; its values have a form of their own.",
+                action=f"Take `app.store({store!r}, ...)` out.",
+                store=store,
+            )
+        kind, columns = (KEY_VALUE, ()) if made is None else (kind_of(made), made.describe())
+        columns = columns if options is None else options.describe()
+        steps = [node for node in nodes if node.store == store]
+        if len(steps) > 1 and any(isinstance(node.function, Recent) for node in steps):
+            raise StepInvalid(
+                f"Store {store!r} of `drop_duplicates` or `moving_average` is used by {len(steps)} steps, not one.",
+                action="Give each of these steps a store of its own: `drop_duplicates(..., store='seen')`.",
+                store=store,
+            )
+        timers = [node for node in steps if node.processing is not None]
+        if len(timers) > 1:
+            raise StepInvalid(
+                f"Store {store!r} is used by {len(timers)} steps with timers, expected one: it fires its timers.",
+                action="Give each of them a store of its own: `process(..., store='reminders')`.",
+                store=store,
+            )
+        columns = (*columns, *("timers" for _ in timers))
+        timed = bool(timers) or (options is not None and options.expires)
+        described.append(StoreSpec(store, tuple(topics), kind, columns=columns, schema=schemas.get(store), timed=timed))
+    return tuple(described)
+
+
+def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) -> dict[str, StoreSchema]:
+    """The typed columns of each store with a model, an aggregation or windows; raises as ``described_stores``."""
+    modelled: dict[str, Node | StoreOptions] = {
+        store: options for store, options in declared.items() if options.model is not None
+    }
+    for node in nodes:
+        if node.store is None or (node.model is None and node.aggregation is None and node.window is None):
+            continue
+        other = modelled.setdefault(node.store, node)
+        if other.model != node.model:
+            raise StepInvalid(
+                f"Store {node.store!r} has different models: {other.model!r} and {node.model!r}.",
+                action="Keep `model` in one of its steps, or in `app.store`.",
+                store=node.store,
+            )
+    if not modelled:
+        return {}
+    # Descriptions need these modules, workers do not.
+    from holdfast.processors.engine.dataframe.aggregate_columns import aggregate_schema, window_schema
+    from holdfast.processors.engine.schema.models import schema_of
+
+    made: dict[str, StoreSchema] = {}
+    for store, each in modelled.items():
+        aggregation, window = (each.aggregation, each.window) if isinstance(each, Node) else (None, None)
+        if isinstance(window, WindowSpec):
+            made[store] = window_schema(window.aggregation)
+        elif window is None:
+            made[store] = schema_of(each.model) if aggregation is None else aggregate_schema(aggregation, each.model)
+    return made
+
+
+def kind_of(made: Aggregation | WindowSpec | CountSpec) -> str:
+    """The kind of a store of an aggregation or of windows."""
+    if isinstance(made, CountSpec):
+        return "count-window"
+    return "window" if isinstance(made, WindowSpec) else "aggregation"
+
+
+def _what(made: Aggregation | WindowSpec | CountSpec) -> str:
+    return "an aggregation" if isinstance(made, Aggregation) else "a window"
+
+
+def aggregations_by_store(nodes: list[Node]) -> dict[str, Aggregation | WindowSpec | CountSpec]:
+    """The aggregation or window of each store of one; raises StepInvalid if another step uses the same store."""
+    users: dict[str, list[Node]] = {}
+    for node in nodes:
+        if node.store is not None:
+            users.setdefault(node.store, []).append(node)
+    found = {}
+    for store, steps in users.items():
+        alone = [step.aggregation or step.window for step in steps]
+        aggregation = next((made for made in alone if made is not None), None)
+        if aggregation is None:
+            continue
+        if len(steps) > 1:
+            raise StepInvalid(
+                f"The store {store!r} of {_what(aggregation)} is used by {len(steps)} steps, expected one.",
+                action="Give each aggregation and each window a store of its own: `aggregate(..., store='totals')`, "
+                "`tumbling_window(..., name='hours')`.",
+                store=store,
+            )
+        found[store] = aggregation
+    return found

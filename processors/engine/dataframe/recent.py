@@ -1,0 +1,140 @@
+"""One-line steps on what a key had lately: duplicates are dropped, averages move. Both keep their state with a TTL."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import insort
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from math import fsum, isfinite
+from typing import Any, ClassVar
+
+import msgspec
+
+from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.dataframe.aggregation import AggregationInvalid, Aggregator, Field
+from holdfast.processors.engine.dataframe.durations import milliseconds
+from holdfast.processors.engine.dataframe.store_options import BY_VALUE, StoreOptions
+from holdfast.processors.engine.state.interface import State
+
+#: Longer texts that tell messages apart are hashed, so that no state key is long.
+TEXT_BYTES_MAX = 120
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct(Aggregator):
+    """What tells the messages of a key apart."""
+
+    kind: ClassVar[str] = "drop_duplicates"
+
+
+@dataclass(frozen=True, slots=True)
+class Averaged(Aggregator):
+    """The number that is averaged."""
+
+    kind: ClassVar[str] = "moving_average"
+
+
+class DropDuplicates:
+    """The function of a filter that keeps the first of equal messages of a key.
+
+    Raises:
+        AggregationInvalid: ``by`` is no field and no function.
+        DurationInvalid: ``within`` is out of range.
+    """
+
+    def __init__(self, by: Field, within: int | timedelta) -> None:
+        self._by = Distinct(by)
+        self._within_ms = milliseconds("within", within, least=1)
+        self.__name__ = self.__qualname__ = self._by.describe()
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The user functions of the step."""
+        return (self._by.of,) if callable(self._by.of) else ()
+
+    def options(self, store: str) -> StoreOptions:
+        """What the step's store is declared with."""
+        return StoreOptions(store, ttl=self._within_ms, steps=(self._by.describe(),))
+
+    def __call__(self, value: Any, state: State) -> bool:
+        """Whether the message is the first."""
+        read = self._by.read(value, "duplicates")
+        try:
+            text = _encode(read)
+        except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as failure:
+            raise self._by.failed("duplicates", f"is no JSON: {failure}", type(read).__name__) from failure
+        short = len(text) <= TEXT_BYTES_MAX
+        key = f"seen/{text.decode() if short else 'sha256:' + hashlib.sha256(text).hexdigest()}"
+        if state.exists(key):
+            return False
+        state.set(key, 1)
+        return True
+
+
+class MovingAverage:
+    """The function of a step that adds the average of a key's newest numbers to each value.
+
+    Raises:
+        AggregationInvalid: ``of`` is no field and no function, or there is no name for the average.
+        DurationInvalid: ``over`` is out of range.
+    """
+
+    def __init__(self, of: Field, over: int | timedelta, into: str | None) -> None:
+        self._of = Averaged(of)
+        if into is None and not isinstance(of, str):
+            raise AggregationInvalid(
+                f"`moving_average` of {of!r} has no name for the average.",
+                action='Write, for example, `moving_average(price_of, over=20, into="price_average")`.',
+            )
+        self.into = f"{of}_average" if into is None else into
+        if not isinstance(over, timedelta) and (type(over) is not int or over < 1):
+            raise AggregationInvalid(
+                f"`over` is {over!r}, expected a whole number of messages from 1, or a timedelta.",
+                action="Write, for example, `over=20` or `over=timedelta(minutes=5)`.",
+                seen=repr(over),
+            )
+        self._count = over if isinstance(over, int) else None
+        self._lasts_ms = milliseconds("over", over, least=1) if isinstance(over, timedelta) else 0
+        self.__name__ = self.__qualname__ = self._of.describe()
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The user functions of the step."""
+        return (self._of.of,) if callable(self._of.of) else ()
+
+    def options(self, store: str) -> StoreOptions:
+        """What the step's store is declared with."""
+        over = f"{self._lasts_ms} ms" if self._count is None else f"{self._count} messages"
+        line = f"{self.into} = {self._of.describe()} over {over}"
+        return StoreOptions(store, ttl=BY_VALUE if self._count is None else None, steps=(line,))
+
+    def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: State) -> dict[str, Any]:
+        """The value with the average."""
+        number = self._of.read(value, self.into)
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not isfinite(number):
+            raise self._of.failed(self.into, f"is {repr(number)[:80]}, expected a number", type(number).__name__)
+        if not isinstance(value, Mapping):
+            seen = f"is in a value of type {type(value).__name__}, expected an object to which the average is added"
+            raise self._of.failed(self.into, seen, type(value).__name__)
+        if self._count is not None:
+            numbers = state.append("numbers", number, keep_last=self._count)
+        else:
+            numbers = self._lately(number, timestamp, state)
+        return {**value, self.into: fsum(numbers) / len(numbers)}
+
+    def _lately(self, number: float, timestamp: int, state: State) -> list[float]:
+        """The numbers whose event times are less than ``over`` before the newest one of the key."""
+        held: list[list[Any]] = state.get("numbers", default=[])
+        insort(held, [timestamp, number], key=lambda each: each[0])
+        newest = held[-1][0]
+        kept = [each for each in held if each[0] > newest - self._lasts_ms]
+        state.set("numbers", kept, ttl=newest - timestamp + self._lasts_ms)
+        return [each for _, each in kept]
+
+
+#: Steps that keep state of a form of their own: no other step uses their store.
+Recent = (DropDuplicates, MovingAverage)

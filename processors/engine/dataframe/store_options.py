@@ -1,0 +1,143 @@
+"""What an application declares about a store with ``app.store``: the model of its values, its upgrades, its TTL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal
+
+from holdfast.infra.errors import BadConfiguration
+from holdfast.processors.engine.dataframe.durations import milliseconds
+from holdfast.processors.engine.schema.types import ANY_STATE_KEY, INFER
+from holdfast.processors.engine.state.keys import store_prefix
+
+#: Makes a stored JSON object of one version into one of the next.
+Upgrade = Callable[[Any], Any]
+#: Upgrades by version; for a mapping of models, these by state key.
+Upgrades = Mapping[int, Upgrade] | Mapping[str, Mapping[int, Upgrade]]
+#: Only values that are set with ``ttl=`` end.
+BY_VALUE: Literal["by value"] = "by value"
+
+
+class StoreInvalid(BadConfiguration):
+    """The declaration of a store can't be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """The arguments of ``app.store``.
+
+    Raises:
+        StoreInvalid: They can't be used.
+        DurationInvalid: ``ttl`` is out of range.
+    """
+
+    name: str
+    model: Any = None
+    upgrades: Upgrades | None = None
+    ttl: int | timedelta | Literal["by value"] | None = None
+    #: One line for each built-in step that the store belongs to.
+    steps: tuple[str, ...] = ()
+    #: How long values stay readable without a ``ttl`` of their own, in milliseconds; None for always.
+    ttl_ms: int | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise StoreInvalid(
+                f"`app.store` got the name {self.name!r}, expected a text.",
+                action='Write, for example, `app.store("carts", model=Cart)`.',
+            )
+        try:
+            store_prefix(self.name)
+        except ValueError as failure:
+            raise StoreInvalid(
+                f"The store name {self.name!r} can't be used: {failure}.",
+                action="Choose a name of 1 to 255 bytes.",
+                store=self.name,
+            ) from failure
+        if self.ttl is not None and self.ttl != BY_VALUE:
+            object.__setattr__(self, "ttl_ms", milliseconds("ttl", self.ttl, least=1))
+        for state_key, upgrades in self.upgrades_by_key.items():
+            self._check(state_key, upgrades)
+
+    @property
+    def expires(self) -> bool:
+        """Whether values end."""
+        return self.ttl is not None
+
+    @property
+    def typed(self) -> bool:
+        """Whether functions get instances of models."""
+        return self.model is not None and self.model != INFER
+
+    @property
+    def models(self) -> Mapping[str, Any]:
+        """The models by state key."""
+        if not self.typed:
+            return {}
+        return self.model if isinstance(self.model, Mapping) else {ANY_STATE_KEY: self.model}
+
+    @property
+    def upgrades_by_key(self) -> Mapping[str, Mapping[int, Upgrade]]:
+        """The upgrades of each model, by state key."""
+        if not self.upgrades:
+            return {}
+        if isinstance(self.model, Mapping):
+            return self.upgrades  # type: ignore[return-value]
+        return {ANY_STATE_KEY: self.upgrades}  # type: ignore[dict-item]
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The user functions of the declaration."""
+        return tuple(upgrades[version] for upgrades in self.upgrades_by_key.values() for version in sorted(upgrades))
+
+    def describe(self) -> tuple[str, ...]:
+        """One line for each part that state depends on; another line is another definition."""
+        made = [f"version of {key} = {max(upgrades) + 1}" for key, upgrades in sorted(self.upgrades_by_key.items())]
+        if self.expires:
+            made.append("ttl = by value" if self.ttl_ms is None else f"ttl = {self.ttl_ms} ms")
+        return (*self.steps, *made)
+
+    def _check(self, state_key: str, upgrades: Any) -> None:
+        said = f"`upgrades` of store {self.name!r}"
+        action = "Write, for example, `app.store('carts', model=Cart, upgrades={1: add_currency, 2: split_name})`."
+        if state_key not in self.models:
+            raise StoreInvalid(
+                f"{said} are of {state_key!r}, which has no model.", action=action, store=self.name, seen=state_key
+            )
+        if not isinstance(upgrades, Mapping) or not all(type(version) is int for version in upgrades):
+            raise StoreInvalid(
+                f"{said} are {upgrades!r}, expected functions by version.", action=action, store=self.name
+            )
+        versions = sorted(upgrades)
+        if versions != list(range(versions[0], versions[0] + len(versions))) or versions[0] < 1:
+            missing = sorted(set(range(max(1, versions[0]), versions[-1])) - set(versions))
+            raise StoreInvalid(
+                f"{said} are for versions {versions}, expected one for each version from the first to the newest"
+                f"{f': {missing} are missing' if missing else ', from 1'}.",
+                action=action,
+                store=self.name,
+                seen=versions,
+            )
+        for version, function in upgrades.items():
+            if not callable(function):
+                raise StoreInvalid(
+                    f"{said} have {function!r} for version {version}, expected a function of the stored object.",
+                    action=action,
+                    store=self.name,
+                )
+
+
+def declare(stores: dict[str, StoreOptions], options: StoreOptions) -> None:
+    """Adds the options of a store.
+
+    Raises:
+        StoreInvalid: It has other ones.
+    """
+    if stores.setdefault(options.name, options) != options:
+        raise StoreInvalid(
+            f"Store {options.name!r} is declared twice, with different arguments.",
+            action=f"Keep one `app.store({options.name!r}, ...)`.",
+            store=options.name,
+        )

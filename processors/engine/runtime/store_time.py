@@ -1,0 +1,94 @@
+"""What time does in the stores of functions: their stream time, and the values that end.
+``task_timers`` has their timers.
+
+A task makes these stores of those that its application declares, before it compiles its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.durations import milliseconds
+from holdfast.processors.engine.dataframe.store_options import StoreOptions
+from holdfast.processors.engine.state.declared import DeclaredState
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.store_clock import StoreClock
+from holdfast.processors.engine.state.stream_time import StreamTime
+from holdfast.processors.engine.state.typed import TypedValues
+
+#: By store, the store as it is declared, and its declaration.
+DeclaredStores = Mapping[str, tuple[DeclaredState, StoreOptions | None]]
+
+
+class StoreTime:
+    """The time of one declared store in one task.
+
+    Args:
+        state: The store.
+        options: Its declaration; None for one that only has timers.
+        stream: The stream time of the task.
+    """
+
+    def __init__(self, state: DeclaredState, options: StoreOptions | None, stream: StreamTime) -> None:
+        self._state = state
+        self._clock = StoreClock(state, stream)
+        self._expiries = state.let_expire(options.ttl_ms, stream, _read_ttl) if options and options.expires else None
+
+    @property
+    def clock_key(self) -> bytes:
+        """The changelog key of the record that holds the stream time."""
+        return self._clock.key
+
+    def load(self) -> tuple[int, Sequence[int]]:
+        """Reads the time as committed, and the times ahead that wait; raises FormatUnknown."""
+        self._look_again()
+        return self._clock.load()
+
+    def restore(self) -> tuple[int, Sequence[int]]:
+        """Goes back to the last commit; returns what ``load`` returns."""
+        self._look_again()
+        return self._clock.restore()
+
+    def remove(self, limit: int) -> int:
+        """Deletes values that have ended, by looking at ``limit`` of them at most; returns at how many."""
+        if self._expiries is None:
+            return 0
+        removed = self._expiries.remove(limit)
+        self._state.keep_message()
+        return removed
+
+    def save(self) -> bool:
+        """Writes the time into the store; False if it is as committed."""
+        return self._clock.save()
+
+    def committed(self) -> None:
+        """The commit of the last ``save`` is done."""
+        self._clock.committed()
+
+    def _look_again(self) -> None:
+        if self._expiries is not None:
+            self._expiries.look_again()
+
+
+def declared_stores(states: Mapping[str, StoreState], frames: Sequence[StreamingDataFrame]) -> DeclaredStores:
+    """The stores among ``states`` that the application declares, or that have timers."""
+    declared = frames[0].declared if frames else {}
+    timed = {node.store for frame in frames for node in frame.source.walk() if node.processing is not None}
+    found: dict[str, tuple[DeclaredState, StoreOptions | None]] = {}
+    for name, plain in states.items():
+        options = declared.get(name)
+        if name in timed or (options is not None and (options.typed or options.expires)):
+            found[name] = (DeclaredState(plain, _models_of(options)), options)
+    return found
+
+
+def _models_of(options: StoreOptions | None) -> TypedValues | None:
+    if options is None or not options.typed:
+        return None
+    return TypedValues(options.name, options.models, options.upgrades_by_key)
+
+
+def _read_ttl(ttl: int | timedelta) -> int:
+    return milliseconds("ttl", ttl, least=1)

@@ -1,0 +1,55 @@
+"""What the steps of a task need of time: its stream time with windows and stores, and the processors with timers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.held_back import HeldBack
+from holdfast.processors.engine.dataframe.processing import Processor
+from holdfast.processors.engine.dataframe.window_kinds import stored_windows
+from holdfast.processors.engine.dataframe.window_spec import WindowSpec
+from holdfast.processors.engine.record_times import RecordTimes
+from holdfast.processors.engine.runtime.store_time import DeclaredStores, StoreTime
+from holdfast.processors.engine.runtime.task_time import TaskTime
+from holdfast.processors.engine.runtime.task_timers import TaskTimers
+from holdfast.processors.engine.state.store import StoreState
+
+
+def time_of(
+    frames: Sequence[StreamingDataFrame], states: Mapping[str, StoreState], declared: DeclaredStores, times: RecordTimes
+) -> TaskTime | None:
+    """The time of a task with these streams and stores; None for one that needs none."""
+    steps = [node for frame in frames for node in frame.source.walk() if node.store is not None]
+    timers = {node.store for node in steps if node.processing is not None}
+    expiring = {name for name, (_, options) in declared.items() if options is not None and options.expires}
+    if not (timers or expiring or any(isinstance(node.window, WindowSpec) for node in steps)):
+        return None
+    made = TaskTime(states, times)
+    for node in steps:
+        if isinstance(node.window, WindowSpec) and node.store is not None:
+            state, spec = states[node.store], node.window
+            made.windows[node.store] = windows = stored_windows(spec, state, made.stream, made.place)
+            if spec.every_ms is not None:
+                made.held[node.store] = HeldBack(windows, spec.every_ms, state, made.stream)
+    for name, (state, options) in declared.items():
+        if name in timers or name in expiring:
+            made.stores[name] = StoreTime(state, options, made.stream)
+    if timers:
+        made.timers = TaskTimers(states, made.stream)
+    return made
+
+
+def processors_of(
+    frames: Sequence[StreamingDataFrame], declared: DeclaredStores, time: TaskTime | None, times: RecordTimes
+) -> dict[int, Processor]:
+    """The processors of the steps with timers, by the id of their node.
+
+    Raises:
+        ProcessorInvalid: A function made something else than a processor.
+    """
+    found = {}
+    for node in (node for frame in frames for node in frame.source.walk()):
+        if node.processing is not None and node.store is not None and time is not None:
+            found[id(node)] = Processor(node.processing, declared[node.store][0], time.stream, times.now_ms)
+    return found

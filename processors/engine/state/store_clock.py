@@ -1,0 +1,67 @@
+"""The stream time of a task as a record of a store whose values end or whose keys have timers.
+
+It is committed with the store, so changelog, checkpoint, restore, standby and snapshot carry it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.processors.engine.changelog.format import FormatUnknown, key_prefix
+from holdfast.processors.engine.state.declared import DeclaredState
+from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE
+from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
+from holdfast.processors.engine.state.window_keys import OWN_KEY
+
+CLOCK_VERSION = 1
+
+
+class StoreClock:
+    """Keeps the stream time of a task in one of its stores."""
+
+    #: The changelog key of the record.
+    key = key_prefix(OWN_KEY) + CLOCK_OF_STORE.encode()
+
+    def __init__(self, state: DeclaredState, stream: StreamTime) -> None:
+        self._state, self._stream = state, stream
+        self._saved: dict[str, Any] | None = None
+        self._pending: dict[str, Any] | None = None
+
+    def load(self) -> tuple[int, Sequence[int]]:
+        """Reads the time as committed, and the times ahead that wait.
+
+        Raises:
+            FormatUnknown: It has another format version.
+        """
+        self._saved = record = self._state.read_own(OWN_KEY, CLOCK_OF_STORE)
+        if record is not None and record.get("format") != CLOCK_VERSION:
+            raise FormatUnknown(
+                f"The clock of store {self._state.name} has format version {record.get('format')}, expected "
+                f"{CLOCK_VERSION}.",
+                action="Run the Holdfast version that wrote it, or a newer version.",
+                version=record.get("format"),
+            )
+        return self.restore()
+
+    def restore(self) -> tuple[int, Sequence[int]]:
+        """Goes back to the last commit; returns what ``load`` returns."""
+        self._pending, record = None, self._saved
+        return (NO_TIME, ()) if record is None else (record["time"], record["ahead"])
+
+    def save(self) -> bool:
+        """Writes the time into the store; False if it is as committed."""
+        stream = self._stream
+        record = {"format": CLOCK_VERSION, "time": stream.time_ms, "ahead": list(stream.ahead)}
+        if record == self._saved or (self._saved is None and stream.time_ms == NO_TIME and not stream.ahead):
+            return False
+        self._pending = record
+        self._state.point_at(OWN_KEY, max(stream.time_ms, 0))
+        self._state.write_own(OWN_KEY, CLOCK_OF_STORE, record)
+        self._state.keep_message()
+        return True
+
+    def committed(self) -> None:
+        """The commit of the last ``save`` is done."""
+        if self._pending is not None:
+            self._saved, self._pending = self._pending, None

@@ -1,0 +1,128 @@
+"""Values of a store as instances of models: checked when they are set and read, upgraded from older versions when read.
+
+A stored value is the plain JSON of its model, so tables, audits and older readers have it without code of their own.
+With upgrades, the stored object also has the field ``_version``::
+
+    {"currency": "EUR", "items": [], "_version": 3}      written by the model behind the upgrades {1: …, 2: …}
+    {"items": []}                                        version 1: written before there were upgrades
+
+Invariants:
+    - Reading changes nothing: a value of an older version stays until it is set again.
+    - A value that does not fit, or can't be upgraded, fails its message and stays as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pydantic
+
+from holdfast.processors.engine.changelog.format import HEAD_SIZE, decode_value, encode_json
+from holdfast.processors.engine.schema.types import ANY_STATE_KEY
+from holdfast.processors.engine.state.methods import StateValueInvalid
+
+#: The field of a stored object that holds its version.
+VERSION = "_version"
+
+
+class TypedValues:
+    """The models of a store.
+
+    Args:
+        store: The store's name, for errors.
+        models: By state key; ``"*"`` for all other keys. A state key without a model has plain JSON values.
+        upgrades: By the state key of its model and by version, the function that makes a value of the next version.
+    """
+
+    def __init__(
+        self, store: str, models: Mapping[str, Any], upgrades: Mapping[str, Mapping[int, Callable[[Any], Any]]]
+    ) -> None:
+        self._store = store
+        self._adapters: dict[str, pydantic.TypeAdapter[Any]] = {
+            key: pydantic.TypeAdapter(model) for key, model in models.items()
+        }
+        self._upgrades = {key: dict(made) for key, made in upgrades.items()}
+
+    def has(self, key: str) -> bool:
+        """Whether the values of a state key have a model."""
+        return key in self._adapters or ANY_STATE_KEY in self._adapters
+
+    def read(self, key: str, raw: bytes) -> Any:
+        """The instance of a stored value.
+
+        Raises:
+            StateValueInvalid: It does not fit its model, or can't be upgraded.
+        """
+        of = key if key in self._adapters else ANY_STATE_KEY
+        upgrades, payload = self._upgrades.get(of), raw[HEAD_SIZE:]
+        if upgrades is not None:
+            payload = self._newest(key, decode_value(raw), upgrades)
+        elif isinstance(value := decode_value(raw), bytes):
+            raise self._unfit(key, "", f"holds {len(value)} raw bytes", "Read it with a store without a model.")
+        try:
+            return self._adapters[of].validate_json(payload)
+        except pydantic.ValidationError as failure:
+            path, seen = _first_fault(failure)
+            said = f"holds a value that does not fit its model at {path}: {seen}"
+            action = "Give `app.store` an upgrade for values of this form, or correct the model."
+            raise self._unfit(key, path, said, action) from failure
+
+    def written(self, key: str, value: Any) -> Any:
+        """The JSON value to store for an instance, or for what the model makes an instance of.
+
+        Raises:
+            StateValueInvalid: It does not fit its model.
+        """
+        of = key if key in self._adapters else ANY_STATE_KEY
+        adapter = self._adapters[of]
+        try:
+            made = adapter.dump_python(adapter.validate_python(value), mode="json", by_alias=True)
+        except pydantic.ValidationError as failure:
+            path, seen = _first_fault(failure)
+            said = f"was set to a value that does not fit its model at {path}: {seen}"
+            raise self._unfit(key, path, said, "Set an instance of the model.") from failure
+        except pydantic.errors.PydanticUserError as failure:
+            raise self._unfit(key, "", f"can't be written as JSON: {failure}", "Correct the model.") from failure
+        if of in self._upgrades:
+            if not isinstance(made, dict):
+                said = f"has a model whose values are {type(made).__name__} in JSON; a version is a field of an object"
+                raise self._unfit(key, "", said, "Use a model with fields, or take `upgrades` out.")
+            made = {**made, VERSION: max(self._upgrades[of]) + 1}
+        return made
+
+    def _newest(self, key: str, value: Any, upgrades: Mapping[int, Callable[[Any], Any]]) -> bytes:
+        """The JSON of a stored object of any version as one of the newest, without the field of its version."""
+        if not isinstance(value, dict):
+            said = f"holds {type(value).__name__} {str(value)[:80]!r}, expected an object with the field {VERSION!r}"
+            raise self._unfit(key, "", said, "Give the store another name, or clear the key.")
+        newest, version = max(upgrades) + 1, value.get(VERSION, 1)
+        if type(version) is not int or not min(upgrades) <= version <= newest:
+            older = type(version) is int and version < min(upgrades)
+            said = f"holds a value of version {version!r}, expected {min(upgrades)} to {newest}"
+            action = f"Add the upgrade for version {version}." if older else "Run the code that wrote it."
+            raise self._unfit(key, VERSION, said, action)
+        made = {name: each for name, each in value.items() if name != VERSION}
+        for step in range(version, newest):
+            try:
+                made = upgrades[step](made)
+            except Exception as failure:
+                said = f"can't be upgraded from version {step}: {type(failure).__name__}: {failure}"
+                raise self._unfit(key, VERSION, said, "Correct this upgrade.") from failure
+        try:
+            return encode_json(made)
+        except (TypeError, ValueError, OverflowError, RecursionError) as failure:
+            said = f"is no JSON after its upgrades: {failure}"
+            raise self._unfit(key, VERSION, said, "Correct the upgrade.") from failure
+
+    def _unfit(self, key: str, path: str, said: str, action: str) -> StateValueInvalid:
+        return StateValueInvalid(
+            f"Key {key!r} of store {self._store!r} {said}.", action=action, store=self._store, key=key, path=path
+        )
+
+
+def _first_fault(failure: pydantic.ValidationError) -> tuple[str, str]:
+    """Where the first fault is, and what is wrong there, with the value."""
+    fault = failure.errors(include_url=False, include_context=False)[0]
+    path = ".".join(map(str, fault["loc"])) or "the value"
+    return path, f"{fault['msg']}, seen {repr(fault['input'])[:80]}"
