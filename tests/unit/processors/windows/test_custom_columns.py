@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Application, InMemoryCluster
+from holdfast import InMemoryCluster
 from holdfast.dataframe.windows import Aggregator, Collector, Count
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-
-#: The start of a window, long ago.
-T = 1_690_000_000_000
+from tests.window_apps import build, send
 
 
 class PowerSum(Aggregator):
@@ -60,21 +58,11 @@ class Reversed(Collector):
         return items[::-1]
 
 
-def build(place: Callable[[StreamingDataFrame], Any], **settings: Any) -> Application:
-    app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None, **settings)
-    place(app.dataframe(app.topic("in"))).to_topic(app.topic("out"))
-    return app
-
-
 @pytest.fixture
 def cluster() -> InMemoryCluster:
     made = InMemoryCluster()
     made.create_topic("in")
     return made
-
-
-def send(cluster: InMemoryCluster, at: int, value: Any) -> None:
-    cluster.produce("in", json.dumps(value).encode(), b"k", timestamp_ms=T + at)
 
 
 def last(cluster: InMemoryCluster) -> dict[str, Any]:
