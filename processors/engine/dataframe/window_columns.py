@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from holdfast.processors.engine.dataframe import custom_columns
 from holdfast.processors.engine.dataframe.aggregation import Aggregator, Count, Field, Last, Max, Mean, Min, Sum
 from holdfast.processors.engine.dataframe.window_aggregates import (
     Collect,
@@ -80,7 +81,7 @@ class Window(Generic[Aggregated]):
         """
         return self._one(Reduce(reducer, initializer, merger))
 
-    def agg(self, **columns: Aggregator) -> Aggregated:
+    def agg(self, **columns: Aggregator | custom_columns.Aggregator | custom_columns.Collector) -> Aggregated:
         """Several columns by name, for example ``agg(orders=Count(), total=Sum("amount"))``.
 
         Raises:

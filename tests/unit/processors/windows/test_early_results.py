@@ -11,24 +11,16 @@ from typing import Any
 
 import pytest
 
-from holdfast import Application, InMemoryCluster
+from holdfast import InMemoryCluster
 from holdfast.dataframe.windows import Count, Sum
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.held_back import HeldBack
 from holdfast.processors.engine.runtime import task_time
 from tests.tiers import variants
+from tests.window_apps import T, build, send
 from tests.window_lives import live_through, world
 from tests.windowing import Event, Shape, Windows
-
-#: The start of a window, long ago.
-T = 1_690_000_000_000
-
-
-def build(place: Callable[[StreamingDataFrame], Any], **settings: Any) -> Application:
-    app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None, **settings)
-    place(app.dataframe(app.topic("in"))).to_topic(app.topic("out"))
-    return app
 
 
 @pytest.fixture
@@ -36,10 +28,6 @@ def cluster() -> InMemoryCluster:
     made = InMemoryCluster()
     made.create_topic("in")
     return made
-
-
-def send(cluster: InMemoryCluster, at: int, value: Any = 1, key: bytes | None = b"k") -> None:
-    cluster.produce("in", json.dumps(value).encode(), key, timestamp_ms=T + at)
 
 
 def results(cluster: InMemoryCluster) -> list[tuple[int, Any]]:
