@@ -9,6 +9,32 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 
+class Step:
+    """What the model does, as a processor for the engine."""
+
+    def on_message(self, value: Any, context: Any) -> None:
+        for step in value:
+            self.do(context, *step)
+
+    def on_timer(self, name: str, time: int, context: Any) -> None:
+        context.emit(["timer", context.key.decode(), name, time, context.state.get(name, 0)])
+        if time % 3 == 0:
+            context.set_timer(f"{name}'"[:4], at=time + 7)
+        context.state.increment(name)
+
+    def do(self, context: Any, call: str, *arguments: Any) -> None:
+        if call == "fail":
+            raise ValueError("as told")
+        if call == "set_timer":
+            context.set_timer(*arguments)
+        elif call == "cancel":
+            context.cancel_timer(*arguments)
+        elif call == "count":
+            context.state.increment(*arguments)
+        else:
+            context.emit(["read", context.key.decode(), context.timestamp, context.state.get(arguments[0], 0)])
+
+
 class Event(NamedTuple):
     """A message: its key, its event time in milliseconds, and what to do: tuples of a call and its arguments."""
 

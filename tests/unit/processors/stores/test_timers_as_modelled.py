@@ -20,37 +20,11 @@ from holdfast.processors.engine.state.timers import Timers
 from holdfast.processors.engine.state.window_keys import OWN_KEY
 from tests.simulation.disk import SimulatedDisk
 from tests.tiers import variants
-from tests.timing import Event, Model
+from tests.timing import Event, Model, Step
 from tests.window_lives import live, world
 
 SEEDS = variants(range(200), tested=8)
 NAMES = ("x", "y", "a/b", "")
-
-
-class Step:
-    """What the model does, on the engine."""
-
-    def on_message(self, value: Any, context: Any) -> None:
-        for step in value:
-            self.do(context, *step)
-
-    def on_timer(self, name: str, time: int, context: Any) -> None:
-        context.emit(["timer", context.key.decode(), name, time, context.state.get(name, 0)])
-        if time % 3 == 0:
-            context.set_timer(f"{name}'"[:4], at=time + 7)
-        context.state.increment(name)
-
-    def do(self, context: Any, call: str, *arguments: Any) -> None:
-        if call == "fail":
-            raise ValueError("as told")
-        if call == "set_timer":
-            context.set_timer(*arguments)
-        elif call == "cancel":
-            context.cancel_timer(*arguments)
-        elif call == "count":
-            context.state.increment(*arguments)
-        else:
-            context.emit(["read", context.key.decode(), context.timestamp, context.state.get(arguments[0], 0)])
 
 
 def draw(random: Random) -> tuple[int, list[Event]]:
