@@ -10,6 +10,8 @@ import pytest
 
 from holdfast import Application, Fate, InlineProcess, InMemoryCluster, Partition, load_settings
 from holdfast.infra.settings import CheckpointSettings
+from holdfast.processors.engine.checkpoints import decision
+from holdfast.processors.engine.runtime.options import Start
 from tests.simulation.disk import SimulatedDisk
 from tests.unit.processors.windows.test_idle import STEPS, Doomed, Faulty, Killed
 
@@ -79,3 +81,40 @@ def test_an_answer_that_is_lost_is_settled_by_a_replay(tmp_path: Path, request_:
     assert network.struck
     assert results(cluster) == [b'["a",2]', b'["b",1]']
     assert cluster.committed_offsets("g") == {Partition("in", 0): 3}
+
+
+def test_a_checkpoint_has_timers_and_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(decision, "SPARES_AT_LEAST", 1)
+    settings = load_settings(home=tmp_path, checkpoints=CheckpointSettings(enabled=True))
+    cluster = started(InMemoryCluster())
+    for name, silence_s in (("first", 1.0), ("second", 2.0 * AFTER_S)):
+        process = InlineProcess(cluster.clock)
+        build(tmp_path / name).run_on(cluster.connect(process), settings, timeout=silence_s)
+        process.frozen = True
+        process.sleep(60)
+    assert results(cluster) == [b'["a",2]', b'["b",1]']
+    assert "state begins with a checkpoint" in "".join(capsys.readouterr())
+
+
+def test_state_in_memory_has_timers_as_well(tmp_path: Path) -> None:
+    cluster = started(InMemoryCluster())
+    for silence_s in (1.0, 2.0 * AFTER_S):
+        app = Application(
+            "in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None, state_backend="memory"
+        )
+        app.dataframe(app.topic("in")).process(Silent, store="s").to_topic(app.topic("out"))
+        cluster.run(app, quiet_s=silence_s)
+    assert results(cluster) == [b'["a",2]', b'["b",1]']
+
+
+def test_a_paused_worker_fires_nothing_and_what_was_due_fires_afterwards(tmp_path: Path) -> None:
+    cluster = started(InMemoryCluster())
+    cluster.run(build(tmp_path), quiet_s=1.0)
+    paused = build(tmp_path)
+    paused.with_run_overrides(slot=None, auto_create_topics=True, start=Start(paused=True))
+    cluster.run(paused, quiet_s=3.0 * AFTER_S)
+    assert results(cluster) == []
+    cluster.run(build(tmp_path), quiet_s=1.0)
+    assert results(cluster) == [b'["a",2]', b'["b",1]']
