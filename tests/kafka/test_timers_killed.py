@@ -22,6 +22,8 @@ from holdfast.processors.engine.state.own_keys import RESERVED
 from tests.tiers import variants
 from tests.timing import Event, Model, Step
 
+pytestmark = pytest.mark.thorough
+
 BEGIN_MS, TTL, KEYS = 1_690_000_000_000, 20_000, 60
 
 DEFINITION = (
