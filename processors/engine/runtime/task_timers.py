@@ -151,8 +151,8 @@ class TaskTimers:
         finally:
             fired = len(found) - length_hint(waiting)
             self._fired += fired
-        if fired:
-            timers.passed(found[fired - 1])
+            for due in found[fired:]:
+                timers.put_back(due)
 
     def _decide(self, steps: TimerSteps, failed: Due, error: BaseException, on_error: OnTimerError) -> None:
         """Undo a timer that raised; delete it unless the failure policy stops the worker."""

@@ -86,8 +86,6 @@ class Expiries:
             else:
                 state.write_own(entry.message_key, ENDS + entry.name, None)
                 state.erase(entry.message_key, entry.name)
-        if found:
-            self._index.passed(found[-1])
         return len(found)
 
     def look_again(self) -> None:

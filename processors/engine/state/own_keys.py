@@ -22,9 +22,9 @@ def index_key(kind: str, time_ms: int | None = None, message_key: bytes = b"", n
     return kind if time_ms is None else f"{kind}{time_ms:015d}/{message_key.hex()}/{name}"
 
 
-def index_before(kind: str, time_ms: int | None) -> str:
-    """A state key after all entries of an index up to this time, and before all later ones; None for all entries."""
-    return f"{kind}~" if time_ms is None else f"{kind}{time_ms + 1:015d}"
+def index_end(kind: str) -> str:
+    """A state key after all entries of an index."""
+    return f"{kind}~"
 
 
 def index_parts(kind: str, place: str) -> tuple[int, bytes, str]:

@@ -5,11 +5,16 @@ Its entries are own records below ``OWN_KEY``, in the order of time, message key
 
 from __future__ import annotations
 
+from heapq import heappop, heappush, nsmallest
 from typing import Any, NamedTuple, Protocol
 
-from holdfast.processors.engine.state.own_keys import index_before, index_key, index_parts
+from holdfast.processors.engine.state.own_keys import index_end, index_key, index_parts
 from holdfast.processors.engine.state.ranges import Ranged, state_keys_between
+from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS
 from holdfast.processors.engine.state.window_keys import OWN_KEY
+
+#: Entries that are read into memory at once.
+NEAR = 1_000
 
 
 class OwnRecords(Ranged, Protocol):
@@ -39,39 +44,70 @@ class Entry(NamedTuple):
 class TimeIndex:
     """The entries of one kind in one store.
 
-    A look begins where the last one ended: what has left the index is not read over and over.
+    The nearest entries are also in memory: a look costs no read of a range, however many entries were written since
+    the last commit. What is in memory may be gone from the store; a look checks it::
+
+        entries   ──x──x─x────x──┬──x──x──x────► time
+                  in memory      │  in the store only
+                                 └ horizon
     """
 
     def __init__(self, state: OwnRecords, kind: str) -> None:
         self._state, self._kind = state, kind
-        #: No entry is at or before this place.
-        self._first = index_key(kind)
+        #: A time before which nothing is due, in milliseconds.
+        self.next_ms = 0
+        #: All entries up to the horizon, and some that have left, as a heap. None is a horizon behind all entries.
+        self._near: list[Entry] = []
+        self._horizon: str | None = index_key(kind)
 
     def enter(self, entry: Entry) -> None:
         """Adds an entry."""
-        place = self.place(entry)
-        if place <= self._first:
-            self.look_again()
-        self._state.write_own(OWN_KEY, place, 1)
+        self._state.write_own(OWN_KEY, self.place(entry), 1)
+        self.put_back(entry)
 
     def leave(self, entry: Entry) -> None:
         """Deletes an entry."""
         self._state.write_own(OWN_KEY, self.place(entry), None)
 
-    def due(self, time_ms: int | None, limit: int) -> list[Entry]:
-        """The first entries up to this time (None for any), at most ``limit``."""
-        found = state_keys_between(self._state, OWN_KEY, self._first, index_before(self._kind, time_ms), limit)
-        return [Entry(*index_parts(self._kind, place)) for place, _ in found]
+    def due(self, time_ms: int, limit: int) -> list[Entry]:
+        """Takes the first entries up to this time, at most ``limit``, in their order; ``put_back`` those that stay."""
+        found: list[Entry] = []
+        while len(found) < limit:
+            if not self._near and not self._read_on():
+                self.next_ms = EVENT_TIME_END_MS
+                break
+            if self._near[0].time_ms > time_ms:
+                self.next_ms = self._near[0].time_ms
+                break
+            entry = heappop(self._near)
+            is_new = not found or entry != found[-1]  # one that left and came again is in memory twice
+            if is_new and self._state.read_own(OWN_KEY, self.place(entry)) is not None:
+                found.append(entry)
+        return found
 
-    def passed(self, entry: Entry) -> None:
-        """Records that this entry and all before it have left, unless one was added there meanwhile."""
-        if not state_keys_between(self._state, OWN_KEY, self._first, self.place(entry), 1):
-            self._first = self.place(entry)
+    def put_back(self, entry: Entry) -> None:
+        """Finds an entry of the store again."""
+        self.next_ms = min(self.next_ms, entry.time_ms)
+        if self._horizon is not None and self.place(entry) > self._horizon:
+            return
+        heappush(self._near, entry)
+        if len(self._near) > 2 * NEAR:
+            self._near = nsmallest(NEAR, self._near)
+            self._horizon = self.place(self._near[-1])
 
     def look_again(self) -> None:
         """The store went back to its last commit, or was changed by a command."""
-        self._first = index_key(self._kind)
+        self._near, self._horizon, self.next_ms = [], index_key(self._kind), 0
 
     def place(self, entry: Entry) -> str:
         """The state key of an entry."""
         return index_key(self._kind, *entry)
+
+    def _read_on(self) -> bool:
+        """Reads the next entries into memory; False if there are none."""
+        if self._horizon is None:
+            return False
+        found = state_keys_between(self._state, OWN_KEY, self._horizon, index_end(self._kind), NEAR)
+        self._near = [Entry(*index_parts(self._kind, place)) for place, _ in found]
+        self._horizon = found[-1][0] if len(found) == NEAR else None
+        return bool(found)

@@ -20,7 +20,6 @@ from typing import Literal, NamedTuple, get_args
 from holdfast.processors.engine.changelog.format import decode_value
 from holdfast.processors.engine.state.own_keys import TIMERS, TIMERS_BY_CLOCK
 from holdfast.processors.engine.state.ranges import behind, state_keys
-from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS
 from holdfast.processors.engine.state.time_index import Entry, OwnRecords, TimeIndex
 
 #: What fires a timer: the stream time of the task, or the worker's clock.
@@ -54,8 +53,6 @@ class Timers:
     def __init__(self, state: OwnRecords) -> None:
         self._state = state
         self._indexes = {clock: TimeIndex(state, f"{TIMERS_BY_CLOCK}{clock}/") for clock in CLOCKS}
-        #: By clock, a time before which none is due; a look at the index makes it exact.
-        self._next_ms = dict.fromkeys(CLOCKS, 0)
         #: By clock, the first entry that was added since the last ``due``.
         self._added: dict[TimerClock, Entry | None] = dict.fromkeys(CLOCKS)
 
@@ -66,7 +63,6 @@ class Timers:
         entry = Entry(timer.time, state.message_key, timer.name)
         state.write_own(state.message_key, TIMERS + timer.name, [timer.clock, timer.time])
         self._indexes[timer.clock].enter(entry)
-        self._next_ms[timer.clock] = min(self._next_ms[timer.clock], timer.time)
         added = self._added[timer.clock]
         self._added[timer.clock] = entry if added is None else min(added, entry)
 
@@ -98,17 +94,20 @@ class Timers:
 
     def is_due(self, clock: TimerClock, now_ms: int) -> bool:
         """Whether a timer may be due; it costs no read."""
-        return self._next_ms[clock] <= now_ms
+        return self._indexes[clock].next_ms <= now_ms
 
     def due(self, clock: TimerClock, now_ms: int, limit: int) -> list[Due]:
-        """The next timers that are due, in the order of time, message key and name; at most ``limit``."""
+        """The next timers that are due, in the order of time, message key and name; at most ``limit``.
+
+        Fire them, or ``put_back`` them.
+        """
         self._added[clock] = None
-        index = self._indexes[clock]
-        found = index.due(now_ms, limit)
-        if not found:
-            later = index.due(None, 1)
-            self._next_ms[clock] = later[0].time_ms if later else EVENT_TIME_END_MS
+        found = self._indexes[clock].due(now_ms, limit)
         return [Due(Timer(entry.name, entry.time_ms, clock), entry.message_key) for entry in found]
+
+    def put_back(self, due: Due) -> None:
+        """Finds a timer again that did not fire."""
+        self._indexes[due.timer.clock].put_back(due.entry)
 
     def take(self, due: Due) -> bool:
         """Deletes a timer that is due; False if it was cancelled, replaced or cleared meanwhile: it does not fire."""
@@ -125,12 +124,8 @@ class Timers:
         added = self._added[due.timer.clock]
         return added is None or added > due.entry
 
-    def passed(self, due: Due) -> None:
-        """Records that this timer and all before it have fired."""
-        self._indexes[due.timer.clock].passed(due.entry)
-
     def look_again(self) -> None:
         """The store went back to its last commit, or was changed by a command."""
-        self._next_ms, self._added = dict.fromkeys(CLOCKS, 0), dict.fromkeys(CLOCKS)
+        self._added = dict.fromkeys(CLOCKS)
         for index in self._indexes.values():
             index.look_again()

@@ -382,3 +382,17 @@ def test_the_code_of_a_processor_is_part_of_the_version() -> None:
     app = Application("in-memory", consumer_group="g", loglevel=None, dead_letter_topic="dead")
     app.dataframe(app.topic("in")).process(Other, store="s").to_topic(app.topic("out"))
     assert app.topology().code_version != build().topology().code_version
+
+
+def test_a_clock_that_is_set_back_an_hour_fires_nothing_twice(cluster: InMemoryCluster) -> None:
+    send(cluster, 0, ["after", "x", 5, "processing"], ["after", "y", 20, "processing"], ["set", "z", 100])
+    cluster.run(build(), quiet_s=8)
+    assert [name for name, _ in fired(cluster)] == ["x"]
+    cluster.clock.skew_s -= 3_600
+    send(cluster, 200)
+    cluster.run(build(), quiet_s=30)
+    assert [name for name, _ in fired(cluster)] == ["x", "z"]
+    cluster.advance(3_600)
+    cluster.run(build(), quiet_s=3)
+    assert [name for name, _ in fired(cluster)] == ["x", "z", "y"]
+    assert own(cluster) == set()

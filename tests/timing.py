@@ -1,0 +1,99 @@
+"""Timers and values that end in plain Python, from the rules of ``docs/timers.md`` and ``docs/state.md`` alone.
+
+It shares no code with the engine. Messages tell what to do; the processor of the engine and the model do it alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Step:
+    """What the model does, as a processor for the engine."""
+
+    def on_message(self, value: Any, context: Any) -> None:
+        for step in value:
+            self.do(context, *step)
+
+    def on_timer(self, name: str, time: int, context: Any) -> None:
+        context.emit(["timer", context.key.decode(), name, time, context.state.get(name, 0)])
+        if time % 3 == 0:
+            context.set_timer(f"{name}'"[:4], at=time + 7)
+        context.state.increment(name)
+
+    def do(self, context: Any, call: str, *arguments: Any) -> None:
+        if call == "fail":
+            raise ValueError("as told")
+        if call == "set_timer":
+            context.set_timer(*arguments)
+        elif call == "cancel":
+            context.cancel_timer(*arguments)
+        elif call == "count":
+            context.state.increment(*arguments)
+        else:
+            context.emit(["read", context.key.decode(), context.timestamp, context.state.get(arguments[0], 0)])
+
+
+class Event(NamedTuple):
+    """A message: its key, its event time in milliseconds, and what to do: tuples of a call and its arguments."""
+
+    key: str
+    time: int
+    steps: tuple[tuple[Any, ...], ...]
+
+
+@dataclass(slots=True)
+class Model:
+    """What a partition sends and keeps.
+
+    Attributes:
+        ttl: How long values last, ms.
+        sent: What is sent, in order.
+        timers: By key and name, the time.
+        values: By key and name, the value and its end.
+        time: The stream time.
+    """
+
+    ttl: int
+    sent: list[list[Any]] = field(default_factory=list)
+    timers: dict[tuple[str, str], int] = field(default_factory=dict)
+    values: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    time: int = -1
+
+    def take(self, event: Event) -> None:
+        """One message, and the timers that are due behind it."""
+        before = dict(self.timers), dict(self.values), len(self.sent)
+        if not all(self.do(event.key, event.time, step) for step in event.steps):
+            self.timers, self.values = before[0], before[1]  # the message failed
+            del self.sent[before[2] :]
+            return
+        self.time = max(self.time, event.time)
+        while due := sorted((at, key, name) for (key, name), at in self.timers.items() if at <= self.time):
+            at, key, name = due[0]
+            del self.timers[key, name]
+            self.sent.append(["timer", key, name, at, self.read(key, name, at)])
+            if at % 3 == 0:
+                self.do(key, at, ("set_timer", f"{name}'"[:4], at + 7))
+            self.do(key, at, ("count", name))
+
+    def do(self, key: str, now: int, step: tuple[Any, ...]) -> bool:
+        """One step; False if it fails."""
+        call, *arguments = step
+        if call == "fail":
+            return False
+        if call == "set_timer":
+            self.timers[key, arguments[0]] = arguments[1]
+        elif call == "cancel":
+            self.timers.pop((key, arguments[0]), None)
+        elif call == "count":
+            total = self.read(key, arguments[0], now) + 1
+            self.values[key, arguments[0]] = (total, now + self.ttl)
+        else:
+            self.sent.append(["read", key, now, self.read(key, arguments[0], now)])
+        return True
+
+    def read(self, key: str, name: str, now: int) -> int:
+        """The value; 0 if it has ended."""
+        value, end = self.values.get((key, name), (0, 0))
+        return value if end > max(self.time, now) else 0
