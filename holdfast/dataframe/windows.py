@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from holdfast.processors.engine.dataframe.aggregation import Count, Last, Max, Mean, Min, Sum
+from holdfast.processors.engine.dataframe.custom_columns import Aggregator, Collector
 from holdfast.processors.engine.dataframe.window_aggregates import Collect, Earliest, First, Latest, Reduce
 
-__all__ = ["Collect", "Count", "Earliest", "First", "Last", "Latest", "Max", "Mean", "Min", "Reduce", "Sum"]
+# fmt: off
+__all__ = [
+    "Aggregator", "Collect", "Collector", "Count", "Earliest", "First", "Last", "Latest", "Max", "Mean", "Min",
+    "Reduce", "Sum",
+]
+# fmt: on

@@ -44,6 +44,24 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         '    return {**value, "total": total}',
         ("State", "Context"),
     ),
+    "api-windows.md": (
+        "Python API: windows",
+        "What declares a window of a stream. [Its columns](api-window-columns.md) come next; [windows](../windows.md) "
+        "has the rules.",
+        "from holdfast import Application\n\n"
+        'app = Application("localhost:9092", consumer_group="shop")\n'
+        'app.dataframe(app.topic("orders")).tumbling_window(60_000).count().final()',
+        (),
+    ),
+    "api-window-columns.md": (
+        "Python API: columns of windows",
+        "What a window computes, and when it is sent. [Windows](../windows.md) has the rules.",
+        "from holdfast import Application, Count, Sum\n\n"
+        'app = Application("localhost:9092", consumer_group="shop")\n'
+        'minutes = app.dataframe(app.topic("orders")).tumbling_window(60_000)\n'
+        'minutes.agg(orders=Count(), total=Sum("amount")).current()',
+        (),
+    ),
     "api-aggregates.md": (
         "Python API: aggregates",
         "The columns of `StreamingDataFrame.aggregate`. [Aggregations](../aggregations.md) has the rules.",
@@ -121,6 +139,18 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
     ),
 }
 
+#: Page -> more classes on it, which users meet under these names and do not import.
+UNNAMED: dict[str, dict[str, str]] = {
+    "api-windows.md": {
+        "StreamingDataFrame": "processors.engine.dataframe.stream_windows.StreamWindows",
+    },
+    "api-window-columns.md": {
+        "Window": "processors.engine.dataframe.window_columns.Window",
+        "AggregatedWindow": "processors.engine.dataframe.windows.AggregatedWindow",
+        "AggregatedCountWindow": "processors.engine.dataframe.windows.AggregatedCountWindow",
+    },
+}
+
 
 @cache
 def api_pages() -> dict[str, str]:
@@ -128,13 +158,15 @@ def api_pages() -> dict[str, str]:
     # it misses parameters of structs, whose signatures are their fields
     logging.getLogger("griffe").setLevel(logging.CRITICAL)
     package = griffe.load("holdfast", search_paths=[str(PROJECT)], docstring_parser="google")
-    return {page: _page(package, *described) for page, described in PAGES.items()}
+    return {page: _page(package, page, *described) for page, described in PAGES.items()}
 
 
-def _page(package: Any, title: str, purpose: str, example: str, names: Sequence[str]) -> str:
+def _page(package: Any, page: str, title: str, purpose: str, example: str, names: Sequence[str]) -> str:
     lines = [f"# {title}", "", purpose, "", "```python", example, "```"]
     for name in names:
         lines += ["", *_documented(package[name].final_target, name)]
+    for name, path in UNNAMED.get(page, {}).items():
+        lines += ["", *_documented(package[path], name)]
     return "\n".join(lines) + "\n"
 
 

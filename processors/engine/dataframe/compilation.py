@@ -13,10 +13,11 @@ from typing import Any
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.dataframe.count_windows import CountSpec, CountStore
 from holdfast.processors.engine.dataframe.dataframe import Node
 from holdfast.processors.engine.dataframe.outbox import Output
 from holdfast.processors.engine.dataframe.serialization import ValueUnwritable, headers_size, written_headers
-from holdfast.processors.engine.dataframe.stored_windows import StoredWindows
+from holdfast.processors.engine.dataframe.stored_windows import Taker
 from holdfast.processors.engine.dataframe.topic import TimestampType, Topic
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
@@ -51,7 +52,7 @@ class Timing:
 
     stream: StreamTime | None = None
     kind: TimestampType = TimestampType.TIMESTAMP_CREATE_TIME
-    windows: Mapping[str, StoredWindows] = field(default_factory=dict)
+    windows: Mapping[str, Taker] = field(default_factory=dict)
 
 
 #: For streams without windows.
@@ -127,15 +128,23 @@ def _dated(node: Node, around: _Surroundings, child: Step) -> Step:
     return date
 
 
+def taker_of(node: Node, timing: Timing, stores: Mapping[str, StoreState]) -> Taker:
+    """What takes the messages of a window: one of the task's, or for a count window, one of its own."""
+    assert node.store is not None
+    if isinstance(node.window, CountSpec):
+        return CountStore(node.window, stores[node.store])
+    return timing.windows[node.store]
+
+
 def _windowed(node: Node, around: _Surroundings, child: Step) -> Step:
     assert node.store is not None
-    take, current, spec = around.timing.windows[node.store].take, around.current, node.window
+    take, current, spec = taker_of(node, around.timing, around.stores).take, around.current, node.window
 
     def window(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
         raw = current.key
         if raw is None:
             raise null_key(spec)
-        for result, start in take(value, key, raw, timestamp):
+        for result, start in take(value, key, raw, timestamp, headers):
             child(result, key, start, None)
 
     return window

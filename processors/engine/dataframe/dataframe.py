@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.dataframe.aggregation import Aggregation, Aggregator, Field
+from holdfast.processors.engine.dataframe.count_windows import CountSpec
+from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.processing import Processing
 from holdfast.processors.engine.dataframe.recent import DropDuplicates, MovingAverage, Recent
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare
+from holdfast.processors.engine.dataframe.stream_windows import StreamWindows
 from holdfast.processors.engine.dataframe.topic import Topic
-from holdfast.processors.engine.dataframe.window_spec import OnLate, WindowSpec
-from holdfast.processors.engine.dataframe.windows import Window, session_times, window_times
+from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.stream_time import MAX_AHEAD_MS
 
@@ -55,7 +57,7 @@ class Node:
     #: Where event times are given: how far ahead of the worker's clock they may be, in milliseconds.
     #: None for one behind a window, which moves no stream time.
     max_ahead_ms: int | None = MAX_AHEAD_MS
-    window: WindowSpec | None = None
+    window: WindowSpec | CountSpec | None = None
     children: list[Node] = field(default_factory=list)
 
     @property
@@ -67,6 +69,12 @@ class Node:
     def processing(self) -> Processing | None:
         """The declaration of a step with timers; None for another step."""
         return self.function if isinstance(self.function, Processing) else None
+
+    @property
+    def asks_headers(self) -> bool:
+        """Whether a window asks functions that get headers."""
+        window = self.window
+        return isinstance(window, WindowSpec) and (window.before_update or window.after_update) is not None
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
@@ -92,7 +100,7 @@ class Node:
         return replace(self, function=functions.get(id(self), self.function), children=children)
 
 
-class StreamingDataFrame:
+class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
     """The stream of one input topic.
 
     A function gets ``(value)``, and with ``stateful`` also ``(value, state)``. With ``metadata`` it gets
@@ -289,101 +297,41 @@ class StreamingDataFrame:
         """
         return self._then(Node("set_timestamp", func, metadata=True, max_ahead_ms=self._max_ahead_ms))
 
-    def tumbling_window(
-        self,
-        duration_ms: int | timedelta,
-        grace_ms: int | timedelta = 0,
-        name: str | None = None,
-        on_late: OnLate | None = None,
-        *,
-        retention: int | timedelta | None = None,
-    ) -> Window[StreamingDataFrame]:
-        """Windows of one length, one after the other; the result names what to compute: ``.count().final()``.
-
-        Args:
-            duration_ms: The length, in milliseconds or as a timedelta.
-            grace_ms: How long after its end a window still takes messages.
-            name: The store; None takes ``<topic>-tumbling``.
-            on_late: ``drop`` (the default), ``dead-letter``, or a function that is called for each window that a
-                message is too late for, with (value, key, timestamp, late_by_ms, start, end, name, topic, partition,
-                offset); it returns True to log the message.
-            retention: How long a window stays readable after its end and grace; None takes a day.
-
-        Raises:
-            DurationInvalid: A duration is out of range.
-            WindowInvalid: The arguments contradict each other.
-        """
-        times = window_times("tumbling", duration_ms, duration_ms, grace_ms, retention)
-        return Window(times, on_late, lambda spec: self._windowed(spec, name))
-
-    def hopping_window(
-        self,
-        duration_ms: int | timedelta,
-        step_ms: int | timedelta,
-        grace_ms: int | timedelta = 0,
-        name: str | None = None,
-        on_late: OnLate | None = None,
-        *,
-        retention: int | timedelta | None = None,
-    ) -> Window[StreamingDataFrame]:
-        """Windows of one length that overlap: one begins every ``step_ms``. Otherwise as ``tumbling_window``."""
-        times = window_times("hopping", duration_ms, step_ms, grace_ms, retention)
-        return Window(times, on_late, lambda spec: self._windowed(spec, name))
-
-    def sliding_window(
-        self,
-        duration_ms: int | timedelta,
-        grace_ms: int | timedelta = 0,
-        name: str | None = None,
-        on_late: OnLate | None = None,
-    ) -> Window[StreamingDataFrame]:
-        """Windows of one length that end at each message of a key. The arguments are those of ``tumbling_window``.
-
-        The message is in its window, and so is one that is exactly ``duration_ms`` older.
-        """
-        times = window_times("sliding", duration_ms, duration_ms, grace_ms, None)
-        return Window(times, on_late, lambda spec: self._windowed(spec, name))
-
-    def session_window(
-        self,
-        inactivity_gap_ms: int | timedelta,
-        grace_ms: int | timedelta = 0,
-        name: str | None = None,
-        on_late: OnLate | None = None,
-        *,
-        retention: int | timedelta | None = None,
-    ) -> Window[StreamingDataFrame]:
-        """Windows of activity: messages of a key that are no further apart than a gap are one session.
-
-        Args:
-            inactivity_gap_ms: The gap. A session is due this long after its last message.
-            grace_ms: How long a session that is due still takes messages.
-            name: The store; None takes ``<topic>-session``.
-            on_late: As in ``tumbling_window``; start and end are those of a session of this message alone.
-            retention: How long a session stays readable after it is closed; None takes a day.
-
-        Raises:
-            DurationInvalid: A duration is out of range.
-            WindowInvalid: The arguments contradict each other.
-        """
-        return Window(
-            session_times(inactivity_gap_ms, grace_ms, retention), on_late, lambda spec: self._windowed(spec, name)
-        )
-
     @property
     def _max_ahead_ms(self) -> int | None:
         return None if self._behind_window else self.topic.max_ahead_ms
 
-    def _windowed(self, spec: WindowSpec, name: str | None) -> StreamingDataFrame:
+    def _windowed(self, spec: WindowSpec | CountSpec, unnamed: str, name: str | None) -> StreamingDataFrame:
         if self._behind_window:
             raise StepInvalid(
                 "A window is behind another window of the same stream: results of a window have past event times.",
                 action="Send the first window's results to a topic, and declare the second window on that topic.",
             )
-        kept = self._store(name, f"{self.topic.name}-{spec.kind}")
+        kept = self._store(name, f"{self.topic.name}-{unnamed}")
         made = self._then(Node("window", None, kept, unnamed=name is None, window=spec))
         made._behind_window = True
         return made
+
+    def suppress(self, every: int | timedelta) -> StreamingDataFrame:
+        """Sends a key's newest result at most so often. It comes first behind ``current()`` of a window by time.
+
+        Args:
+            every: Stream time between two results of a key at least, in milliseconds or as a timedelta. A result that
+                comes earlier is held back. It is sent when the time is over, or a newer one of its key takes its place.
+
+        Raises:
+            DurationInvalid: ``every`` is out of range.
+            StepInvalid: It does not come first behind ``current()`` of a window by time.
+        """
+        node, every_ms = self._node, milliseconds("every", every, least=1)
+        spec = node.window
+        if not isinstance(spec, WindowSpec) or spec.final or spec.every_ms is not None or node.children:
+            raise StepInvalid(
+                "`suppress` is not the first step behind `current()` of a window by time.",
+                action="Write, for example, `sdf.tumbling_window(60_000).count().current().suppress(every=5_000)`.",
+            )
+        node.window = replace(spec, every_ms=every_ms)
+        return self
 
     def print(self) -> StreamingDataFrame:
         """Prints each value, for development. Works in place."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.processors.engine.dataframe.aggregation import Aggregation
+from holdfast.processors.engine.dataframe.count_windows import CountSpec
 from holdfast.processors.engine.dataframe.dataframe import Node, StepInvalid
 from holdfast.processors.engine.dataframe.recent import Recent
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
@@ -88,23 +89,25 @@ def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) ->
     made: dict[str, StoreSchema] = {}
     for store, each in modelled.items():
         aggregation, window = (each.aggregation, each.window) if isinstance(each, Node) else (None, None)
-        if window is not None:
+        if isinstance(window, WindowSpec):
             made[store] = window_schema(window.aggregation)
-        else:
+        elif window is None:
             made[store] = schema_of(each.model) if aggregation is None else aggregate_schema(aggregation, each.model)
     return made
 
 
-def kind_of(made: Aggregation | WindowSpec) -> str:
+def kind_of(made: Aggregation | WindowSpec | CountSpec) -> str:
     """The kind of a store of an aggregation or of windows."""
+    if isinstance(made, CountSpec):
+        return "count-window"
     return "window" if isinstance(made, WindowSpec) else "aggregation"
 
 
-def _what(made: Aggregation | WindowSpec) -> str:
-    return "a window" if isinstance(made, WindowSpec) else "an aggregation"
+def _what(made: Aggregation | WindowSpec | CountSpec) -> str:
+    return "an aggregation" if isinstance(made, Aggregation) else "a window"
 
 
-def aggregations_by_store(nodes: list[Node]) -> dict[str, Aggregation | WindowSpec]:
+def aggregations_by_store(nodes: list[Node]) -> dict[str, Aggregation | WindowSpec | CountSpec]:
     """The aggregation or window of each store of one; raises StepInvalid if another step uses the same store."""
     users: dict[str, list[Node]] = {}
     for node in nodes:

@@ -45,6 +45,7 @@ from holdfast.processors.engine.dataframe.compilation import (
     compile_steps,
     null_key,
     sets_timestamps,
+    taker_of,
     unwritable,
 )
 from holdfast.processors.engine.dataframe.dataframe import Node
@@ -52,6 +53,7 @@ from holdfast.processors.engine.dataframe.outbox import Outboxes
 from holdfast.processors.engine.dataframe.serialization import headers_size, written_headers
 from holdfast.processors.engine.dataframe.stored_windows import MessagePlace
 from holdfast.processors.engine.dataframe.window_kinds import stored_windows
+from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
 from holdfast.processors.engine.state.memory import MemoryDatabases
@@ -94,7 +96,7 @@ def compile_run(
 
 def _uses_headers(node: Node) -> bool:
     extracts = node.kind == "source" and node.function is not None
-    return extracts or node.metadata or (node.topic is not None and node.headers is None)
+    return extracts or node.asks_headers or node.metadata or (node.topic is not None and node.headers is None)
 
 
 def run_text(source: Node) -> str:
@@ -105,7 +107,7 @@ def run_text(source: Node) -> str:
     windows = {
         node.store: stored_windows(node.window, stores[node.store], stream, place)
         for node in nodes
-        if node.window is not None and node.store is not None
+        if isinstance(node.window, WindowSpec) and node.store is not None
     }
     timing = Timing(stream if windows else None, windows=windows)
     return _Writer(stores, Outboxes(), {}, ANY_TIME, timing).write(source)
@@ -306,11 +308,12 @@ class _Writer:
 
     def _window(self, node: Node, depth: int, at: _At) -> None:
         assert node.store is not None
-        take = self._name("take", self.timing.windows[node.store].take)
+        take = self._name("take", taker_of(node, self.timing, self.stores).take)
         self._write(depth, f"if raw_key is None: raise null_key({self._name('window', node.window)})")
         line = len(self.lines)
         made = _At(f"value_{line}", f"timestamp_{line}", "None")
-        results = f"{take}({at.value}, key, raw_key, {at.timestamp})"
+        headers = f", {at.header}" if node.asks_headers else ""
+        results = f"{take}({at.value}, key, raw_key, {at.timestamp}{headers})"
         self._write(depth, f"for {made.value}, {made.timestamp} in {results}:")
         self._children(node, depth + 1, made, frozenset())
         self._write(depth + 1, "pass")

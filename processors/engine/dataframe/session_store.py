@@ -71,7 +71,7 @@ class SessionStore(StoredWindows):
         #: Sessions that ``closing`` found and ``closed`` has not counted yet: place, key, session.
         self._closing: deque[tuple[str, bytes, Open]] = deque()
 
-    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int) -> Sequence[Result]:
+    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
         """Counts a message in its session; returns the results to send at once; raises as ``StoredWindows``."""
         spec, state, stream = self.spec, self._state, self._stream
         if time_ms < 0:

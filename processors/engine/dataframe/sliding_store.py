@@ -49,7 +49,7 @@ class SlidingStore(StoredWindows):
         super().__init__(spec, state, stream, place)
         self._chunk_ms = max(1, spec.duration_ms // CHUNKS_OF_LENGTH, spec.grace_ms // CHUNKS_OF_GRACE)
 
-    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int) -> Sequence[Result]:
+    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
         """Counts a message in its windows; returns the results to send at once; raises as ``StoredWindows``."""
         spec, state = self.spec, self._state
         if time_ms < 0:

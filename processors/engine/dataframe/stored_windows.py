@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.window_spec import WindowInvalid, WindowSpec
@@ -54,6 +54,23 @@ class Closing(NamedTuple):
     message_key: bytes
     result: dict[str, Any] | None
     start: int
+
+
+class Taker(Protocol):
+    """A window that takes messages."""
+
+    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
+        """Counts a message in its windows; returns the results to send at once."""
+
+
+class Closes(Protocol):
+    """What has results that are due with time."""
+
+    def closing(self, limit: int) -> list[Closing]:
+        """The next results that are due, at most ``limit``, in the order of their places."""
+
+    def closed(self, closing: Closing) -> None:
+        """Records that everything up to this one is sent."""
 
 
 @dataclass(slots=True)
@@ -94,7 +111,7 @@ class StoredWindows:
 
     # -- with each message -----------------------------------------------------------------------------------------
 
-    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int) -> Sequence[Result]:
+    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
         """Counts a message in its windows; returns the results to send at once.
 
         Raises:

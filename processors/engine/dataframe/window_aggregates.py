@@ -19,6 +19,12 @@ from holdfast.processors.engine.dataframe.aggregation import (
     Count,
     stored_columns,
 )
+from holdfast.processors.engine.dataframe.custom_columns import (
+    CollectedColumn,
+    CustomColumn,
+    columns_of,
+    methods_of,
+)
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -153,7 +159,7 @@ class Reduce(Aggregator):
 #: What a column of a window may be; ``Collect`` of running aggregates keeps the newest items only.
 WINDOW_AGGREGATORS: tuple[type[Aggregator], ...] = (
     *AGGREGATORS.values(),
-    *(First, Earliest, Latest, Collect, Reduce),
+    *(First, Earliest, Latest, Collect, Reduce, CustomColumn, CollectedColumn),
 )
 
 
@@ -162,8 +168,10 @@ class WindowAggregation(Aggregation):
 
     aggregators = WINDOW_AGGREGATORS
 
-    def __init__(self, columns: Mapping[str, Aggregator]) -> None:
-        super().__init__(columns)
+    def __init__(self, columns: Mapping[str, Any], *, alone: bool = False) -> None:
+        super().__init__(columns_of(columns))
+        #: Whether its one column was named by a method, such as ``sum``, and not by ``agg``.
+        self.alone = alone
         for taken in sorted({"start", "end"} & set(columns)):
             raise AggregationInvalid(
                 f"A column of a window has the name {taken!r}, which the window's own {taken} has.",
@@ -177,7 +185,8 @@ class WindowAggregation(Aggregation):
         reduces = [made for made in self.columns.values() if isinstance(made, Reduce)]
         asked = [each for made in reduces for each in (made.reducer, made.initializer, made.merger)]
         given = [each for each in asked if each is not None]
-        return (*super().functions, *given)
+        custom = [each for made in self.columns.values() for each in methods_of(made)]
+        return (*super().functions, *given, *custom)
 
     def folded(self, held: Any, value: Any, time_ms: int) -> dict[str, Any]:
         """The stored value of a window with one more message; ``held`` is None for a new window.
@@ -194,6 +203,11 @@ class WindowAggregation(Aggregation):
                 item = [time_ms, item]
             stored.setdefault(made.kind, {})[name] = made.add(columns.get(made.kind, _NOTHING).get(name), item, name)
         return stored
+
+    def seen(self, stored: Any) -> Any:
+        """What triggers see of a window: its one column, or with ``agg`` a dict of the columns."""
+        made = self.result(0, 0, stored)
+        return made["value"] if self.alone else {name: made[name] for name in self.columns}
 
     def read(self, value: Any) -> dict[str, Any]:
         """What the columns read of a message, by name; a count reads nothing.

@@ -14,6 +14,8 @@ from holdfast.processors.engine.state.stream_time import shown
 ClosingStrategy = Literal["key", "partition"]
 #: What happens to a message that is late: ``drop`` it, give it to the failure policy, or ask a function.
 OnLate = Literal["drop", "dead-letter"] | Callable[..., Any]
+#: Whether a window is sent early: called with (aggregated, value, key, timestamp, headers).
+Trigger = Callable[[Any, Any, Any, int, Any], Any]
 #: How long a closed window stays readable unless the user says otherwise, in milliseconds.
 RETENTION_MS = 86_400_000
 #: A message may belong to this many windows at most: each of them is read and written.
@@ -53,6 +55,11 @@ class WindowSpec:
     final: bool = False
     #: After so long without messages, stream time passes as time does; None for never.
     idle_ms: int | None = None
+    #: Whether a window is sent at once, and begins again: asked before and after it takes a message. None for never.
+    before_update: Trigger | None = None
+    after_update: Trigger | None = None
+    #: A key's results are sent at most so often, in milliseconds of stream time; None for always.
+    every_ms: int | None = None
 
     @property
     def __name__(self) -> str:
@@ -76,7 +83,8 @@ class WindowSpec:
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         """The user functions of the window."""
-        return (*self.aggregation.functions, *((self.on_late,) if callable(self.on_late) else ()))
+        asked = (self.on_late, self.before_update, self.after_update)
+        return (*self.aggregation.functions, *(each for each in asked if callable(each)))
 
     def describe(self) -> tuple[str, ...]:
         """One line for the window's times and one for each column; another line is another definition."""
@@ -85,7 +93,12 @@ class WindowSpec:
         length = f"gap {self.duration_ms}" if self.kind == "session" else self.duration_ms
         times = f"{length} ms{step}, grace {self.grace_ms} ms, retention {self.retention_ms} ms"
         idle = "" if self.idle_ms is None else f", idle after {self.idle_ms} ms"
-        return f"window = {self.kind} {times}, {by}{idle}", *self.aggregation.describe()
+        named = (("before_update", self.before_update), ("after_update", self.after_update))
+        early = "".join(
+            f", {name} {getattr(made, '__qualname__', type(made).__qualname__)}" for name, made in named if made
+        )
+        held = "" if self.every_ms is None else f", at most every {self.every_ms} ms"
+        return f"window = {self.kind} {times}, {by}{idle}{early}{held}", *self.aggregation.describe()
 
     def late(self, time_ms: int, now_ms: int, end: int) -> LateMessage:
         """The error for a message whose windows are all closed; ``end`` is that of the last one."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.processors.engine.dataframe.stored_windows import Closing, Result, StoredWindows
-from holdfast.processors.engine.state.stream_time import NO_TIME
+from holdfast.processors.engine.dataframe.stored_windows import Closing, MessagePlace, Result, StoredWindows
+from holdfast.processors.engine.dataframe.window_spec import WindowSpec
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
 from holdfast.processors.engine.state.window_keys import KEY_TIME, due_entry, window_key
 
 #: No results: most messages of a final window have none.
@@ -16,7 +18,11 @@ _NONE: tuple[Result, ...] = ()
 class WindowStore(StoredWindows):
     """The tumbling or hopping windows of one step in one task."""
 
-    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int) -> Sequence[Result]:
+    def __init__(self, spec: WindowSpec, state: StoreState, stream: StreamTime, place: MessagePlace) -> None:
+        super().__init__(spec, state, stream, place)
+        self._triggers = spec.before_update is not None or spec.after_update is not None
+
+    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
         """Counts a message in its windows; returns the results to send at once; raises as ``StoredWindows``."""
         spec, state, stream = self.spec, self._state, self._stream
         if time_ms < 0:
@@ -34,7 +40,14 @@ class WindowStore(StoredWindows):
                 continue
             place = window_key(start, end)
             held = state.get(place)
-            stored = spec.aggregation.folded(held, value, time_ms)
+            if self._triggers:
+                stored, early = self._triggered(held, (start, end), (value, key, time_ms, headers))
+                updated += early
+                if stored is None:
+                    state.delete(place)
+                    continue
+            else:
+                stored = spec.aggregation.folded(held, value, time_ms)
             state.set(place, stored)
             if held is None:
                 opened.append([start, end])
@@ -44,10 +57,27 @@ class WindowStore(StoredWindows):
             now_ms = stream.time_ms if known is None else known["time"]
             self._be_late(value, key, time_ms, late, now_ms, whole=len(late) == len(starts))
         if known is not None:
-            return self._key_moves(known, raw_key, time_ms, opened) or updated
+            closed = self._key_moves(known, raw_key, time_ms, opened)
+            return [*updated, *closed] if updated and closed else closed or updated
         for start, end in opened:
             self._enter(end, start, end, raw_key)
         return updated
+
+    def _triggered(
+        self, held: Any, window: tuple[int, int], message: tuple[Any, Any, int, Any]
+    ) -> tuple[dict[str, Any] | None, list[Result]]:
+        """The stored value after a message, None if the window was sent with it; and the results to send early."""
+        spec, (value, _, time_ms, _) = self.spec, message
+        aggregation, early = spec.aggregation, []
+        before, after = spec.before_update, spec.after_update
+        if before is not None and held is not None and before(aggregation.seen(held), *message):
+            early.append((aggregation.result(*window, held), window[0]))
+            held = None  # the message begins the window again
+        stored = aggregation.folded(held, value, time_ms)
+        if after is not None and after(aggregation.seen(stored), *message):
+            early.append((aggregation.result(*window, stored), window[0]))
+            return None, early
+        return stored, early
 
     def _key_moves(
         self, known: dict[str, Any], raw_key: bytes, time_ms: int, opened: list[list[int]]
@@ -55,6 +85,8 @@ class WindowStore(StoredWindows):
         """Moves the key's own time, and closes the key's windows that it passes; returns the final results."""
         spec, state = self.spec, self._state
         now_ms = self._time_after(known, time_ms)
+        if self._triggers:  # a window that was sent early opens again, and may be known still
+            opened = [each for each in opened if each not in known["open"]]
         left = sorted([*known["open"], *opened])
         closing = [each for each in left if each[1] + spec.grace_ms <= now_ms]
         if opened or closing or now_ms != known["time"]:

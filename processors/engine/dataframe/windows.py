@@ -6,23 +6,17 @@ sdf.tumbling_window(60_000).agg(orders=Count(), total=Sum("amount")).final(closi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Generic, TypeVar
+from typing import Generic, NamedTuple, TypedDict, TypeVar
 
-from holdfast.processors.engine.dataframe.aggregation import Aggregator, Count, Field, Last, Max, Mean, Min, Sum
+from holdfast.processors.engine.dataframe.count_windows import CountSpec
 from holdfast.processors.engine.dataframe.durations import milliseconds
-from holdfast.processors.engine.dataframe.window_aggregates import (
-    Collect,
-    Earliest,
-    First,
-    Latest,
-    Reduce,
-    WindowAggregation,
-)
+from holdfast.processors.engine.dataframe.window_aggregates import WindowAggregation
 from holdfast.processors.engine.dataframe.window_spec import (
     ClosingStrategy,
     OnLate,
+    Trigger,
     WindowInvalid,
     WindowKind,
     WindowSpec,
@@ -78,90 +72,36 @@ def session_times(gap: int | timedelta, grace: int | timedelta, retention: int |
     return WindowTimes("session", *checked_times(gap_ms, gap_ms, grace_ms, retention_ms))
 
 
-class Window(Generic[Stream]):
-    """A window without columns; each method gives it one column with the name ``value``, ``agg`` several by name.
+class Triggers(TypedDict, total=False):
+    """Functions that send a window early; each is called with (aggregated, value, key, timestamp, headers)."""
 
-    ``of`` is a field's name, a function of the message's value, or None for the whole value.
-    """
+    before_update: Trigger | None
+    after_update: Trigger | None
 
-    def __init__(self, times: WindowTimes, on_late: OnLate | None, place: Callable[[WindowSpec], Stream]) -> None:
-        self._times = times
-        self._on_late: OnLate = "drop" if on_late is None else on_late
-        if not callable(self._on_late) and self._on_late not in ("drop", "dead-letter"):
+
+class Asked(NamedTuple):
+    """What a window asks users' functions for: late messages, and whether it is sent early."""
+
+    on_late: OnLate | None = None
+    before_update: Trigger | None = None
+    after_update: Trigger | None = None
+
+    def check(self) -> None:
+        """Raises WindowInvalid if one is neither a function nor a choice that is there."""
+        if self.on_late is not None and not callable(self.on_late) and self.on_late not in ("drop", "dead-letter"):
             raise WindowInvalid(
-                f"`on_late` is {on_late!r}, expected `drop`, `dead-letter` or a function.",
+                f"`on_late` is {self.on_late!r}, expected `drop`, `dead-letter` or a function.",
                 action='Write, for example, `on_late="dead-letter"`.',
-                seen=repr(on_late),
+                seen=repr(self.on_late),
             )
-        self._place = place
-
-    def count(self) -> AggregatedWindow[Stream]:
-        """The number of messages."""
-        return self._one(Count())
-
-    def sum(self, of: Field = None) -> AggregatedWindow[Stream]:
-        """The total of numbers."""
-        return self._one(Sum(of))
-
-    def mean(self, of: Field = None) -> AggregatedWindow[Stream]:
-        """The mean of numbers."""
-        return self._one(Mean(of))
-
-    def min(self, of: Field = None) -> AggregatedWindow[Stream]:
-        """The least number or text."""
-        return self._one(Min(of))
-
-    def max(self, of: Field = None) -> AggregatedWindow[Stream]:
-        """The greatest number or text."""
-        return self._one(Max(of))
-
-    def first(self, of: Field = None) -> AggregatedWindow[Stream]:
-        """The value that was processed first."""
-        return self._one(First(of))
-
-    def last(self, of: Field = None) -> AggregatedWindow[Stream]:
-        """The value that was processed last."""
-        return self._one(Last(of))
-
-    def earliest(self, of: Field = None) -> AggregatedWindow[Stream]:
-        """The value with the least event time."""
-        return self._one(Earliest(of))
-
-    def latest(self, of: Field = None) -> AggregatedWindow[Stream]:
-        """The value with the greatest event time."""
-        return self._one(Latest(of))
-
-    def collect(self, of: Field = None) -> AggregatedWindow[Stream]:
-        """All values, in a list."""
-        return self._one(Collect(of))
-
-    def reduce(
-        self,
-        reducer: Callable[[Any, Any], Any],
-        initializer: Callable[[Any], Any],
-        merger: Callable[[Any, Any], Any] | None = None,
-    ) -> AggregatedWindow[Stream]:
-        """A value that ``initializer`` makes of the first message, and ``reducer`` of the value and the next one.
-
-        ``merger`` makes one value of those of two sessions; only sessions need it.
-        """
-        return self._one(Reduce(reducer, initializer, merger))
-
-    def agg(self, **columns: Aggregator) -> AggregatedWindow[Stream]:
-        """Several columns by name, for example ``agg(orders=Count(), total=Sum("amount"))``.
-
-        Raises:
-            AggregationInvalid: There are no columns, one is no aggregator, or a name is taken.
-        """
-        return self._with(WindowAggregation(columns))
-
-    def _one(self, column: Aggregator) -> AggregatedWindow[Stream]:
-        return self._with(WindowAggregation({"value": column}))
-
-    def _with(self, aggregation: WindowAggregation) -> AggregatedWindow[Stream]:
-        if self._times.kind == "session":
-            aggregation.check_merges()
-        return AggregatedWindow(self._times, aggregation, self._on_late, self._place)
+        for name, made in (("before_update", self.before_update), ("after_update", self.after_update)):
+            if made is not None and not callable(made):
+                raise WindowInvalid(
+                    f"`{name}` is {made!r}, expected a function.",
+                    action=f"Write, for example, `{name}=lambda aggregated, value, key, timestamp, headers: "
+                    "aggregated > 1_000`.",
+                    seen=repr(made),
+                )
 
 
 class AggregatedWindow(Generic[Stream]):
@@ -176,10 +116,12 @@ class AggregatedWindow(Generic[Stream]):
         self,
         times: WindowTimes,
         aggregation: WindowAggregation,
-        on_late: OnLate,
+        asked: Asked,
         place: Callable[[WindowSpec], Stream],
     ) -> None:
-        self._times, self._aggregation, self._on_late, self._place = times, aggregation, on_late, place
+        self._times, self._aggregation, self._asked, self._place = times, aggregation, asked, place
+        if times.kind == "session":
+            aggregation.check_merges()
 
     def current(self, closing_strategy: ClosingStrategy = "key") -> Stream:
         """A result for each message and each of its windows; ``closing_strategy`` says which messages are late."""
@@ -233,9 +175,32 @@ class AggregatedWindow(Generic[Stream]):
                 times.grace_ms,
                 times.retention_ms,
                 self._aggregation,
-                self._on_late,
+                "drop" if self._asked.on_late is None else self._asked.on_late,
                 closing,
                 final,
                 idle_ms,
+                self._asked.before_update,
+                self._asked.after_update,
             )
         )
+
+
+class AggregatedCountWindow(Generic[Stream]):
+    """A count window with its columns. ``current`` or ``final`` places it into the stream; its results are dicts::
+
+        {"start": 1700000000000, "end": 1700000060000, "value": 3}
+
+    Start and end are the least and the greatest event time of its messages. A result has the key of its messages, no
+    headers, and the start of its window as its timestamp.
+    """
+
+    def __init__(self, spec: CountSpec, place: Callable[[CountSpec], Stream]) -> None:
+        self._spec, self._place = spec, place
+
+    def current(self) -> Stream:
+        """A result for each message and each of its windows."""
+        return self._place(self._spec)
+
+    def final(self) -> Stream:
+        """One result for each window, when it is full."""
+        return self._place(replace(self._spec, final=True))

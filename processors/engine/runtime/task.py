@@ -50,6 +50,7 @@ from holdfast.processors.engine.dataframe.processing import Processor
 from holdfast.processors.engine.dataframe.serialization import Deserializer, ValueUnreadable, as_is
 from holdfast.processors.engine.dataframe.stored_windows import Closing
 from holdfast.processors.engine.dataframe.topic import TimestampType
+from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
@@ -223,7 +224,7 @@ class Task:
     def _timing(self, topic: str) -> Timing:
         kinds = TimestampType
         kind = kinds.TIMESTAMP_LOG_APPEND_TIME if topic in self._times.stamped else kinds.TIMESTAMP_CREATE_TIME
-        return Timing(kind=kind) if self.time is None else Timing(self.time.stream, kind, self.time.windows)
+        return Timing(kind=kind) if self.time is None else Timing(self.time.stream, kind, self.time.takers)
 
     def _add_steps(self, frame: StreamingDataFrame, source: Node, processors: Mapping[int, Processor]) -> None:
         """Compile the steps behind windows and timers as functions of results and of timers."""
@@ -233,10 +234,11 @@ class Task:
         timing = self._timing(topic.name)
         limits = self._record_bytes_max, self._times
         for node, declared in zip(source.walk(), frame.source.walk(), strict=True):
-            if node.window is not None:
+            if isinstance(node.window, WindowSpec):
                 run = compile_run(node, self.states, self.outboxes, *limits, timing)
-                windows = time.windows[node.store or ""]
-                time.add(WindowSteps(topic.name, windows, run.function, topic.deserialize_key))
+                for closes in (time.windows[node.store or ""], time.held.get(node.store or "")):
+                    if closes is not None:
+                        time.add(WindowSteps(topic.name, closes, run.function, topic.deserialize_key))
             processor = processors.get(id(declared))
             if processor is not None and time.timers is not None:
                 first = Node("source", children=[replace(node, function=processor.on_timer)])

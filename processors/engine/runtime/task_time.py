@@ -18,8 +18,9 @@ from typing import Any
 
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.fusion import RunFunction
+from holdfast.processors.engine.dataframe.held_back import HeldBack
 from holdfast.processors.engine.dataframe.serialization import Deserializer
-from holdfast.processors.engine.dataframe.stored_windows import Closing, MessagePlace, StoredWindows
+from holdfast.processors.engine.dataframe.stored_windows import Closes, Closing, MessagePlace, StoredWindows, Taker
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.store_time import StoreTime
 from holdfast.processors.engine.runtime.task_timers import OnTimerError, TaskTimers
@@ -41,7 +42,7 @@ class WindowSteps:
     """A window of a stream, and the steps behind it as a function of results."""
 
     topic: str
-    windows: StoredWindows
+    windows: Closes
     run: RunFunction
     deserialize_key: Deserializer
 
@@ -59,6 +60,8 @@ class TaskTime:
         self.stores: dict[str, StoreTime] = {}
         #: None for a task without timers.
         self.timers: TaskTimers | None = None
+        #: By store, what holds its results back.
+        self.held: dict[str, HeldBack] = {}
         self._steps: list[WindowSteps] = []
         #: Whether windows are due that the next commit closes or removes.
         self.more = False
@@ -69,6 +72,11 @@ class TaskTime:
     def add(self, steps: WindowSteps) -> None:
         """Closes the windows of a step from now on."""
         self._steps.append(steps)
+
+    @property
+    def takers(self) -> Mapping[str, Taker]:
+        """By store, what takes the messages of its window."""
+        return {**self.windows, **self.held}
 
     def load(self) -> None:
         """Reads the time from the stores, at the start and after a command changed them."""
@@ -82,6 +90,8 @@ class TaskTime:
         # Stores of one task are at the same input offsets. One that was cleared meanwhile knows no time.
         time_ms, ahead = max(found, default=(NO_TIME, ()))
         self.stream.set(time_ms, ahead)
+        for held in self.held.values():
+            held.restart()
         # What was due when the worker before ended is due now: the next commit looks for it, without a message.
         self.more, self.dirty = True, False
         self._reached_ms = NO_TIME
@@ -177,4 +187,5 @@ class TaskTime:
                 break
         if found:
             steps.windows.closed(found[-1])
+            self.dirty = True
         return len(found)

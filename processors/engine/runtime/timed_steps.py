@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.held_back import HeldBack
 from holdfast.processors.engine.dataframe.processing import Processor
 from holdfast.processors.engine.dataframe.window_kinds import stored_windows
+from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.store_time import DeclaredStores, StoreTime
 from holdfast.processors.engine.runtime.task_time import TaskTime
@@ -21,12 +23,15 @@ def time_of(
     steps = [node for frame in frames for node in frame.source.walk() if node.store is not None]
     timers = {node.store for node in steps if node.processing is not None}
     expiring = {name for name, (_, options) in declared.items() if options is not None and options.expires}
-    if not (timers or expiring or any(node.window is not None for node in steps)):
+    if not (timers or expiring or any(isinstance(node.window, WindowSpec) for node in steps)):
         return None
     made = TaskTime(states, times)
     for node in steps:
-        if node.window is not None and node.store is not None:
-            made.windows[node.store] = stored_windows(node.window, states[node.store], made.stream, made.place)
+        if isinstance(node.window, WindowSpec) and node.store is not None:
+            state, spec = states[node.store], node.window
+            made.windows[node.store] = windows = stored_windows(spec, state, made.stream, made.place)
+            if spec.every_ms is not None:
+                made.held[node.store] = HeldBack(windows, spec.every_ms, state, made.stream)
     for name, (state, options) in declared.items():
         if name in timers or name in expiring:
             made.stores[name] = StoreTime(state, options, made.stream)

@@ -4,8 +4,13 @@
     the message's   w/<start>/<end>                                   the window's aggregates; of sessions, a closed one
     the message's   s/<time that opened it>                           an open session: its aggregates, start and end
     the message's   m/<start>/<end>                                   of sliding windows: messages in order of time
+    the message's   n                                                 of count windows: the open one
+    the message's   counted                                           of count windows: how many messages, and where
+    the message's   n/<number>                                        of count windows: messages from this one on
     the message's   time                                              the key's own time and its open windows
     OWN_KEY         due/<time>/<start>/<end>/<message key in hex>     1: an entry of the index by time
+    the message's   held                                              a result that is held back, and until when
+    OWN_KEY         hold/<time>/<message key in hex>                  1: an entry of the index of records ``held``
     OWN_KEY         clock                                             stream time, and how far windows are closed
 
 Times are milliseconds since 1970 with 15 digits, so that state keys sort by time. The windows of a key are neighbours,
@@ -23,7 +28,9 @@ from holdfast.processors.engine.changelog.format import key_prefix
 OWN_KEY = b"\x00holdfast"
 CLOCK = "clock"
 KEY_TIME = "time"
-_WINDOW, _SESSION, _CHUNK, _DUE = "w/", "s/", "m/", "due/"
+HELD = "held"
+COUNTED, COUNTED_OPEN = "counted", "n"
+_WINDOW, _SESSION, _CHUNK, _DUE, _HOLD = "w/", "s/", "m/", "due/", "hold/"
 #: The state keys of windows begin with one of these.
 WINDOWS = (_WINDOW, _SESSION)
 
@@ -71,9 +78,35 @@ def chunk_key(start: int, end: int) -> str:
     return f"{_CHUNK}{start:015d}/{end:015d}"
 
 
+def counted_key(number: int) -> str:
+    """The state key of the messages of count windows, from the message with this number on."""
+    return f"n/{number:015d}"
+
+
 def due_key(time_ms: int, start: int, end: int, message_key: bytes) -> str:
     """The state key of an entry of the index."""
     return f"{_DUE}{time_ms:015d}/{start:015d}/{end:015d}/{message_key.hex()}"
+
+
+def hold_key(time_ms: int, message_key: bytes) -> str:
+    """The state key of an entry of the index of results that are held back."""
+    return f"{_HOLD}{time_ms:015d}/{message_key.hex()}"
+
+
+def first_hold() -> str:
+    """A state key before all entries of the index of results that are held back."""
+    return _HOLD
+
+
+def hold_before(time_ms: int) -> str:
+    """A state key after all entries of that index up to this time, and before all later ones."""
+    return f"{_HOLD}{time_ms + 1:015d}"
+
+
+def held_of(place: str) -> tuple[int, bytes]:
+    """The time and the message key of an entry of that index."""
+    _, time_ms, key = place.split("/")
+    return int(time_ms), bytes.fromhex(key)
 
 
 def due_before(time_ms: int) -> str:

@@ -27,6 +27,12 @@ FORMER_UNNAMED = {"default": "", "aggregate": "-aggregate"}
 #: What a difference is called -> the attribute of ``StoreShape``: with another value, state would be misread.
 _VALUES = {"kind": "kind", "codec": "codec", "format": "format_version", "columns": "columns"}
 
+#: Kinds of windows whose records those of another kind do not read.
+_KEPT_APART = {
+    **{"session": "sessions", "tumbling count": "one by one", "hopping count": "messages", "sliding count": "messages"},
+    "sliding": "times",
+}
+
 Change = Literal[
     "same",
     "regrouped",  # its tasks have another name: local state is not found under it, so all of it is restored
@@ -201,8 +207,16 @@ def _of_store(processor: str, was: StoreShape, now: StoreShape, before: Shape, a
 def _other_windows(processor: str, was: StoreShape, now: StoreShape) -> Verdict | None:
     """The verdict on windows with another definition; None where the state would be misread, or for other stores."""
     kept = all(getattr(was, each) == getattr(now, each) for each in _VALUES.values() if each != "columns")
-    if not kept or now.kind != "window" or _closing(was) != _closing(now):
+    if not kept or now.kind not in ("window", "count-window") or _way(was) != _way(now):
         return None
+    if now.kind == "count-window":
+        return Verdict(
+            "other windows",
+            now.name,
+            f"The count windows of store `{now.name}` were {_text(was.columns)}, now {_text(now.columns)}. An open "
+            "window has the new count at once; windows of a new step begin at its next multiple. A new column begins "
+            f"where it is absent. To begin empty, clear the store first, or give the window another `name`.",
+        )
     return Verdict(
         "other windows",
         now.name,
@@ -228,8 +242,11 @@ def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
     )
 
 
-def _closing(store: StoreShape) -> bool:
-    return any("closed by key" in line for line in store.columns)
+def _way(store: StoreShape) -> tuple[bool, str]:
+    """How windows are kept: with another way, those that are open would never be sent."""
+    by_key = any("closed by key" in line for line in store.columns)
+    said = next((line for line in store.columns if line.startswith("window = ")), "")
+    return by_key, next((way for kind, way in _KEPT_APART.items() if said.startswith(f"window = {kind}")), "")
 
 
 def _of_changelog(was: StoreShape, now: StoreShape) -> Verdict:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -260,3 +261,30 @@ def test_a_store_that_is_declared_otherwise_is_told_and_keeps_its_state() -> Non
             assert line in verdict.sentence
     assert verdicts(carts(ttl=1_000), carts(ttl=1_000)) == (same("carts"),)
     assert verdicts(carts(), carts(model=dict[str, int])) == (same("carts"),)
+
+
+def of_window(place: Callable[[Any], Any]) -> Shape:
+    application = Application(consumer_group="orders")
+    place(application.dataframe(application.topic("placed")))
+    return shape(application.topology())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [
+        (lambda f: f.session_window(10, name="w"), lambda f: f.session_window(20, name="w"), "other windows"),
+        (lambda f: f.sliding_window(10, name="w"), lambda f: f.sliding_window(20, name="w"), "other windows"),
+        (lambda f: f.session_window(10, name="w"), lambda f: f.tumbling_window(10, name="w"), "misread"),
+        (lambda f: f.tumbling_window(10, name="w"), lambda f: f.sliding_window(10, name="w"), "misread"),
+        (lambda f: f.tumbling_count_window(3, "w"), lambda f: f.tumbling_count_window(5, "w"), "other windows"),
+        (lambda f: f.hopping_count_window(6, 2, "w"), lambda f: f.sliding_count_window(6, "w"), "other windows"),
+        (lambda f: f.tumbling_count_window(3, "w"), lambda f: f.sliding_count_window(3, "w"), "misread"),
+        (lambda f: f.tumbling_count_window(3, "w"), lambda f: f.tumbling_window(3, name="w"), "misread"),
+    ],
+)
+def test_another_kind_of_window_is_refused_and_another_size_is_told(
+    before: Callable[[Any], Any], after: Callable[[Any], Any], change: str
+) -> None:
+    shapes = [of_window(lambda frame, place=place: place(frame).count().final()) for place in (before, after)]
+    [verdict] = verdicts(*shapes)
+    assert (verdict.change, verdict.refused) == (change, change == "misread")

@@ -14,15 +14,7 @@ from holdfast.dataframe.windows import Collect, Count, Earliest, First, Last, La
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.state.window_keys import OWN_KEY
-
-#: The first event time, long ago.
-T = 1_690_000_000_000
-
-
-def build(place: Callable[[StreamingDataFrame], Any], **settings: Any) -> Application:
-    app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None, **settings)
-    place(app.dataframe(app.topic("in"))).to_topic(app.topic("out"))
-    return app
+from tests.window_apps import T, build, send
 
 
 def closing(frame: StreamingDataFrame, **times: Any) -> StreamingDataFrame:
@@ -34,10 +26,6 @@ def cluster() -> InMemoryCluster:
     made = InMemoryCluster()
     made.create_topic("in")
     return made
-
-
-def send(cluster: InMemoryCluster, at: int, value: Any = 1, key: bytes | None = b"k") -> None:
-    cluster.produce("in", json.dumps(value).encode(), key, timestamp_ms=T + at)
 
 
 def results(cluster: InMemoryCluster) -> list[tuple[int, int, Any]]:
