@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.durations import milliseconds
@@ -16,7 +17,9 @@ from holdfast.processors.engine.state.declared import DeclaredState
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.store_clock import StoreClock
 from holdfast.processors.engine.state.stream_time import StreamTime
-from holdfast.processors.engine.state.typed import TypedValues
+
+if TYPE_CHECKING:
+    from holdfast.processors.engine.state.typed import TypedValues
 
 #: By store, the store as it is declared, and its declaration.
 DeclaredStores = Mapping[str, tuple[DeclaredState, StoreOptions | None]]
@@ -87,6 +90,9 @@ def declared_stores(states: Mapping[str, StoreState], frames: Sequence[Streaming
 def _models_of(options: StoreOptions | None) -> TypedValues | None:
     if options is None or not options.typed:
         return None
+    # A worker whose stores have no models does not load pydantic for them.
+    from holdfast.processors.engine.state.typed import TypedValues
+
     return TypedValues(options.name, options.models, options.upgrades_by_key)
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.processors.engine.changelog.format import decode_value, encode_bytes, encode_value, key_prefix
 from holdfast.processors.engine.state.expiries import Expiries
 from holdfast.processors.engine.state.methods import Ttl
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.stream_time import StreamTime
-from holdfast.processors.engine.state.typed import TypedValues
+
+if TYPE_CHECKING:
+    from holdfast.processors.engine.state.typed import TypedValues
 
 
 class DeclaredState(StoreState):
