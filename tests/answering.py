@@ -16,13 +16,17 @@ _SIZES = "--sizes"
 
 
 def compare(words: Sequence[str], document: Any) -> None:
-    """Raises ValidationError unless this document is an answer of the command with these words, or an error."""
-    from holdfast.orchestration.answers import ANSWERS, answer_of
+    """Raises ValidationError unless this document answers the command that begins with these words, or is an error.
+
+    What follows the command's own words (a processor, a number, values of options) does not count.
+    """
+    from holdfast.orchestration.answers import ANSWERS
 
     failed = isinstance(document, dict) and "error" in document
     named = (" ".join(words[:count]) for count in range(len(words), 0, -1))
-    answer = ANSWERS["error"] if failed else next(found for each in named if (found := answer_of(each)) is not None)
-    answer.validate_python(document, strict=True)
+    ANSWERS["error" if failed else next(each for each in named if each in ANSWERS)].validate_python(
+        document, strict=True
+    )
 
 
 def compared_text(as_text: Callable[[Any], str]) -> Callable[[Any], str]:

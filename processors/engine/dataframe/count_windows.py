@@ -22,7 +22,7 @@ from typing import Any, Literal
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.stored_windows import Result
 from holdfast.processors.engine.dataframe.window_aggregates import WindowAggregation
-from holdfast.processors.engine.dataframe.window_spec import WindowInvalid
+from holdfast.processors.engine.dataframe.window_spec import WINDOWS_OF_A_MESSAGE_MAX, WindowInvalid
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.window_keys import COUNTED, COUNTED_OPEN, counted_key
 
@@ -33,8 +33,6 @@ CHUNKS, CHUNK_LEAST = 16, 8
 WINDOW = "window"
 #: A window may have this many messages at most: they share one record, or are read together.
 MESSAGES_MAX = 1_000_000
-#: A message may belong to this many windows at most.
-WINDOWS_OF_A_MESSAGE_MAX = 1_000
 CountKind = Literal["tumbling", "hopping", "sliding"]
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.orchestration.answers import ANSWERS, answer_of
 from holdfast.orchestration.cli import main
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import notice
+from tests.answering import compare
 from tests.operating import Operated
 
 
@@ -31,9 +31,7 @@ class Json:
         out, err = self._capfd.readouterr()
         assert ended == code, f"{line}: {out} {err}"
         document = json.loads(out)
-        failed = isinstance(document, dict) and "error" in document
-        command = next(name for name in (" ".join(words[:2]), words[0]) if answer_of(name) is not None)
-        (ANSWERS["error"] if failed else answer_of(command)).validate_python(document, strict=True)
+        compare(words, document)
         return document
 
 

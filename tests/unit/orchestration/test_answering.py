@@ -1,0 +1,29 @@
+"""The comparison of printed documents finds the schema of the command, whatever words follow it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tests.answering import compare
+
+ABANDONED = {"apply": 1, "processor": "fleet", "verb": "clear", "stages_done": 2, "told": []}
+APPLIED = {"apply": 1, "plan": "abcd", "stages": [], "seconds": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("words", "document"),
+    [
+        ("apply abandon 1 a reason", ABANDONED),
+        ("apply resume 1", APPLIED),
+        ("apply clear fleet", APPLIED),
+        ("deploy fleet", APPLIED),
+        ("version", {"version": "1"}),
+    ],
+)
+def test_a_document_is_compared_with_the_schema_of_its_command(words: str, document: Any) -> None:
+    compare(words.split(), document)
+    with pytest.raises(ValidationError):
+        compare(words.split(), {"of": "another command"})
