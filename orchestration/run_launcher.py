@@ -10,9 +10,10 @@ marks the run as ended and frees its pool, while the process still works on the 
 Invariants:
     - Loading this module imports Dagster alone, because every process of an instance loads it.
     - A run is failed only when its process is known and has ended. No clock is read: a clock that is set never ends a
-      run. The process is known by its identity (``infra.process``), which the daemon records as a tag of the run.
-    - A run without the tag, as one of a former version, has its process judged by id and by the home folder in that
-      process's environment, and is tagged then.
+      run. The process is known by its identity (``infra.process``), which the daemon writes into the run's log. A tag
+      would be lost: the run's process, which starts at that moment, writes its run back with the tags that it read.
+    - A run without that entry, as one of a former version, has its process judged by id and by the home folder in that
+      process's environment, and gets its entry then.
     - A run is launched once, also by two daemons (``launches``).
     - A process is signalled only when it is the run's: on this machine, of this instance, and recorded for this run.
 """
@@ -20,14 +21,15 @@ Invariants:
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dagster import DagsterEventType, DagsterRun, EventLogEntry, Field, Float
+from dagster import DagsterEventType, DagsterRun, Field, Float, MetadataValue
 from dagster._config.config_schema import UserConfigSchema
 from dagster._core.errors import DagsterUserCodeUnreachableError
+from dagster._core.events import EngineEventData
 from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, LaunchRunContext, WorkerStatus
 from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._serdes import ConfigurableClassData
@@ -36,9 +38,8 @@ from holdfast.infra.process import ProcessIdentity, end_tree, fate_of, identity_
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import launches
 
-#: The tag with the run's id and the identity of its process. A run that repeats another one copies the tags of that
-#: run; the id tells that the identity is not its own.
-PROCESS_TAG = "holdfast/process"
+#: The metadata entry, in the run's log, with the identity of its process.
+PROCESS_ENTRY = "holdfast/process"
 #: What gRPC says of a server that it could not connect to.
 NEVER_REACHED = "failed to connect to all addresses"
 #: How long a launched run may take to name its process, seconds; it has done so in nearly all cases.
@@ -137,7 +138,7 @@ class LocalRunLauncher(DefaultRunLauncher):
         """FAILED when the process that the run named has ended; RUNNING otherwise."""
         if not _is_on_this_machine(run):
             return CheckRunHealthResult(WorkerStatus.RUNNING, "its code server may be on another machine")
-        identity = identity_in(run)
+        identity = self.recorded(run.run_id)
         if identity is None:
             pid = self._process_of(run.run_id)
             if pid is None:
@@ -165,7 +166,7 @@ class LocalRunLauncher(DefaultRunLauncher):
         """The live process of a run; None when it is not known for sure."""
         if not _is_on_this_machine(run):
             return None
-        identity = identity_in(run)
+        identity = self.recorded(run.run_id)
         if identity is None:
             pid = self._process_of(run.run_id)
             identity = None if pid is None else self._record(run.run_id, pid)
@@ -180,32 +181,35 @@ class LocalRunLauncher(DefaultRunLauncher):
         # a process of a stranger has the id that the run had
         if identity is None or (ours and _dagster_home(str(pid)) not in (ours, None)):
             return None
-        self._instance.add_run_tags(run_id, {PROCESS_TAG: f"{run_id} {identity}"})
+        run = self._instance.get_run_by_id(run_id)
+        entry = EngineEventData(metadata={PROCESS_ENTRY: MetadataValue.text(str(identity))})
+        self._instance.report_engine_event(f"Process {pid} works on this run.", run, entry)
         return identity
+
+    def recorded(self, run_id: str) -> ProcessIdentity | None:
+        """The identity of a run's process, from its log; None when it was not recorded."""
+        text = self._last_told(run_id, PROCESS_ENTRY)
+        return None if text is None else ProcessIdentity.parse(text)
 
     def _process_of(self, run_id: str) -> int | None:
         """The id of the process that the run named last."""
-        for record in reversed(self._engine_events(run_id)):
-            event = record.dagster_event
-            pid = None if event is None else event.engine_event_data.metadata.get("pid")
-            if pid is not None:
-                return int(str(pid.value))
-        return None
+        pid = self._last_told(run_id, "pid")
+        return None if pid is None else int(pid)
 
-    def _engine_events(self, run_id: str) -> Sequence[EventLogEntry]:
-        return self._instance.all_logs(run_id, of_type=DagsterEventType.ENGINE_EVENT)
+    def _last_told(self, run_id: str, entry: str) -> str | None:
+        """The newest value of a metadata entry in the run's log."""
+        for record in reversed(self._instance.all_logs(run_id, of_type=DagsterEventType.ENGINE_EVENT)):
+            event = record.dagster_event
+            value = None if event is None else event.engine_event_data.metadata.get(entry)
+            if value is not None:
+                return str(value.value)
+        return None
 
 
 def _is_on_this_machine(run: DagsterRun) -> bool:
     """Whether the code server that started a run listens on a socket file, or on this machine's loopback."""
     server = json.loads(run.tags.get(GRPC_INFO_TAG, "{}"))
     return bool(server.get("socket")) or server.get("host") in (None, "localhost", "127.0.0.1")
-
-
-def identity_in(run: DagsterRun) -> ProcessIdentity | None:
-    """The identity of a run's process, from its tag; None when it was not recorded."""
-    of_run, _, text = run.tags.get(PROCESS_TAG, "").partition(" ")
-    return ProcessIdentity.parse(text) if of_run == run.run_id else None
 
 
 def _dagster_home(process: str) -> str | None:

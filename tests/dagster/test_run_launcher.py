@@ -19,15 +19,14 @@ from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._core.events import EngineEventData
 from dagster._core.launcher import DefaultRunLauncher, LaunchRunContext, WorkerStatus
 
-from holdfast.infra.process import end_process, group_members, identity_of, own_identity, start_mark
+from holdfast.infra.process import ProcessIdentity, end_process, group_members, identity_of, own_identity, start_mark
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import local, run_launcher
 from holdfast.orchestration.run_launcher import (
     NEVER_REACHED,
-    PROCESS_TAG,
+    PROCESS_ENTRY,
     LaunchUnclear,
     LocalRunLauncher,
-    identity_in,
 )
 from holdfast.orchestration.run_limits import overdue_words
 from tests.dagster.queued_runs import eventually, launch, location_of
@@ -127,8 +126,8 @@ def test_a_run_whose_process_died_with_all_around_it_is_ended_and_the_next_one_s
         eventually(lambda: status(first) is dg.DagsterRunStatus.STARTED and process(), "the first run did not start")
         pid = process()
         # the daemon records the process right after the run has named it: no look at its runs comes within the hour
-        eventually(lambda: identity_in(instance.get_run_by_id(first)), "the first run's process was not recorded")
-        assert identity_in(instance.get_run_by_id(first)) == identity_of(pid)
+        eventually(lambda: instance.run_launcher.recorded(first), "the first run's process was not recorded")
+        assert instance.run_launcher.recorded(first) == identity_of(pid)
         daemon = local.running(settings, local.DAEMON).pid
         # the group has the code server, the run, and the `tail` of its output: killed alone, a run that has just
         # started a `tail` leaves it behind
@@ -196,6 +195,10 @@ class Launched:
         self.instance.report_engine_event("Started.", self.run, EngineEventData.in_process(pid))
         return self
 
+    def recorded_as(self, process: ProcessIdentity) -> None:
+        entry = EngineEventData(metadata={PROCESS_ENTRY: dg.MetadataValue.text(str(process))})
+        self.instance.report_engine_event("Recorded.", self.run, entry)
+
     @property
     def run(self) -> dg.DagsterRun:
         return self.instance.get_run_by_id(self.id)
@@ -225,7 +228,7 @@ def test_a_run_is_judged_by_its_process_and_by_no_clock(launched, monkeypatch):
         launched.named(os.getpid())
     assert launched.instance.all_logs(launched.id)[0].timestamp == pytest.approx(behind, abs=1.0)
     assert launched.health is WorkerStatus.RUNNING
-    assert identity_in(launched.run) == own_identity()
+    assert launched.launcher.recorded(launched.id) == own_identity()
     assert launched.health is WorkerStatus.RUNNING
 
 
@@ -237,18 +240,28 @@ def test_a_run_whose_process_ended_is_ended_also_when_another_process_has_its_id
     # the id of the process is used again: here by this process
     ours = own_identity()
     earlier = replace(ours, mark=str(int(ours.mark) - 1))
-    launched.instance.add_run_tags(launched.id, {PROCESS_TAG: f"{launched.id} {earlier}"})
+    launched.recorded_as(earlier)
     assert launched.health is WorkerStatus.FAILED
     # the machine was restarted
     other_boot = replace(ours, boot="another")
-    launched.instance.add_run_tags(launched.id, {PROCESS_TAG: f"{launched.id} {other_boot}"})
+    launched.recorded_as(other_boot)
     assert launched.health is WorkerStatus.FAILED
 
 
-def test_a_repeated_run_is_not_judged_by_the_process_of_the_first(launched):
-    ended = replace(own_identity(), mark="1")
-    launched.instance.add_run_tags(launched.id, {PROCESS_TAG: f"an-earlier-run {ended}"})
-    assert launched.named(os.getpid()).health is WorkerStatus.RUNNING
+def test_a_process_is_recorded_while_the_run_writes_itself_back(launched, monkeypatch):
+    """A run reads itself and writes itself back with another status; what is recorded in between stays."""
+    storage, run = launched.instance.run_storage, launched.run
+    read = storage._get_run_by_id
+
+    def recorded_meanwhile(run_id):
+        found = read(run_id)
+        monkeypatch.setattr(storage, "_get_run_by_id", read)
+        assert launched.named(os.getpid()).health is WorkerStatus.RUNNING
+        return found
+
+    monkeypatch.setattr(storage, "_get_run_by_id", recorded_meanwhile)
+    launched.instance.report_run_canceling(run)
+    assert launched.launcher.recorded(launched.id) == own_identity()
 
 
 def test_the_process_of_another_home_is_no_process_of_a_run(launched, monkeypatch):
