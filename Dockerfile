@@ -10,6 +10,7 @@ COPY infra infra
 COPY processors processors
 COPY assets assets
 COPY orchestration orchestration
+COPY docs docs
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels . \
     && sed -n 's/^\([A-Za-z0-9._-]*==[^ ]*\).*/\1/p' requirements.lock > /wheels/constraints.txt
 

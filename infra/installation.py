@@ -30,7 +30,7 @@ EXTRAS = {
     "operate": ("Deployments, plans and incidents need it", ("sqlalchemy", "alembic", "supervisor")),
     "dagster": (
         "Dagster's services and definitions need it",
-        ("dagster", "dagster_webserver", "dagster_postgres", "yaml"),
+        ("dagster", "dagster_webserver", "dagster_postgres", "yaml", "markdown_it"),
     ),
     "spark": (
         "Spark, the warehouse and the embedded broker need it",

@@ -225,10 +225,11 @@ def test_a_text_over_several_lines_is_no_key(tmp_path: Path) -> None:
 
 
 def test_a_working_folder_that_was_deleted_has_no_project(tmp_path: Path) -> None:
+    # Imported before: in a folder that is gone, Python 3.13.0 fails in imports that ask a module for a missing name.
     code = (
-        "import os, pathlib\n"
-        f"os.chdir({str(tmp_path)!r}); os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')\n"
+        "import os\n"
         "from holdfast.infra.settings.project_source import project_of\n"
+        f"os.chdir({str(tmp_path)!r}); os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone')\n"
         "assert project_of({}) is None\n"
     )
     environment = {name: value for name, value in os.environ.items() if name != "HOLDFAST_PROJECT"}
