@@ -26,6 +26,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeVar
 
 import dagster as dg
@@ -44,7 +47,7 @@ from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.log import configure_logging
 from holdfast.infra.process import end_process, start_mark
-from holdfast.infra.sample_data.feed import DEPARTURES_TOPIC, FLIGHTS_TOPIC
+from holdfast.infra.sample_data.feed import FLIGHTS_TOPIC, TOPICS
 from holdfast.infra.sample_data.flights import FLIGHTS
 from holdfast.infra.settings import WARM, Settings
 from holdfast.infra.spark.server import SparkServer, start_server, stop_server
@@ -66,9 +69,9 @@ from holdfast.processors.registration import ProcessorDefinition, load_processor
 if TYPE_CHECKING:
     from holdfast.assets.spark.flights import FlightsComparison
 
-#: The processor to kill, and the share of the feed after which it is killed.
-VICTIM = "fleet"
-KILL_AT = 0.4
+#: The processors to kill, and the share of the feed after which they are killed: early, so that they recover beside it.
+VICTIMS = ("fleet", "rotations", "delays")
+KILL_AT = 0.15
 #: Time limits of the recovery, and of processing the rest afterwards, seconds.
 RECOVERY_S = 90.0
 CATCH_UP_S = 120.0
@@ -150,22 +153,24 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
         with demo.terminal.step("spark", "wait until Spark answers") as say:
             say(f"Spark, process {spark.result().pid}, started beside the feed")
     with ThreadPoolExecutor(max_workers=1, thread_name_prefix="outputs") as aside:
-        outputs = aside.submit(read_outputs, demo.topics, demo.definitions)  # Spark, meanwhile, needs the other core
+        folder = Path(running.enter_context(TemporaryDirectory(prefix="holdfast-demo-")))
+        outputs = aside.submit(read_outputs, demo.topics, demo.definitions, folder)  # while Spark needs the other core
         _snapshot(demo, instance)
-        with demo.terminal.step("recompute", "recompute both results with Spark from the file of flights") as say:
-            compared = compare_with_spark(demo.settings)
-            say(f"{sum(one.keys for one in compared.values()):,} keys recomputed with Spark from the file of flights")
-        return _verify(demo, compared, outputs)
+        with demo.terminal.step("recompute", "recompute all results with Spark from the file of flights") as say:
+            compared = compare_with_spark(demo.settings, outputs.result())
+            keys_and_windows = sum(one.keys for one in compared.values())
+            say(f"{keys_and_windows:,} keys and windows recomputed with Spark from the file of flights")
+        return _verify(demo, compared, outputs.result())
 
 
 def _verify(
-    demo: Demo, compared: "Mapping[str, FlightsComparison]", outputs: Future[Mapping[str, Outputs]]
+    demo: Demo, compared: "Mapping[str, FlightsComparison]", outputs: Mapping[str, Outputs]
 ) -> tuple[ProcessorVerdict, ...]:
     with demo.terminal.step("verify", "compare stores, changelogs, warehouse and outputs") as say:
-        verdicts = verify(demo.settings, demo.definitions, compared, outputs.result())
+        verdicts = verify(demo.settings, demo.definitions, compared, outputs)
         keys_compared = sum(one.keys for one in verdicts)
         records = sum(one.outputs.records for one in verdicts)
-        say(f"{keys_compared:,} keys in three copies and {records:,} outputs compared")
+        say(f"{keys_compared:,} keys and windows in three copies and {records:,} outputs compared")
     return verdicts
 
 
@@ -214,14 +219,15 @@ def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
         say(f"{len(demo.topics.describe(names))} topics")
     with demo.terminal.step("deploy", "deploy the processors and wait until they process all partitions") as say:
         _materialize(instance, [keys.processor_key(one.name) for one in demo.definitions])
-        say(" and ".join(one.name for one in demo.definitions) + " process all partitions")
+        say(", ".join(one.name for one in demo.definitions) + " process all partitions")
 
 
 def _feed_and_kill(demo: Demo, registry: Registry) -> None:
     terminal = demo.terminal
     began = time.monotonic()
     killed_at: datetime | None = None
-    with _feeding(demo) as feeding, terminal.bars({"fed": FLIGHTS, "fleet": FLIGHTS, "routes": FLIGHTS}) as move:
+    bars = dict.fromkeys(("fed", *(one.name for one in demo.definitions)), FLIGHTS)
+    with _feeding(demo) as feeding, terminal.bars(bars) as move:
         while feeding.poll() is None:
             fed = _show(demo, move)
             if killed_at is None and fed >= KILL_AT * FLIGHTS:
@@ -232,15 +238,17 @@ def _feed_and_kill(demo: Demo, registry: Registry) -> None:
                 f"The feed ended with status {feeding.returncode} after {_fed(demo.topics):,} of {FLIGHTS:,} flights.",
                 action=f"Read the end of {demo.settings.paths.logs / 'feed.log'}.",
             )
-        terminal.line("feed", f"{FLIGHTS:,} flights sent to two topics", time.monotonic() - began)
-        incident = _await(lambda: _closed_incident(registry), RECOVERY_S, "the recovery of the killed processor")
-        _tell_recovery(demo, incident, killed_at)
+        terminal.line("feed", f"{FLIGHTS:,} flights sent to {len(TOPICS)} topics", time.monotonic() - began)
+        for victim in VICTIMS:
+            recovered = partial(_closed_incident, registry, victim)
+            _tell_recovery(demo, _await(recovered, RECOVERY_S, f"the recovery of {victim}"), killed_at)
         caught_up = time.monotonic()
         _await(lambda: _show(demo, move) > 0 and _lag(demo) == 0, CATCH_UP_S, "the processors to catch up")
         terminal.line("caught up", "lag 0 on all partitions", time.monotonic() - caught_up)
     seconds = time.monotonic() - began
-    demo.figures["records processed"] = f"{2 * FLIGHTS:,}"
-    demo.figures["rate, feed to caught up"] = f"{2 * FLIGHTS / seconds:,.0f} records/s"
+    processed = len(demo.definitions) * FLIGHTS
+    demo.figures["records processed"] = f"{processed:,}"
+    demo.figures["rate, feed to caught up"] = f"{processed / seconds:,.0f} records/s"
 
 
 @contextmanager
@@ -270,35 +278,38 @@ def _feeding(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
 
 def _kill(demo: Demo, fed: int) -> datetime:
     paths = demo.settings.paths
-    program = open_deployer(paths).programs()[paths.program(VICTIM, "0")]
-    if program.pid is None:
-        raise DemoFailed(
-            f"{VICTIM} has no process to kill; its program is {program.state}.",
-            action=f"Read {paths.program_log(VICTIM, '0')}.",
+    programs = open_deployer(paths).programs()
+    for victim in VICTIMS:
+        program = programs[paths.program(victim, "0")]
+        if program.pid is None:
+            raise DemoFailed(
+                f"{victim} has no process to kill; its program is {program.state}.",
+                action=f"Read {paths.program_log(victim, '0')}.",
+            )
+        os.kill(program.pid, signal.SIGKILL)
+        demo.terminal.line(
+            "kill -9", f"{victim}, process {program.pid}, after {fed / FLIGHTS:.0%} of the feed", mark="[yellow]⚡[/]"
         )
-    os.kill(program.pid, signal.SIGKILL)
-    demo.terminal.line(
-        "kill -9", f"{VICTIM}, process {program.pid}, after {fed / FLIGHTS:.0%} of the feed", mark="[yellow]⚡[/]"
-    )
     return datetime.now(UTC)
 
 
-def _closed_incident(registry: Registry) -> Incident | None:
-    incidents = registry.incidents(1, processor=VICTIM)
+def _closed_incident(registry: Registry, victim: str) -> Incident | None:
+    incidents = registry.incidents(1, processor=victim)
     return incidents[0] if incidents and not incidents[0].is_open else None
 
 
 def _tell_recovery(demo: Demo, incident: Incident, killed_at: datetime) -> None:
+    victim = incident.processor
     if incident.outcome != "resolved" or incident.closed_at is None:
         raise DemoFailed(
-            f"Incident {incident.id} of {VICTIM} ended as {incident.outcome}: {incident.reason}.",
-            action=f"Read {demo.settings.paths.program_log(VICTIM, '0')}.",
+            f"Incident {incident.id} of {victim} ended as {incident.outcome}: {incident.reason}.",
+            action=f"Read {demo.settings.paths.program_log(victim, '0')}.",
             incident=incident.id,
         )
     noticed = (incident.opened_at - killed_at).total_seconds()
     seconds = (incident.closed_at - killed_at).total_seconds()
-    demo.terminal.line("recovery", f"detected after {noticed:.1f} s; {VICTIM} processed again after {seconds:.1f} s")
-    demo.figures["recovery, from kill -9 to processing all partitions"] = f"{seconds:.1f} s"
+    demo.terminal.line("recovery", f"detected after {noticed:.1f} s; {victim} processed again after {seconds:.1f} s")
+    demo.figures[f"recovery of {victim}, from kill -9 to processing all partitions"] = f"{seconds:.1f} s"
 
 
 def _snapshot(demo: Demo, instance: dg.DagsterInstance) -> None:
@@ -359,7 +370,8 @@ def _fed(topics: Topics) -> int:
 
 def _lag(demo: Demo) -> int:
     topics = demo.topics
-    ends = sum(sum(topics.end_offsets(name, committed=True).values()) for name in (FLIGHTS_TOPIC, DEPARTURES_TOPIC))
+    inputs = [spec.name for one in demo.definitions for spec in one.topology.inputs]
+    ends = sum(sum(topics.end_offsets(name, committed=True).values()) for name in inputs)
     return ends - sum(sum(topics.committed_offsets(definition.name).values()) for definition in demo.definitions)
 
 
@@ -391,9 +403,9 @@ def _report(demo: Demo, verdicts: tuple[ProcessorVerdict, ...], mismatches: int,
     terminal.console.print(
         f"\nWhat to do next\n"
         f"  {_command(demo.settings, 'up')}\n      the graph of this demo in Dagster, with its checks and plots\n"
-        f"  {_command(demo.settings, 'incidents list')}\n      the kill and its recovery\n"
+        f"  {_command(demo.settings, 'incidents list')}\n      the kills and the recoveries\n"
         f"  {_command(demo.settings, 'down')}\n      stops all services; the next demo empties the folder\n"
-        f"Log of the killed processor: {paths.program_log(VICTIM, '0')}\n"
+        f"Logs of the processors: {paths.logs}\n"
         f"Warehouse tables: {paths.warehouse}",
         highlight=False,
         soft_wrap=True,
