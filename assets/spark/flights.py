@@ -136,22 +136,27 @@ class FlightsComparison:
 
 
 def verify_flights(
-    spark: SparkSession, table_of: Callable[[str, str], str], closed: Mapping[str, Path]
+    spark: SparkSession, table_of: Callable[[str, str], str], published: Callable[[], Mapping[str, Path]]
 ) -> dict[str, FlightsComparison]:
     """Processor -> the comparison of its table with a recomputation from the CSV.
 
-    ``table_of`` gives the table name of a processor and a store. ``closed`` maps each processor with windows to a file
-    of JSON lines: what it sent, and the ``message_key``.
+    ``table_of`` gives the table name of a processor and a store. ``published`` is called when all is recomputed; it
+    returns when the tables are there. It maps each processor with windows to a file of JSON lines: what it sent, and
+    the ``message_key``.
 
     Raises:
         SparkFailed: A table or the file could not be read.
         FlightsUnavailable: The sample data is not installed.
     """
 
-    def compare(one: _Store) -> FlightsComparison:
-        sent, table = closed.get(one.processor), quoted(table_of(one.processor, one.store))
-        seen = _totals(spark, table, one) if sent is None else _windows(spark, table, sent, one)
-        return _compare(spark, one, seen)
+    def compute(one: _Store) -> DataFrame:
+        made = spark.sql(one.expected).persist()
+        made.count()
+        return made
+
+    def compare(one: _Store, expected: DataFrame) -> FlightsComparison:
+        table = quoted(table_of(one.processor, one.store))
+        return _compare(one, expected, _seen(spark, table, closed.get(one.processor), one))
 
     with (
         tempfile.TemporaryDirectory(prefix="holdfast-flights-") as folder,
@@ -159,7 +164,9 @@ def verify_flights(
         ThreadPoolExecutor(AT_ONCE, thread_name_prefix="flights") as threads,
     ):
         _load(spark, Path(folder)).createOrReplaceTempView("flights")
-        return {one.processor: one for one in threads.map(compare, _STORES)}
+        computed = list(threads.map(compute, _STORES))
+        closed = published()
+        return {one.processor: one for one in threads.map(compare, _STORES, computed)}
 
 
 def _load(spark: SparkSession, folder: Path) -> DataFrame:
@@ -180,13 +187,10 @@ def _load(spark: SparkSession, folder: Path) -> DataFrame:
     return rows.persist()
 
 
-def _totals(spark: SparkSession, table: str, store: _Store) -> DataFrame:
-    """The values of a table."""
-    return spark.table(table).selectExpr("message_key", f"from_json(json, '{store.columns}') AS seen")
-
-
-def _windows(spark: SparkSession, table: str, sent: Path, store: _Store) -> DataFrame:
-    """The windows that were sent, and those of the table; one that is in both, and equal, comes once."""
+def _seen(spark: SparkSession, table: str, sent: Path | None, store: _Store) -> DataFrame:
+    """The values of a table; with ``sent``, its windows and those that were sent, equal ones once."""
+    if sent is None:
+        return spark.table(table).selectExpr("message_key", f"from_json(json, '{store.columns}') AS seen")
     columns = [part.split() for part in store.columns.split(", ")]
     typed = [f"CAST({name} AS {kind}) AS {name}" for name, kind in columns if name not in ("start", "end")]
     times = ["unix_millis(window_start) AS start", "unix_millis(window_end) AS end"]
@@ -196,8 +200,8 @@ def _windows(spark: SparkSession, table: str, sent: Path, store: _Store) -> Data
     return closed.unionByName(held).distinct().selectExpr("message_key", "start", f"named_struct({members}) AS seen")
 
 
-def _compare(spark: SparkSession, store: _Store, seen: DataFrame) -> FlightsComparison:
-    both = spark.sql(store.expected).join(seen, ["message_key", *store.parts], "full_outer")
+def _compare(store: _Store, expected: DataFrame, seen: DataFrame) -> FlightsComparison:
+    both = expected.join(seen, ["message_key", *store.parts], "full_outer")
     equal = f"from_json(to_json(expected), '{store.columns}') <=> seen"
     compared = both.selectExpr("*", f"NOT ({equal}) OR expected IS NULL OR seen IS NULL AS differs")
     ((keys, mismatches),) = compared.selectExpr("count(1)", "count_if(differs)").collect()

@@ -2,11 +2,12 @@
 
     home → broker → registry → supervisor ─┬─► provision → deploy ─┬─► feed ─┬─► caught up
                                            └─► daemon ─────────────┘         │
-                                     kill -9 at 40 % → recovery ─────────────┤
+                                     three times kill -9 → recovery ─────────┤
                                      Spark starts beside the feed ───────────┘
 
-    caught up ─┬─► snapshot → recompute ─┬─► verify
-               └─► outputs read ─────────┘
+    caught up ─┬─► state and snapshot of each store ─┬─► compare ─► verify
+               ├─► results recomputed with Spark ────┤
+               └─► outputs read ─────────────────────┘
 
 Invariants:
     - The demo stops every service that it started, also after an error, unless ``keep_running`` is set.
@@ -32,6 +33,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypeVar
 
 import dagster as dg
+from dagster._core.instance.ref import InstanceRef
+from dagster._core.utils import make_new_run_id
 from rich.console import Console
 from rich.markup import escape
 
@@ -63,15 +66,17 @@ from holdfast.orchestration.demo.verification import (
     read_outputs,
     verify,
 )
+from holdfast.orchestration.run_launcher import record_own_process
 from holdfast.orchestration.world import environment_of
 from holdfast.processors.registration import ProcessorDefinition, load_processors
 
 if TYPE_CHECKING:
     from holdfast.assets.spark.flights import FlightsComparison
 
-#: The processors to kill, and the share of the feed after which they are killed: early, so that they recover beside it.
-VICTIMS = ("fleet", "rotations", "delays")
-KILL_AT = 0.15
+#: Processors and the share of the feed after which they are killed: those with more to catch up with earlier.
+VICTIMS = {"rotations": 0.1, "fleet": 0.25, "delays": 0.25}
+#: Runs that checkpoint and snapshot stores at the same time: while one works in Python, the other works in Spark.
+PUBLISHED_AT_ONCE = 2
 #: Time limits of the recovery, and of processing the rest afterwards, seconds.
 RECOVERY_S = 90.0
 CATCH_UP_S = 120.0
@@ -143,7 +148,7 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
 
 def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     registry, daemon = _start(demo, running)
-    instance = running.enter_context(dg.DagsterInstance.get())
+    instance = running.enter_context(_instance(demo.settings))
     _provision_and_deploy(demo, instance)
     with demo.terminal.step("dagster", "wait until Dagster's daemon works") as say:
         say(f"{daemon.result()}, started beside the deployment")
@@ -152,15 +157,34 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     if spark is not None:
         with demo.terminal.step("spark", "wait until Spark answers") as say:
             say(f"Spark, process {spark.result().pid}, started beside the feed")
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="outputs") as aside:
-        folder = Path(running.enter_context(TemporaryDirectory(prefix="holdfast-demo-")))
-        outputs = aside.submit(read_outputs, demo.topics, demo.definitions, folder)  # while Spark needs the other core
-        _snapshot(demo, instance)
+    folder = Path(running.enter_context(TemporaryDirectory(prefix="holdfast-demo-")))
+    compared, outputs = _publish_and_compare(demo, instance, folder)
+    return _verify(demo, compared, outputs)
+
+
+def _publish_and_compare(
+    demo: Demo, instance: dg.DagsterInstance, folder: Path
+) -> tuple[Mapping[str, "FlightsComparison"], Mapping[str, Outputs]]:
+    """Snapshot all stores; meanwhile read the outputs into ``folder``, and recompute all results with Spark."""
+    side_by_side = demo.settings.spark.over_connect  # a JVM of this process has one session
+    with ThreadPoolExecutor(max_workers=3, thread_name_prefix="aside") as aside:
+        outputs = aside.submit(read_outputs, demo.topics, demo.definitions, folder)
+        tables = aside.submit(_publish, demo, instance, PUBLISHED_AT_ONCE if side_by_side else 1)
+        if not side_by_side:
+            tables.result()
+
+        def published() -> Mapping[str, Outputs]:
+            tables.result()
+            return outputs.result()
+
+        comparing = aside.submit(compare_with_spark, demo.settings, published)
+        with demo.terminal.step("snapshot", "checkpoint the stores, and snapshot them into Iceberg tables") as say:
+            say(f"each store equals its changelog and its table: {', '.join(tables.result())}")
         with demo.terminal.step("recompute", "recompute all results with Spark from the file of flights") as say:
-            compared = compare_with_spark(demo.settings, outputs.result())
+            compared = comparing.result()
             keys_and_windows = sum(one.keys for one in compared.values())
             say(f"{keys_and_windows:,} keys and windows recomputed with Spark from the file of flights")
-        return _verify(demo, compared, outputs.result())
+        return compared, outputs.result()
 
 
 def _verify(
@@ -198,6 +222,13 @@ def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
     return registry, daemon
 
 
+def _instance(settings: Settings) -> dg.DagsterInstance:
+    """Dagster's instance, whose runs in this process leave its output alone: two at once would redirect it for good."""
+    no_capture = {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"}
+    overrides = {"compute_logs": no_capture}
+    return dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(settings.paths.dagster), overrides=overrides))
+
+
 def _beside(running: ExitStack, name: str) -> ThreadPoolExecutor:
     """A thread for one start; it ends before what it started is stopped: a start under way would leave a process."""
     return running.enter_context(ThreadPoolExecutor(max_workers=1, thread_name_prefix=name))
@@ -225,15 +256,16 @@ def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
 def _feed_and_kill(demo: Demo, registry: Registry) -> None:
     terminal = demo.terminal
     began = time.monotonic()
-    killed_at: datetime | None = None
+    killed: dict[str, datetime] = {}
     bars = dict.fromkeys(("fed", *(one.name for one in demo.definitions)), FLIGHTS)
     with _feeding(demo) as feeding, terminal.bars(bars) as move:
         while feeding.poll() is None:
             fed = _show(demo, move)
-            if killed_at is None and fed >= KILL_AT * FLIGHTS:
-                killed_at = _kill(demo, fed)
+            for victim, share in VICTIMS.items():
+                if victim not in killed and fed >= share * FLIGHTS:
+                    killed[victim] = _kill(demo, victim, fed)
             time.sleep(_POLL_EVERY_S)
-        if feeding.returncode != 0 or killed_at is None:
+        if feeding.returncode != 0 or len(killed) < len(VICTIMS):
             raise DemoFailed(
                 f"The feed ended with status {feeding.returncode} after {_fed(demo.topics):,} of {FLIGHTS:,} flights.",
                 action=f"Read the end of {demo.settings.paths.logs / 'feed.log'}.",
@@ -241,7 +273,7 @@ def _feed_and_kill(demo: Demo, registry: Registry) -> None:
         terminal.line("feed", f"{FLIGHTS:,} flights sent to {len(TOPICS)} topics", time.monotonic() - began)
         for victim in VICTIMS:
             recovered = partial(_closed_incident, registry, victim)
-            _tell_recovery(demo, _await(recovered, RECOVERY_S, f"the recovery of {victim}"), killed_at)
+            _tell_recovery(demo, _await(recovered, RECOVERY_S, f"the recovery of {victim}"), killed[victim])
         caught_up = time.monotonic()
         _await(lambda: _show(demo, move) > 0 and _lag(demo) == 0, CATCH_UP_S, "the processors to catch up")
         terminal.line("caught up", "lag 0 on all partitions", time.monotonic() - caught_up)
@@ -276,20 +308,18 @@ def _feeding(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
         end_process(process.pid, mark, timeout_s=10.0)
 
 
-def _kill(demo: Demo, fed: int) -> datetime:
+def _kill(demo: Demo, victim: str, fed: int) -> datetime:
     paths = demo.settings.paths
-    programs = open_deployer(paths).programs()
-    for victim in VICTIMS:
-        program = programs[paths.program(victim, "0")]
-        if program.pid is None:
-            raise DemoFailed(
-                f"{victim} has no process to kill; its program is {program.state}.",
-                action=f"Read {paths.program_log(victim, '0')}.",
-            )
-        os.kill(program.pid, signal.SIGKILL)
-        demo.terminal.line(
-            "kill -9", f"{victim}, process {program.pid}, after {fed / FLIGHTS:.0%} of the feed", mark="[yellow]⚡[/]"
+    program = open_deployer(paths).programs()[paths.program(victim, "0")]
+    if program.pid is None:
+        raise DemoFailed(
+            f"{victim} has no process to kill; its program is {program.state}.",
+            action=f"Read {paths.program_log(victim, '0')}.",
         )
+    os.kill(program.pid, signal.SIGKILL)
+    demo.terminal.line(
+        "kill -9", f"{victim}, process {program.pid}, after {fed / FLIGHTS:.0%} of the feed", mark="[yellow]⚡[/]"
+    )
     return datetime.now(UTC)
 
 
@@ -312,18 +342,18 @@ def _tell_recovery(demo: Demo, incident: Incident, killed_at: datetime) -> None:
     demo.figures[f"recovery of {victim}, from kill -9 to processing all partitions"] = f"{seconds:.1f} s"
 
 
-def _snapshot(demo: Demo, instance: dg.DagsterInstance) -> None:
+def _publish(demo: Demo, instance: dg.DagsterInstance, at_once: int) -> list[str]:
+    """Checkpoint, measure and snapshot all stores, in so many runs side by side; returns the tables."""
     stores = [(one.name, store.name) for one in demo.definitions for store in one.topology.stores]
-    with demo.terminal.step("state", "checkpoint and measure the stores") as say:
-        _materialize(instance, [keys.state_key(*store) for store in stores])
-        say(f"{len(stores)} stores checkpointed; each equals its changelog")
-    with demo.terminal.step("snapshot", "snapshot the stores with Spark into Iceberg tables") as say:
-        _materialize(
-            instance,
-            [keys.snapshot_key(*store) for store in stores],
-            partition_key=current_key(snapshot_partitions(demo.settings.snapshots)),
-        )
-        say(", ".join(f"holdfast.{processor}.{store}" for processor, store in stores))
+    current = current_key(snapshot_partitions(demo.settings.snapshots))
+
+    def publish(some: list[tuple[str, str]]) -> None:
+        selection = [key for store in some for key in (keys.state_key(*store), keys.snapshot_key(*store))]
+        _materialize(instance, selection, partition_key=current)
+
+    with ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="publish") as threads:
+        list(threads.map(publish, [stores[number::at_once] for number in range(at_once)]))
+    return [f"holdfast.{processor}.{store}" for processor, store in stores]
 
 
 def _materialize(instance: dg.DagsterInstance, selection: list[dg.AssetKey], partition_key: str | None = None) -> None:
@@ -334,9 +364,14 @@ def _materialize(instance: dg.DagsterInstance, selection: list[dg.AssetKey], par
     """
     from holdfast.orchestration.code_location import defs
 
-    job = defs.resolve_implicit_global_asset_job_def()
+    job, run_id = defs.resolve_implicit_global_asset_job_def(), make_new_run_id()
+    record_own_process(instance, run_id, job.name)
     result = job.execute_in_process(
-        instance=instance, asset_selection=selection, raise_on_error=False, partition_key=partition_key
+        instance=instance,
+        asset_selection=selection,
+        raise_on_error=False,
+        partition_key=partition_key,
+        run_id=run_id,
     )
     if result.success:
         return

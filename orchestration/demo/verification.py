@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -108,8 +108,12 @@ def figures_of(verdicts: Iterable[ProcessorVerdict]) -> dict[str, str]:
     return shown
 
 
-def compare_with_spark(settings: Settings, outputs: Mapping[str, Outputs]) -> Mapping[str, FlightsComparison]:
+def compare_with_spark(
+    settings: Settings, published: Callable[[], Mapping[str, Outputs]]
+) -> Mapping[str, FlightsComparison]:
     """Compute all results with Spark from the file of flights; compare the tables, and the windows that were sent.
+
+    ``published`` is called when all is computed; it returns what was written when the tables are there.
 
     Raises:
         holdfast.infra.spark.session.SparkFailed: The tables or the file could not be read.
@@ -119,12 +123,16 @@ def compare_with_spark(settings: Settings, outputs: Mapping[str, Outputs]) -> Ma
     from holdfast.infra.spark.session import spark_session, stop_spark
     from holdfast.processors.snapshots.names import table_name
 
-    closed = {name: one.closed for name, one in outputs.items() if one.closed is not None}
     session = spark_session(settings, app_name="holdfast-demo")
     try:
-        return verify_flights(session, table_name, closed)
+        return verify_flights(session, table_name, lambda: _closed_of(published()))
     finally:
         stop_spark(session)
+
+
+def _closed_of(outputs: Mapping[str, Outputs]) -> dict[str, Path]:
+    """Processor with windows -> the file of those that it sent."""
+    return {name: one.closed for name, one in outputs.items() if one.closed is not None}
 
 
 @dataclass(frozen=True, slots=True)

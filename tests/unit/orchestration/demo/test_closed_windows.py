@@ -1,4 +1,4 @@
-"""Which windows must have been sent: hours and sessions whose end and grace the last departure of a partition passed."""
+"""Which windows must have been sent: those whose end and grace the last departure of their partition passed."""
 
 from __future__ import annotations
 
