@@ -185,7 +185,7 @@ def demo(
     flights_per_second: Annotated[int, typer.Option(min=1, help="Flights to send per second.")] = 12_000,
     keep: Annotated[bool, typer.Option(help="Leave everything running at the end.")] = False,
 ) -> None:
-    """Process 336,776 real flights, kill a processor while it works, and verify every result."""
+    """Process 336,776 real flights, kill processors while they work, and verify every result."""
     from holdfast.infra.machine import JAR_SETS, prepare
     from holdfast.infra.sample_data.flights import FLIGHTS, flights_file
 
