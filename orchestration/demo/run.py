@@ -80,7 +80,7 @@ PUBLISHED_AT_ONCE = 2
 #: Time limits of the recovery, and of processing the rest afterwards, seconds.
 RECOVERY_S = 90.0
 CATCH_UP_S = 120.0
-_POLL_EVERY_S = 0.3
+_POLL_EVERY_S = 0.5
 
 
 T = TypeVar("T")
@@ -99,11 +99,14 @@ class Demo:
     flights_per_second: int
     definitions: tuple[ProcessorDefinition, ...] = ()
     figures: dict[str, str] = field(default_factory=dict)
+    _topics: Topics | None = None
 
     @property
     def topics(self) -> Topics:
-        """The cluster's topics."""
-        return Topics(bootstrap_servers(self.settings), client_config(self.settings))
+        """The cluster's topics, by one client: they are asked a few times a second."""
+        if self._topics is None:
+            self._topics = Topics(bootstrap_servers(self.settings), client_config(self.settings))
+        return self._topics
 
 
 def run_demo(settings: Settings, console: Console, *, keep_running: bool = False, flights_per_second: int) -> int:
