@@ -5,7 +5,7 @@
                                      three times kill -9 → recovery ─────────┤
                                      Spark starts beside the feed ───────────┘
 
-    caught up ─┬─► state and snapshot of each store ─┬─► compare ─► verify
+    caught up ─┬─► state and snapshot of all stores ─┬─► compare ─► verify
                ├─► results recomputed with Spark ────┤
                └─► outputs read ─────────────────────┘
 
@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -75,8 +75,6 @@ if TYPE_CHECKING:
 
 #: Processors and the share of the feed after which they are killed: those with more to catch up with earlier.
 VICTIMS = {"rotations": 0.1, "fleet": 0.25, "delays": 0.25}
-#: Runs that checkpoint and snapshot stores at the same time: while one works in Python, the other works in Spark.
-PUBLISHED_AT_ONCE = 2
 #: Time limits of the recovery, and of processing the rest afterwards, seconds.
 RECOVERY_S = 90.0
 CATCH_UP_S = 120.0
@@ -172,7 +170,7 @@ def _publish_and_compare(
     side_by_side = demo.settings.spark.over_connect  # a JVM of this process has one session
     with ThreadPoolExecutor(max_workers=3, thread_name_prefix="aside") as aside:
         outputs = aside.submit(read_outputs, demo.topics, demo.definitions, folder)
-        tables = aside.submit(_publish, demo, instance, PUBLISHED_AT_ONCE if side_by_side else 1)
+        tables = aside.submit(_publish, demo, instance)
         if not side_by_side:
             tables.result()
 
@@ -181,8 +179,10 @@ def _publish_and_compare(
             return outputs.result()
 
         comparing = aside.submit(compare_with_spark, demo.settings, published)
-        with demo.terminal.step("snapshot", "checkpoint the stores, and snapshot them into Iceberg tables") as say:
-            say(f"each store equals its changelog and its table: {', '.join(tables.result())}")
+        began = time.monotonic()
+        _show_publishing(demo, instance, tables)
+        words = f"each store equals its changelog and its table: {', '.join(tables.result())}"
+        demo.terminal.line("snapshot", words, time.monotonic() - began)
         with demo.terminal.step("recompute", "recompute all results with Spark from the file of flights") as say:
             compared = comparing.result()
             keys_and_windows = sum(one.keys for one in compared.values())
@@ -226,7 +226,7 @@ def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
 
 
 def _instance(settings: Settings) -> dg.DagsterInstance:
-    """Dagster's instance, whose runs in this process leave its output alone: two at once would redirect it for good."""
+    """Dagster's instance, whose runs in this process leave its output alone: bars are drawn meanwhile."""
     no_capture = {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"}
     overrides = {"compute_logs": no_capture}
     return dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(settings.paths.dagster), overrides=overrides))
@@ -345,18 +345,26 @@ def _tell_recovery(demo: Demo, incident: Incident, killed_at: datetime) -> None:
     demo.figures[f"recovery of {victim}, from kill -9 to processing all partitions"] = f"{seconds:.1f} s"
 
 
-def _publish(demo: Demo, instance: dg.DagsterInstance, at_once: int) -> list[str]:
-    """Checkpoint, measure and snapshot all stores, in so many runs side by side; returns the tables."""
+def _publish(demo: Demo, instance: dg.DagsterInstance) -> list[str]:
+    """Checkpoint, measure and snapshot all stores in one run; returns the tables.
+
+    Two runs of Dagster in one process wait for each other forever: each one's start configures Python's logging anew.
+    """
     stores = [(one.name, store.name) for one in demo.definitions for store in one.topology.stores]
-    current = current_key(snapshot_partitions(demo.settings.snapshots))
-
-    def publish(some: list[tuple[str, str]]) -> None:
-        selection = [key for store in some for key in (keys.state_key(*store), keys.snapshot_key(*store))]
-        _materialize(instance, selection, partition_key=current)
-
-    with ThreadPoolExecutor(max_workers=at_once, thread_name_prefix="publish") as threads:
-        list(threads.map(publish, [stores[number::at_once] for number in range(at_once)]))
+    selection = [key for store in stores for key in (keys.state_key(*store), keys.snapshot_key(*store))]
+    _materialize(instance, selection, partition_key=current_key(snapshot_partitions(demo.settings.snapshots)))
     return [f"holdfast.{processor}.{store}" for processor, store in stores]
+
+
+def _show_publishing(demo: Demo, instance: dg.DagsterInstance, tables: Future[list[str]]) -> None:
+    """Show how many stores are checkpointed and how many are tables, until all are or a run failed."""
+    stores = [(one.name, store.name) for one in demo.definitions for store in one.topology.stores]
+    shown = {"stores": keys.state_key, "tables": keys.snapshot_key}
+    with demo.terminal.bars(dict.fromkeys(shown, len(stores))) as move:
+        while not wait([tables], timeout=1.0).done:
+            for name, key_of in shown.items():
+                found = instance.get_latest_materialization_events([key_of(*store) for store in stores])
+                move(name, sum(event is not None for event in found.values()))
 
 
 def _materialize(instance: dg.DagsterInstance, selection: list[dg.AssetKey], partition_key: str | None = None) -> None:
