@@ -348,7 +348,7 @@ def _tell_recovery(demo: Demo, incident: Incident, killed_at: datetime) -> None:
 def _publish(demo: Demo, instance: dg.DagsterInstance) -> list[str]:
     """Checkpoint, measure and snapshot all stores in one run; returns the tables.
 
-    Two runs of Dagster in one process wait for each other forever: each one's start configures Python's logging anew.
+    One run, because two in one process can deadlock: the start of a run configures Python's logging again.
     """
     stores = [(one.name, store.name) for one in demo.definitions for store in one.topology.stores]
     selection = [key for store in stores for key in (keys.state_key(*store), keys.snapshot_key(*store))]
@@ -361,7 +361,7 @@ def _show_publishing(demo: Demo, instance: dg.DagsterInstance, tables: Future[li
     stores = [(one.name, store.name) for one in demo.definitions for store in one.topology.stores]
     shown = {"stores": keys.state_key, "tables": keys.snapshot_key}
     with demo.terminal.bars(dict.fromkeys(shown, len(stores))) as move:
-        while not wait([tables], timeout=1.0).done:
+        while not wait([tables], timeout=3.0).done:
             for name, key_of in shown.items():
                 found = instance.get_latest_materialization_events([key_of(*store) for store in stores])
                 move(name, sum(event is not None for event in found.values()))

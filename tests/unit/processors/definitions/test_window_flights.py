@@ -55,7 +55,7 @@ def sent(application: Application, key: str, flights: Sequence[Flight]) -> tuple
     return [{"key": (each.key or b"").decode(), **json.loads(each.value or b"")} for each in records], cluster
 
 
-def test_a_rotation_has_all_departures_of_an_aircraft_until_it_stays_away_for_a_week() -> None:
+def test_a_rotation_has_all_departures_of_an_aircraft_until_it_stays_away_for_two_weeks() -> None:
     windows, _ = sent(rotations.application, "tailnum", FLIGHTS)
     assert sorted(windows, key=itemgetter("key")) == [
         {
