@@ -1,6 +1,6 @@
 """rotations: the rotations of each aircraft from New York, from flights keyed by tail number.
 
-A rotation is a session: departures of one aircraft that are at most two weeks apart. Event time is the departure itself.
+A rotation is a session: departures of one aircraft at most two weeks apart. Event time is the departure itself.
 The feed is in the order of the timetable, so a flight that leaves 21 hours late comes 21 hours too early.
 """
 
@@ -29,7 +29,7 @@ application = Application(
     commit_interval=1.0,
     # A killed worker's partitions are free after this session timeout; 6 s is the broker's minimum.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000},
-    description="Per aircraft, sessions of departures at most two weeks apart: flights, miles, minutes in the air, first "
+    description="Per aircraft, sessions of departures at most 14 days apart: flights, miles, minutes in the air, first "
     "airport, last destination; each is sent once, when it is over.",
     owners=("team:fleet-operations",),
 )
