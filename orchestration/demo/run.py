@@ -30,7 +30,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import dagster as dg
 from dagster._core.instance.ref import InstanceRef
@@ -61,6 +61,7 @@ from holdfast.orchestration.demo.terminal import Terminal, stderr_to
 from holdfast.orchestration.demo.verification import (
     Outputs,
     ProcessorVerdict,
+    audit_copies,
     compare_with_spark,
     figures_of,
     read_outputs,
@@ -69,9 +70,6 @@ from holdfast.orchestration.demo.verification import (
 from holdfast.orchestration.run_launcher import record_own_process
 from holdfast.orchestration.world import environment_of
 from holdfast.processors.registration import ProcessorDefinition, load_processors
-
-if TYPE_CHECKING:
-    from holdfast.assets.spark.flights import FlightsComparison
 
 #: Processors and the share of the feed after which they are killed: those with more to catch up with earlier.
 VICTIMS = {"rotations": 0.1, "fleet": 0.25, "delays": 0.25}
@@ -159,16 +157,13 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
         with demo.terminal.step("spark", "wait until Spark answers") as say:
             say(f"Spark, process {spark.result().pid}, started beside the feed")
     folder = Path(running.enter_context(TemporaryDirectory(prefix="holdfast-demo-")))
-    compared, outputs = _publish_and_compare(demo, instance, folder)
-    return _verify(demo, compared, outputs)
+    return _publish_and_verify(demo, instance, folder)
 
 
-def _publish_and_compare(
-    demo: Demo, instance: dg.DagsterInstance, folder: Path
-) -> tuple[Mapping[str, "FlightsComparison"], Mapping[str, Outputs]]:
+def _publish_and_verify(demo: Demo, instance: dg.DagsterInstance, folder: Path) -> tuple[ProcessorVerdict, ...]:
     """Snapshot all stores; meanwhile read the outputs into ``folder``, and recompute all results with Spark."""
     side_by_side = demo.settings.spark.over_connect  # a JVM of this process has one session
-    with ThreadPoolExecutor(max_workers=3, thread_name_prefix="aside") as aside:
+    with ThreadPoolExecutor(max_workers=4, thread_name_prefix="aside") as aside:
         outputs = aside.submit(read_outputs, demo.topics, demo.definitions, folder)
         tables = aside.submit(_publish, demo, instance)
         if not side_by_side:
@@ -183,21 +178,15 @@ def _publish_and_compare(
         _show_publishing(demo, instance, tables)
         words = f"each store equals its changelog and its table: {', '.join(tables.result())}"
         demo.terminal.line("snapshot", words, time.monotonic() - began)
+        auditing = aside.submit(audit_copies, demo.settings, demo.definitions)
         with demo.terminal.step("recompute", "recompute all results with Spark from the file of flights") as say:
             compared = comparing.result()
             keys_and_windows = sum(one.keys for one in compared.values())
             say(f"{keys_and_windows:,} keys and windows recomputed with Spark from the file of flights")
-        return compared, outputs.result()
-
-
-def _verify(
-    demo: Demo, compared: "Mapping[str, FlightsComparison]", outputs: Mapping[str, Outputs]
-) -> tuple[ProcessorVerdict, ...]:
-    with demo.terminal.step("verify", "compare stores, changelogs, warehouse and outputs") as say:
-        verdicts = verify(demo.settings, demo.definitions, compared, outputs)
-        keys_compared = sum(one.keys for one in verdicts)
-        records = sum(one.outputs.records for one in verdicts)
-        say(f"{keys_compared:,} keys and windows in three copies and {records:,} outputs compared")
+        with demo.terminal.step("verify", "compare stores, changelogs, warehouse and outputs") as say:
+            verdicts = verify(auditing.result(), compared, outputs.result())
+            records = sum(one.outputs.records for one in verdicts)
+            say(f"{keys_and_windows:,} keys and windows in three copies and {records:,} outputs compared")
     return verdicts
 
 

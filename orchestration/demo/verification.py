@@ -197,34 +197,40 @@ def _sent(topics: Topics, topic: str, count: int) -> list[Record]:
     return records
 
 
+def audit_copies(
+    settings: Settings, definitions: Sequence[ProcessorDefinition]
+) -> dict[str, Mapping[Side, Fingerprint]]:
+    """Processor -> fingerprints of the three copies of its store; the processors must have no lag."""
+    found: dict[str, Mapping[Side, Fingerprint]] = {}
+    with open_verbs(settings) as verbs:
+        for one in definitions:
+            (audit,) = verbs.audit(one.name, (), warehouse=True)
+            found[one.name] = copies_of(audit)
+    return found
+
+
 def verify(
-    settings: Settings,
-    definitions: Sequence[ProcessorDefinition],
+    copies: Mapping[str, Mapping[Side, Fingerprint]],
     compared: Mapping[str, FlightsComparison],
     outputs: Mapping[str, Outputs],
 ) -> tuple[ProcessorVerdict, ...]:
-    """Compare stores, changelogs, tables, outputs and dead letters of processors, which must have no lag.
-
-    ``compared`` maps a processor to the comparison of its table with Spark's result, ``outputs`` to what it wrote.
-    """
+    """The verdict on each processor: from the copies of its store, the comparison with Spark, and what it wrote."""
     verdicts = []
-    with open_verbs(settings) as verbs:
-        for one in definitions:
-            found, wrote = compared[one.name], outputs[one.name]
-            (audit,) = verbs.audit(one.name, (), warehouse=True)
-            verdicts.append(
-                ProcessorVerdict(
-                    processor=one.name,
-                    keys=found.keys,
-                    differing=found.mismatches,
-                    examples=tuple(str(row["message_key"]) for row in found.examples[:5]),
-                    copies=copies_of(audit),
-                    outputs=wrote.sequences,
-                    dead_letters=wrote.dead_letters,
-                    dead_letters_expected=DEAD_LETTERS.get(one.name, 0),
-                    things="keys" if wrote.closed is None else "windows",
-                )
+    for name, wholes in copies.items():
+        found, wrote = compared[name], outputs[name]
+        verdicts.append(
+            ProcessorVerdict(
+                processor=name,
+                keys=found.keys,
+                differing=found.mismatches,
+                examples=tuple(str(row["message_key"]) for row in found.examples[:5]),
+                copies=wholes,
+                outputs=wrote.sequences,
+                dead_letters=wrote.dead_letters,
+                dead_letters_expected=DEAD_LETTERS.get(name, 0),
+                things="keys" if wrote.closed is None else "windows",
             )
+        )
     return tuple(verdicts)
 
 
