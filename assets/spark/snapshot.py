@@ -36,6 +36,7 @@ from holdfast.assets.spark.typed import type_rows
 from holdfast.assets.spark.views import create_views
 from holdfast.infra.spark.progress import Narrator
 from holdfast.infra.spark.session import short_errors
+from holdfast.processors.engine.schema.evolution import in_table_order
 from holdfast.processors.engine.schema.types import StoreSchema
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.snapshots.chain import CHAIN_PROPERTY, chain_link
@@ -251,8 +252,8 @@ def open_branch(work: Work, rows: DataFrame) -> bool:
         work.side = sides.open_side(spark, plan.table, plan.snapshot_id)
         work.target = work.side.name
     shapes.reshape(spark, work.target, shape)
-    if inferred:
-        work.shape = shape.version
+    if inferred and work.schema is not None:
+        work.shape, work.schema = shape.version, in_table_order(work.schema, shape.steps)
         # An earlier attempt, or another run, may have changed the columns after this snapshot was planned.
         whole = plan.incremental and (shape.replaced or shape.before != plan.schema_version)
     work.begins = next(seen.ancestors(), None)
