@@ -12,7 +12,7 @@ help: ## this list
 setup: ## install packages and jars; quick when they are there
 	@$(PYTHON) -m holdfast.infra.bootstrap
 
-demo: setup ## run everything on real flights, kill a processor, verify
+demo: setup ## run everything on real flights, kill processors, verify
 	@$(BIN)/holdfast demo
 
 ui: setup ## start broker, supervisor and UI; they keep running

@@ -185,13 +185,13 @@ def demo(
     flights_per_second: Annotated[int, typer.Option(min=1, help="Flights to send per second.")] = 12_000,
     keep: Annotated[bool, typer.Option(help="Leave everything running at the end.")] = False,
 ) -> None:
-    """Process 336,776 real flights, kill a processor while it works, and verify every result."""
+    """Process 336,776 real flights, kill processors while they work, and verify every result."""
     from holdfast.infra.machine import JAR_SETS, prepare
     from holdfast.infra.sample_data.flights import FLIGHTS, flights_file
 
     settings, console = command_settings(), Console()
     flights_file()  # what is missing is told before anything starts
-    console.print(f"[bold]Holdfast[/]: two processors, {FLIGHTS:,} real flights, one kill -9 on the way.")
+    console.print(f"[bold]Holdfast[/]: four processors, {FLIGHTS:,} real flights, three kill -9 on the way.")
     with console.status("preparing this machine …"):
         prepare(settings, JAR_SETS, lambda line: console.print(f"[dim]{escape(line)}[/]", highlight=False))
         from holdfast.orchestration.demo.run import run_demo  # loads Dagster, which takes seconds

@@ -26,7 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dagster import DagsterEventType, DagsterRun, Field, Float, MetadataValue
+from dagster import DagsterEventType, DagsterInstance, DagsterRun, Field, Float, MetadataValue
 from dagster._config.config_schema import UserConfigSchema
 from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._core.events import EngineEventData
@@ -34,7 +34,7 @@ from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, Lau
 from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._serdes import ConfigurableClassData
 
-from holdfast.infra.process import ProcessIdentity, end_tree, fate_of, identity_of
+from holdfast.infra.process import ProcessIdentity, end_tree, fate_of, identity_of, own_identity
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import launches
 
@@ -204,6 +204,17 @@ class LocalRunLauncher(DefaultRunLauncher):
             if value is not None:
                 return str(value.value)
         return None
+
+
+def record_own_process(instance: DagsterInstance, run_id: str, job_name: str) -> None:
+    """Record this process as the one of a run that it is about to execute itself.
+
+    The health check compares DAGSTER_HOME, and of another process it sees only the environment at its start. Without
+    this entry it takes a program that sets the variable later for a stranger, and fails the run.
+    """
+    entry = EngineEventData(metadata={PROCESS_ENTRY: MetadataValue.text(str(own_identity()))})
+    words = f"Process {os.getpid()} works on this run."
+    instance.report_engine_event(words, engine_event_data=entry, run_id=run_id, job_name=job_name)
 
 
 def _is_on_this_machine(run: DagsterRun) -> bool:

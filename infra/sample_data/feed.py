@@ -1,6 +1,7 @@
-"""Feeds the flights into the two source topics, in the order of their scheduled departure.
+"""Feeds the flights into the three source topics, in the order of their scheduled departure.
 
-The key in ``flights`` is the aircraft's tail number, if the flight has one; the key in ``departures`` is the route.
+The key in ``flights`` is the aircraft's tail number, if the flight has one. The key in ``departures`` is the route, the
+key in ``origins`` the airport of origin.
 
 Invariants:
     - Each flight is sent once to each topic; otherwise an error is raised.
@@ -26,6 +27,9 @@ from holdfast.infra.waiting import wait_until
 
 FLIGHTS_TOPIC = "flights"
 DEPARTURES_TOPIC = "departures"
+ORIGINS_TOPIC = "origins"
+#: The source topics; each gets each flight once.
+TOPICS = (FLIGHTS_TOPIC, DEPARTURES_TOPIC, ORIGINS_TOPIC)
 
 #: Flights between two checks of the pace.
 _PACE_EVERY = 200
@@ -65,7 +69,7 @@ def feed(
     again: bool = False,
     progress: Callable[[FeedProgress], None] | None = None,
 ) -> FeedProgress:
-    """Send the flights to both topics; returns when every record is acknowledged.
+    """Send the flights to all topics; returns when every record is acknowledged.
 
     The defaults send all flights at full speed. ``again`` feeds topics that hold records, too: processors then count
     every flight again. ``progress`` is called a few times a second; an error that it raises ends the feed.
@@ -90,6 +94,7 @@ def feed(
             without_aircraft += tailnum is None
             feeder.send(FLIGHTS_TOPIC, None if tailnum is None else tailnum.encode(), value, due)
             feeder.send(DEPARTURES_TOPIC, route_of(flight).encode(), value, due)
+            feeder.send(ORIGINS_TOPIC, flight["origin"].encode(), value, due)
             sent += 1
             if sent % _PACE_EVERY:
                 continue
@@ -109,11 +114,10 @@ def feed(
 
 
 def _refuse_fed(topics: Topics, *, again: bool) -> None:
-    names = (FLIGHTS_TOPIC, DEPARTURES_TOPIC)
     # Brokers list a new topic with a delay.
-    wait_until(lambda: len(topics.describe(names)) == len(names), _CREATED_WITHIN_S)
-    there = topics.describe(names)
-    for name in names:
+    wait_until(lambda: len(topics.describe(TOPICS)) == len(TOPICS), _CREATED_WITHIN_S)
+    there = topics.describe(TOPICS)
+    for name in TOPICS:
         if name not in there:
             raise TopicUnusable(
                 f"The source topic {name} does not exist.",

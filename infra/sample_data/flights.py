@@ -88,3 +88,16 @@ def due_ms(flight: Flight) -> int:
     """Scheduled departure, milliseconds since 1970 UTC: ``time_hour`` of the file, and the minute."""
     hour = datetime.fromisoformat(flight["time_hour"])
     return int((hour + timedelta(minutes=flight["minute"])).timestamp() * 1000)
+
+
+def left(flight: Flight) -> bool:
+    """Whether the flight departed; a cancelled one did not."""
+    return flight["dep_delay"] is not None
+
+
+def left_ms(flight: Flight, key: object, due: int, headers: object) -> int:
+    """The departure, milliseconds since 1970, of a flight that departed; ``due`` is the scheduled one.
+
+    The arguments are those of a function of ``set_timestamp``.
+    """
+    return due + int(flight["dep_delay"]) * 60_000

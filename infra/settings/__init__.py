@@ -122,6 +122,8 @@ class Settings(OrphanSettings, Concealing, BaseSettings):
         default=(
             "holdfast.processors.definitions.fleet:application",
             "holdfast.processors.definitions.routes:application",
+            "holdfast.processors.definitions.rotations:application",
+            "holdfast.processors.definitions.delays:application",
         ),
         description="The processors to run: a list of modules, or of module:attribute, each an Application.",
     )

@@ -16,6 +16,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -52,6 +53,11 @@ END_WITHIN_S = 20.0
 
 #: Folder for the spilled data of this process's JVM.
 _spill: Path | None = None
+#: By this variable, pyspark's functions choose the kind of column.
+_OVER_CONNECT = "SPARK_CONNECT_MODE_ENABLED"
+#: Open sessions over Spark Connect in this process, which threads may share: the variable is set while there is one.
+_connections = 0
+_counting = threading.Lock()
 
 
 def spark_session(settings: Settings, *, app_name: str) -> SparkSession:
@@ -83,7 +89,7 @@ def stop_spark(session: Any) -> None:
     if is_remote(session):
         with suppress(Exception):  # a server that has ended has nothing to release
             session.stop()
-        os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+        _count_connections(-1)
         return
     from pyspark import SparkContext
 
@@ -154,8 +160,7 @@ def _connected(settings: Settings) -> SparkSession:
     channel = DefaultChannelBuilder(url)
     if token is not None:
         channel.set("token", token)
-    # pyspark's functions choose the kind of column by this variable
-    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    _count_connections(+1)
     try:
         # the retry policy is set before the first request
         session: Any = RemoteSession.builder.channelBuilder(channel).create()
@@ -170,9 +175,19 @@ def _connected(settings: Settings) -> SparkSession:
                 url=url,
             )
     except BaseException:
-        os.environ.pop("SPARK_CONNECT_MODE_ENABLED", None)
+        _count_connections(-1)
         raise
     return session  # type: ignore[no-any-return]
+
+
+def _count_connections(change: int) -> None:
+    global _connections
+    with _counting:
+        _connections = max(0, _connections + change)
+        if _connections:
+            os.environ[_OVER_CONNECT] = "1"
+        else:
+            os.environ.pop(_OVER_CONNECT, None)
 
 
 def _given(settings: Settings, *, late: bool) -> dict[str, str]:

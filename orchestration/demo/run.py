@@ -2,11 +2,12 @@
 
     home → broker → registry → supervisor ─┬─► provision → deploy ─┬─► feed ─┬─► caught up
                                            └─► daemon ─────────────┘         │
-                                     kill -9 at 40 % → recovery ─────────────┤
+                                     three times kill -9 → recovery ─────────┤
                                      Spark starts beside the feed ───────────┘
 
-    caught up ─┬─► snapshot → recompute ─┬─► verify
-               └─► outputs read ─────────┘
+    caught up ─┬─► state and snapshot of all stores ─┬─► compare ─► verify
+               ├─► results recomputed with Spark ────┤
+               └─► outputs read ─────────────────────┘
 
 Invariants:
     - The demo stops every service that it started, also after an error, unless ``keep_running`` is set.
@@ -22,13 +23,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
 
 import dagster as dg
+from dagster._core.instance.ref import InstanceRef
+from dagster._core.utils import make_new_run_id
 from rich.console import Console
 from rich.markup import escape
 
@@ -44,7 +50,7 @@ from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.log import configure_logging
 from holdfast.infra.process import end_process, start_mark
-from holdfast.infra.sample_data.feed import DEPARTURES_TOPIC, FLIGHTS_TOPIC
+from holdfast.infra.sample_data.feed import FLIGHTS_TOPIC, TOPICS
 from holdfast.infra.sample_data.flights import FLIGHTS
 from holdfast.infra.settings import WARM, Settings
 from holdfast.infra.spark.server import SparkServer, start_server, stop_server
@@ -55,24 +61,22 @@ from holdfast.orchestration.demo.terminal import Terminal, stderr_to
 from holdfast.orchestration.demo.verification import (
     Outputs,
     ProcessorVerdict,
+    audit_copies,
     compare_with_spark,
     figures_of,
     read_outputs,
     verify,
 )
+from holdfast.orchestration.run_launcher import record_own_process
 from holdfast.orchestration.world import environment_of
 from holdfast.processors.registration import ProcessorDefinition, load_processors
 
-if TYPE_CHECKING:
-    from holdfast.assets.spark.flights import FlightsComparison
-
-#: The processor to kill, and the share of the feed after which it is killed.
-VICTIM = "fleet"
-KILL_AT = 0.4
+#: Processors and the share of the feed after which they are killed: those with more to catch up with earlier.
+VICTIMS = {"rotations": 0.1, "fleet": 0.25, "delays": 0.25}
 #: Time limits of the recovery, and of processing the rest afterwards, seconds.
 RECOVERY_S = 90.0
 CATCH_UP_S = 120.0
-_POLL_EVERY_S = 0.3
+_POLL_EVERY_S = 0.5
 
 
 T = TypeVar("T")
@@ -91,11 +95,14 @@ class Demo:
     flights_per_second: int
     definitions: tuple[ProcessorDefinition, ...] = ()
     figures: dict[str, str] = field(default_factory=dict)
+    _topics: Topics | None = None
 
     @property
     def topics(self) -> Topics:
-        """The cluster's topics."""
-        return Topics(bootstrap_servers(self.settings), client_config(self.settings))
+        """The cluster's topics, by one client: they are asked a few times a second."""
+        if self._topics is None:
+            self._topics = Topics(bootstrap_servers(self.settings), client_config(self.settings))
+        return self._topics
 
 
 def run_demo(settings: Settings, console: Console, *, keep_running: bool = False, flights_per_second: int) -> int:
@@ -140,7 +147,7 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
 
 def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     registry, daemon = _start(demo, running)
-    instance = running.enter_context(dg.DagsterInstance.get())
+    instance = running.enter_context(_instance(demo.settings))
     _provision_and_deploy(demo, instance)
     with demo.terminal.step("dagster", "wait until Dagster's daemon works") as say:
         say(f"{daemon.result()}, started beside the deployment")
@@ -149,23 +156,37 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     if spark is not None:
         with demo.terminal.step("spark", "wait until Spark answers") as say:
             say(f"Spark, process {spark.result().pid}, started beside the feed")
-    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="outputs") as aside:
-        outputs = aside.submit(read_outputs, demo.topics, demo.definitions)  # Spark, meanwhile, needs the other core
-        _snapshot(demo, instance)
-        with demo.terminal.step("recompute", "recompute both results with Spark from the file of flights") as say:
-            compared = compare_with_spark(demo.settings)
-            say(f"{sum(one.keys for one in compared.values()):,} keys recomputed with Spark from the file of flights")
-        return _verify(demo, compared, outputs)
+    folder = Path(running.enter_context(TemporaryDirectory(prefix="holdfast-demo-")))
+    return _publish_and_verify(demo, instance, folder)
 
 
-def _verify(
-    demo: Demo, compared: "Mapping[str, FlightsComparison]", outputs: Future[Mapping[str, Outputs]]
-) -> tuple[ProcessorVerdict, ...]:
-    with demo.terminal.step("verify", "compare stores, changelogs, warehouse and outputs") as say:
-        verdicts = verify(demo.settings, demo.definitions, compared, outputs.result())
-        keys_compared = sum(one.keys for one in verdicts)
-        records = sum(one.outputs.records for one in verdicts)
-        say(f"{keys_compared:,} keys in three copies and {records:,} outputs compared")
+def _publish_and_verify(demo: Demo, instance: dg.DagsterInstance, folder: Path) -> tuple[ProcessorVerdict, ...]:
+    """Snapshot all stores; meanwhile read the outputs into ``folder``, and recompute all results with Spark."""
+    side_by_side = demo.settings.spark.over_connect  # a JVM of this process has one session
+    with ThreadPoolExecutor(max_workers=4, thread_name_prefix="aside") as aside:
+        outputs = aside.submit(read_outputs, demo.topics, demo.definitions, folder)
+        tables = aside.submit(_publish, demo, instance)
+        if not side_by_side:
+            tables.result()
+
+        def published() -> Mapping[str, Outputs]:
+            tables.result()
+            return outputs.result()
+
+        comparing = aside.submit(compare_with_spark, demo.settings, published)
+        began = time.monotonic()
+        _show_publishing(demo, instance, tables)
+        words = f"each store equals its changelog and its table: {', '.join(tables.result())}"
+        demo.terminal.line("snapshot", words, time.monotonic() - began)
+        auditing = aside.submit(audit_copies, demo.settings, demo.definitions)
+        with demo.terminal.step("recompute", "recompute all results with Spark from the file of flights") as say:
+            compared = comparing.result()
+            keys_and_windows = sum(one.keys for one in compared.values())
+            say(f"{keys_and_windows:,} keys and windows recomputed with Spark from the file of flights")
+        with demo.terminal.step("verify", "compare stores, changelogs, warehouse and outputs") as say:
+            verdicts = verify(auditing.result(), compared, outputs.result())
+            records = sum(one.outputs.records for one in verdicts)
+            say(f"{keys_and_windows:,} keys and windows in three copies and {records:,} outputs compared")
     return verdicts
 
 
@@ -193,6 +214,13 @@ def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
     return registry, daemon
 
 
+def _instance(settings: Settings) -> dg.DagsterInstance:
+    """Dagster's instance, whose runs in this process leave its output alone: bars are drawn meanwhile."""
+    no_capture = {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"}
+    overrides = {"compute_logs": no_capture}
+    return dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(settings.paths.dagster), overrides=overrides))
+
+
 def _beside(running: ExitStack, name: str) -> ThreadPoolExecutor:
     """A thread for one start; it ends before what it started is stopped: a start under way would leave a process."""
     return running.enter_context(ThreadPoolExecutor(max_workers=1, thread_name_prefix=name))
@@ -214,33 +242,37 @@ def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
         say(f"{len(demo.topics.describe(names))} topics")
     with demo.terminal.step("deploy", "deploy the processors and wait until they process all partitions") as say:
         _materialize(instance, [keys.processor_key(one.name) for one in demo.definitions])
-        say(" and ".join(one.name for one in demo.definitions) + " process all partitions")
+        say(", ".join(one.name for one in demo.definitions) + " process all partitions")
 
 
 def _feed_and_kill(demo: Demo, registry: Registry) -> None:
     terminal = demo.terminal
     began = time.monotonic()
-    killed_at: datetime | None = None
-    with _feeding(demo) as feeding, terminal.bars({"fed": FLIGHTS, "fleet": FLIGHTS, "routes": FLIGHTS}) as move:
+    killed: dict[str, datetime] = {}
+    bars = dict.fromkeys(("fed", *(one.name for one in demo.definitions)), FLIGHTS)
+    with _feeding(demo) as feeding, terminal.bars(bars) as move:
         while feeding.poll() is None:
             fed = _show(demo, move)
-            if killed_at is None and fed >= KILL_AT * FLIGHTS:
-                killed_at = _kill(demo, fed)
+            for victim, share in VICTIMS.items():
+                if victim not in killed and fed >= share * FLIGHTS:
+                    killed[victim] = _kill(demo, victim, fed)
             time.sleep(_POLL_EVERY_S)
-        if feeding.returncode != 0 or killed_at is None:
+        if feeding.returncode != 0 or len(killed) < len(VICTIMS):
             raise DemoFailed(
                 f"The feed ended with status {feeding.returncode} after {_fed(demo.topics):,} of {FLIGHTS:,} flights.",
                 action=f"Read the end of {demo.settings.paths.logs / 'feed.log'}.",
             )
-        terminal.line("feed", f"{FLIGHTS:,} flights sent to two topics", time.monotonic() - began)
-        incident = _await(lambda: _closed_incident(registry), RECOVERY_S, "the recovery of the killed processor")
-        _tell_recovery(demo, incident, killed_at)
+        terminal.line("feed", f"{FLIGHTS:,} flights sent to {len(TOPICS)} topics", time.monotonic() - began)
+        for victim in VICTIMS:
+            recovered = partial(_closed_incident, registry, victim)
+            _tell_recovery(demo, _await(recovered, RECOVERY_S, f"the recovery of {victim}"), killed[victim])
         caught_up = time.monotonic()
         _await(lambda: _show(demo, move) > 0 and _lag(demo) == 0, CATCH_UP_S, "the processors to catch up")
         terminal.line("caught up", "lag 0 on all partitions", time.monotonic() - caught_up)
     seconds = time.monotonic() - began
-    demo.figures["records processed"] = f"{2 * FLIGHTS:,}"
-    demo.figures["rate, feed to caught up"] = f"{2 * FLIGHTS / seconds:,.0f} records/s"
+    processed = len(demo.definitions) * FLIGHTS
+    demo.figures["records processed"] = f"{processed:,}"
+    demo.figures["rate, feed to caught up"] = f"{processed / seconds:,.0f} records/s"
 
 
 @contextmanager
@@ -268,51 +300,60 @@ def _feeding(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
         end_process(process.pid, mark, timeout_s=10.0)
 
 
-def _kill(demo: Demo, fed: int) -> datetime:
+def _kill(demo: Demo, victim: str, fed: int) -> datetime:
     paths = demo.settings.paths
-    program = open_deployer(paths).programs()[paths.program(VICTIM, "0")]
+    program = open_deployer(paths).programs()[paths.program(victim, "0")]
     if program.pid is None:
         raise DemoFailed(
-            f"{VICTIM} has no process to kill; its program is {program.state}.",
-            action=f"Read {paths.program_log(VICTIM, '0')}.",
+            f"{victim} has no process to kill; its program is {program.state}.",
+            action=f"Read {paths.program_log(victim, '0')}.",
         )
     os.kill(program.pid, signal.SIGKILL)
     demo.terminal.line(
-        "kill -9", f"{VICTIM}, process {program.pid}, after {fed / FLIGHTS:.0%} of the feed", mark="[yellow]⚡[/]"
+        "kill -9", f"{victim}, process {program.pid}, after {fed / FLIGHTS:.0%} of the feed", mark="[yellow]⚡[/]"
     )
     return datetime.now(UTC)
 
 
-def _closed_incident(registry: Registry) -> Incident | None:
-    incidents = registry.incidents(1, processor=VICTIM)
+def _closed_incident(registry: Registry, victim: str) -> Incident | None:
+    incidents = registry.incidents(1, processor=victim)
     return incidents[0] if incidents and not incidents[0].is_open else None
 
 
 def _tell_recovery(demo: Demo, incident: Incident, killed_at: datetime) -> None:
+    victim = incident.processor
     if incident.outcome != "resolved" or incident.closed_at is None:
         raise DemoFailed(
-            f"Incident {incident.id} of {VICTIM} ended as {incident.outcome}: {incident.reason}.",
-            action=f"Read {demo.settings.paths.program_log(VICTIM, '0')}.",
+            f"Incident {incident.id} of {victim} ended as {incident.outcome}: {incident.reason}.",
+            action=f"Read {demo.settings.paths.program_log(victim, '0')}.",
             incident=incident.id,
         )
     noticed = (incident.opened_at - killed_at).total_seconds()
     seconds = (incident.closed_at - killed_at).total_seconds()
-    demo.terminal.line("recovery", f"detected after {noticed:.1f} s; {VICTIM} processed again after {seconds:.1f} s")
-    demo.figures["recovery, from kill -9 to processing all partitions"] = f"{seconds:.1f} s"
+    demo.terminal.line("recovery", f"detected after {noticed:.1f} s; {victim} processed again after {seconds:.1f} s")
+    demo.figures[f"recovery of {victim}, from kill -9 to processing all partitions"] = f"{seconds:.1f} s"
 
 
-def _snapshot(demo: Demo, instance: dg.DagsterInstance) -> None:
+def _publish(demo: Demo, instance: dg.DagsterInstance) -> list[str]:
+    """Checkpoint, measure and snapshot all stores in one run; returns the tables.
+
+    One run, because two in one process can deadlock: the start of a run configures Python's logging again.
+    """
     stores = [(one.name, store.name) for one in demo.definitions for store in one.topology.stores]
-    with demo.terminal.step("state", "checkpoint and measure the stores") as say:
-        _materialize(instance, [keys.state_key(*store) for store in stores])
-        say(f"{len(stores)} stores checkpointed; each equals its changelog")
-    with demo.terminal.step("snapshot", "snapshot the stores with Spark into Iceberg tables") as say:
-        _materialize(
-            instance,
-            [keys.snapshot_key(*store) for store in stores],
-            partition_key=current_key(snapshot_partitions(demo.settings.snapshots)),
-        )
-        say(", ".join(f"holdfast.{processor}.{store}" for processor, store in stores))
+    selection = [key for store in stores for key in (keys.state_key(*store), keys.snapshot_key(*store))]
+    _materialize(instance, selection, partition_key=current_key(snapshot_partitions(demo.settings.snapshots)))
+    return [f"holdfast.{processor}.{store}" for processor, store in stores]
+
+
+def _show_publishing(demo: Demo, instance: dg.DagsterInstance, tables: Future[list[str]]) -> None:
+    """Show how many stores are checkpointed and how many are tables, until all are or a run failed."""
+    stores = [(one.name, store.name) for one in demo.definitions for store in one.topology.stores]
+    shown = {"stores": keys.state_key, "tables": keys.snapshot_key}
+    with demo.terminal.bars(dict.fromkeys(shown, len(stores))) as move:
+        while not wait([tables], timeout=3.0).done:
+            for name, key_of in shown.items():
+                found = instance.get_latest_materialization_events([key_of(*store) for store in stores])
+                move(name, sum(event is not None for event in found.values()))
 
 
 def _materialize(instance: dg.DagsterInstance, selection: list[dg.AssetKey], partition_key: str | None = None) -> None:
@@ -323,9 +364,14 @@ def _materialize(instance: dg.DagsterInstance, selection: list[dg.AssetKey], par
     """
     from holdfast.orchestration.code_location import defs
 
-    job = defs.resolve_implicit_global_asset_job_def()
+    job, run_id = defs.resolve_implicit_global_asset_job_def(), make_new_run_id()
+    record_own_process(instance, run_id, job.name)
     result = job.execute_in_process(
-        instance=instance, asset_selection=selection, raise_on_error=False, partition_key=partition_key
+        instance=instance,
+        asset_selection=selection,
+        raise_on_error=False,
+        partition_key=partition_key,
+        run_id=run_id,
     )
     if result.success:
         return
@@ -359,7 +405,8 @@ def _fed(topics: Topics) -> int:
 
 def _lag(demo: Demo) -> int:
     topics = demo.topics
-    ends = sum(sum(topics.end_offsets(name, committed=True).values()) for name in (FLIGHTS_TOPIC, DEPARTURES_TOPIC))
+    inputs = [spec.name for one in demo.definitions for spec in one.topology.inputs]
+    ends = sum(sum(topics.end_offsets(name, committed=True).values()) for name in inputs)
     return ends - sum(sum(topics.committed_offsets(definition.name).values()) for definition in demo.definitions)
 
 
@@ -391,9 +438,9 @@ def _report(demo: Demo, verdicts: tuple[ProcessorVerdict, ...], mismatches: int,
     terminal.console.print(
         f"\nWhat to do next\n"
         f"  {_command(demo.settings, 'up')}\n      the graph of this demo in Dagster, with its checks and plots\n"
-        f"  {_command(demo.settings, 'incidents list')}\n      the kill and its recovery\n"
+        f"  {_command(demo.settings, 'incidents list')}\n      the kills and the recoveries\n"
         f"  {_command(demo.settings, 'down')}\n      stops all services; the next demo empties the folder\n"
-        f"Log of the killed processor: {paths.program_log(VICTIM, '0')}\n"
+        f"Logs of the processors: {paths.logs}\n"
         f"Warehouse tables: {paths.warehouse}",
         highlight=False,
         soft_wrap=True,

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -62,6 +64,10 @@ class _Update(msgspec.Struct):
     flights: int
 
 
+class _Window(msgspec.Struct):
+    start: int
+
+
 def committed(topics: Topics, topic: str) -> Iterator[Record]:
     """Yield the committed records of a topic, partition by partition."""
     starts = topics.start_offsets(topic)
@@ -73,3 +79,19 @@ def updates_of(records: Iterable[Record]) -> Iterator[tuple[str, int]]:
     """Yield key and sequence number of each record of an output topic."""
     decode = msgspec.json.Decoder(_Update).decode
     return (((record.key or b"").decode(), decode(record.value or b"{}").flights) for record in records)
+
+
+def starts_of(records: Iterable[Record]) -> Iterator[tuple[str, int]]:
+    """Yield key and start of each window of an output topic."""
+    decode = msgspec.json.Decoder(_Window).decode
+    return (((record.key or b"").decode(), decode(record.value or b"{}").start) for record in records)
+
+
+def write_lines(records: Iterable[Record], path: Path) -> Path:
+    """Write the value of each record as a line of JSON, with its key as ``message_key``; returns the path."""
+    encode, decode = msgspec.json.Encoder().encode, msgspec.json.Decoder(dict[str, Any]).decode
+    with path.open("wb") as file:
+        for record in records:
+            line = {"message_key": (record.key or b"").decode(), **decode(record.value or b"{}")}
+            file.write(encode(line) + b"\n")
+    return path

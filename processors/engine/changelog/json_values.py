@@ -19,6 +19,7 @@ _SCALARS = frozenset((str, int, float, bool, type(None)))
 #: Exact types whose every value comes back: they need no look at the text.
 ALWAYS_BACK = frozenset((str, int, bool))
 _only_scalars, _only_texts = _SCALARS.issuperset, frozenset((str,)).issuperset
+_only_always = frozenset((*ALWAYS_BACK, type(None))).issuperset
 
 
 def comes_back(value: Any, text: bytes) -> bool:
@@ -35,12 +36,42 @@ def is_plain(value: Any, text: bytes) -> bool:
 
 def state_fault(value: Any) -> str | None:
     """What would not come back as it is, with its place in the value; None when all does."""
-    return next(_faults(value, "value", _other_type, text_keys=True), None)
+    return None if _surely_back(value) else next(_faults(value, "value", _other_type, text_keys=True), None)
 
 
 def output_fault(value: Any) -> str | None:
     """The first NaN, infinity, bytes or set, with its place in the value; None when there is none."""
-    return next(_faults(value, "value", _in_fields, text_keys=False), None)
+    return None if _surely_back(value) else next(_faults(value, "value", _in_fields, text_keys=False), None)
+
+
+def _surely_back(value: Any) -> bool:
+    """Whether a nested value surely comes back as it is; False when that is not known.
+
+    The walk that finds the place of a fault costs ten times as much, and most values have none.
+    """
+    nested = [value]
+    for outer in nested:  # grows while it is read
+        kind = type(outer)
+        if kind is dict:
+            if not _only_texts(map(type, outer)):
+                return False
+            parts = outer.values()
+        elif kind is list or kind is tuple:
+            parts = outer
+        else:
+            parts = (outer,)
+        if _only_always(map(type, parts)):
+            continue
+        for part in parts:
+            kind = type(part)
+            if kind is dict or kind is list or kind is tuple:
+                nested.append(part)
+            elif kind is float:
+                if not math.isfinite(part):
+                    return False
+            elif not _only_always((kind,)):
+                return False
+    return True
 
 
 def _faults(value: Any, path: str, other: Callable[[Any, str], Iterator[str]], *, text_keys: bool) -> Iterator[str]:

@@ -17,7 +17,7 @@ from dagster._core.run_coordinator import SubmitRunContext
 from holdfast.assets import keys
 from holdfast.orchestration.jobs.lifecycle_verbs import VERB_JOBS
 from holdfast.orchestration.jobs.recover_processor import recover_processor
-from holdfast.orchestration.run_coordinator import RECOVERY, processor_of
+from holdfast.orchestration.run_coordinator import RECOVERY, ProcessorRunCoordinator, processor_of
 
 #: Where a code server would load the job from; no server is started here.
 CODE = JobPythonOrigin("stop_processor", RepositoryPythonOrigin("python", ModuleCodePointer("none", "none")))
@@ -75,3 +75,10 @@ def test_our_queue_is_dagsters_with_the_tag(instance: dg.DagsterInstance) -> Non
     assert (queued.status, queued.tags["processor"]) == (dg.DagsterRunStatus.QUEUED, "fleet")
     (limit,) = instance.get_concurrency_config().run_queue_config.tag_concurrency_limits  # type: ignore[union-attr]
     assert limit["key"] == keys.PROCESSOR_TAG
+
+
+def test_runs_are_launched_side_by_side(instance: dg.DagsterInstance) -> None:
+    """A launch waits until its run names its process; recoveries of other processors must not wait for that."""
+    coordinator = instance.run_coordinator
+    assert isinstance(coordinator, ProcessorRunCoordinator)
+    assert (coordinator.dequeue_use_threads, coordinator.dequeue_num_workers) == (True, 4)

@@ -1,0 +1,82 @@
+"""Which windows of the flights must have been sent: computed from the file, without the engine and without Spark.
+
+A window is sent once, when the stream time of its partition is at its end and grace. Stream time is the last departure
+of all keys of the partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from holdfast.infra.kafka.partitioners import MURMUR2, PARTITIONERS
+from holdfast.infra.sample_data.flights import Flight, due_ms, left, left_ms
+from holdfast.processors.definitions import delays, rotations
+
+MS = timedelta(milliseconds=1)
+HOUR_MS = delays.HOUR // MS
+GAP_MS = rotations.GAP // MS
+
+
+@dataclass(slots=True)
+class Departures:
+    """The departures of the keys of a topic."""
+
+    #: Key -> its departures, milliseconds since 1970, in the order of the feed.
+    times: dict[str, list[int]] = field(default_factory=dict)
+
+    def add(self, key: str, flight: Flight) -> None:
+        """Add a flight, unless it was cancelled."""
+        if left(flight):
+            self.times.setdefault(key, []).append(left_ms(flight, None, due_ms(flight), None))
+
+
+def closed_hours(departures: Departures, partitions: int) -> dict[str, list[int]]:
+    """Key -> the starts of the hours that must have been sent, in their order."""
+    return _closed(departures, hours, delays.GRACE // MS, partitions)
+
+
+def closed_rotations(departures: Departures, partitions: int) -> dict[str, list[int]]:
+    """Key -> the starts of the rotations that must have been sent, in their order."""
+    return _closed(departures, sessions, GAP_MS + rotations.GRACE // MS, partitions)
+
+
+def hours(times: Sequence[int]) -> list[tuple[int, int]]:
+    """Start and end of the hours with a departure; the departures are in their order."""
+    starts = sorted({time - time % HOUR_MS for time in times})
+    return [(start, start + HOUR_MS) for start in starts]
+
+
+def sessions(times: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Start and end of the sessions of departures in their order; a session ends one millisecond after its last one."""
+    start = last = times[0]
+    for time in times:
+        if time - last > GAP_MS:
+            yield start, last + 1
+            start = time
+        last = time
+    yield start, last + 1
+
+
+def numbered(closed: Iterable[tuple[str, int]], expected: Mapping[str, Sequence[int]]) -> Iterator[tuple[str, int]]:
+    """Key and number of each window that was sent, which is given by key and start; 0 for one that is not expected."""
+    numbers = {key: {start: number for number, start in enumerate(starts, 1)} for key, starts in expected.items()}
+    return ((key, numbers.get(key, {}).get(start, 0)) for key, start in closed)
+
+
+def _closed(
+    departures: Departures,
+    windows: Callable[[Sequence[int]], Iterable[tuple[int, int]]],
+    wait_ms: int,
+    partitions: int,
+) -> dict[str, list[int]]:
+    """Key -> the starts of its closed windows; one closes ``wait_ms`` after its end."""
+    place = {key: PARTITIONERS[MURMUR2](key.encode(), partitions) for key in departures.times}
+    stream: dict[int, int] = {}
+    for key, times in departures.times.items():
+        stream[place[key]] = max(stream.get(place[key], 0), *times)
+    return {
+        key: [start for start, end in windows(sorted(times)) if end + wait_ms <= stream[place[key]]]
+        for key, times in departures.times.items()
+    }

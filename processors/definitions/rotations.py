@@ -1,0 +1,57 @@
+"""rotations: the rotations of each aircraft from New York, from flights keyed by tail number.
+
+A rotation is a session: departures of one aircraft at most two weeks apart. Event time is the departure itself.
+The feed is in the order of the timetable, so a flight that leaves 21 hours late comes 21 hours too early.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from holdfast.infra.sample_data.flights import Flight, left, left_ms
+from holdfast.processors.application import Application
+from holdfast.processors.engine.dataframe.aggregation import Count, Sum
+from holdfast.processors.engine.dataframe.topic import TopicConfig
+from holdfast.processors.engine.dataframe.window_aggregates import Earliest, Latest
+
+#: Departures of an aircraft that are at most so far apart are one rotation.
+GAP = timedelta(days=14)
+#: Longer than the greatest delay of a departure, which is 22 hours: no flight is late.
+GRACE = timedelta(hours=24)
+#: How long a rotation stays in the store when it is over.
+KEPT = timedelta(days=14)
+
+application = Application(
+    consumer_group="rotations",
+    auto_offset_reset="earliest",
+    dead_letter_topic="rotations-dead-letters",
+    # Windows are open for hours and days: a commit each second is soon enough, and costs less than ten.
+    commit_interval=1.0,
+    # A killed worker's partitions are free after this session timeout; 6 s is the broker's minimum.
+    consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000},
+    description="Per aircraft, sessions of departures at most 14 days apart: flights, miles, minutes in the air, first "
+    "airport, last destination; each is sent once, when it is over.",
+    owners=("team:fleet-operations",),
+)
+
+_layout = TopicConfig(num_partitions=4, replication_factor=1)
+flights = application.topic("flights", config=_layout)
+rotations_closed = application.topic("rotations-closed", config=_layout)
+
+
+def minutes_in_air(flight: Flight) -> int:
+    """Minutes in the air; 0 for a flight that was diverted."""
+    return flight["air_time"] or 0
+
+
+sdf = application.dataframe(flights)
+sdf = sdf.filter(left)
+sdf = sdf.set_timestamp(left_ms)
+sessions = sdf.session_window(GAP, grace_ms=GRACE, name="sessions", retention=KEPT).agg(
+    flights=Count(),
+    miles=Sum("distance"),
+    minutes_in_air=Sum(minutes_in_air),
+    first_airport=Earliest("origin"),
+    last_destination=Latest("dest"),
+)
+sdf = sessions.final(closing_strategy="partition").to_topic(rotations_closed)
