@@ -16,7 +16,12 @@ from holdfast.infra.installation import EXTRAS, ExtraMissing, missing_in, naming
 PROJECT = Path(__file__).resolve().parents[3]
 DECLARED = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
 #: Module -> distribution, where the names differ.
-DISTRIBUTION = {"yaml": "pyyaml", "grpc_status": "grpcio-status", "google": "googleapis-common-protos"}
+DISTRIBUTION = {
+    "yaml": "pyyaml",
+    "markdown_it": "markdown-it-py",
+    "grpc_status": "grpcio-status",
+    "google": "googleapis-common-protos",
+}
 #: Set before anything is imported: the program behaves as an installed wheel without these modules.
 WITHOUT = """
 import sys
