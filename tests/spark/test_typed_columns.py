@@ -23,12 +23,11 @@ from holdfast.infra.spark.session import short_errors
 from holdfast.processors.engine.changelog.format import encode_bytes, encode_value, key_prefix
 from holdfast.processors.engine.dataframe.aggregate_columns import aggregate_schema, window_schema
 from holdfast.processors.engine.dataframe.aggregation import Aggregation
-from holdfast.processors.engine.dataframe.session_store import SESSION
 from holdfast.processors.engine.dataframe.window_aggregates import WindowAggregation
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.schema.types import INFERRED
 from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE, ENDS, EXPIRES
-from holdfast.processors.engine.state.window_keys import CLOCK, KEY_TIME, due_key, session_key, window_key
+from holdfast.processors.engine.state.window_keys import CLOCK, KEY_TIME, SESSION, due_key, session_key, window_key
 from holdfast.processors.snapshots.names import quoted
 
 

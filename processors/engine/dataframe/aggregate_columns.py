@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.processors.engine.dataframe.aggregation import FORMAT, FORMAT_VERSION, STATE_KEY, Aggregation
-from holdfast.processors.engine.dataframe.session_store import SESSION
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.schema.types import (
     FLOATING,
@@ -26,7 +25,7 @@ from holdfast.processors.engine.schema.types import (
     checked,
     column_name,
 )
-from holdfast.processors.engine.state.window_keys import WINDOWS
+from holdfast.processors.engine.state.window_keys import SESSION, WINDOWS
 
 #: The column type of an aggregate without a model. Min, max and last may hold any value: their columns are text.
 _KINDS: dict[str, ColumnType] = {"count": WHOLE, "sum": FLOATING, "mean": Quotient(), "collect": Items(TEXT)}

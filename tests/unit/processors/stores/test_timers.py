@@ -16,7 +16,7 @@ from holdfast.processors.engine.runtime import task_timers
 from holdfast.processors.engine.runtime.commands import Clear, Position
 from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE
 from holdfast.processors.engine.state.window_keys import OWN_KEY
-from tests.unit.processors.windows.test_window_store_life import carry_out
+from tests.window_lives import carry_out
 
 #: The event time of the first message, ms.
 T = 1_690_000_000_000
