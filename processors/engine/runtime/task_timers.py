@@ -24,7 +24,7 @@ from holdfast.processors.engine.dataframe.serialization import Deserializer
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
-from holdfast.processors.engine.state.timers import Due, TimerClock, Timers
+from holdfast.processors.engine.state.timers import Due, Pending, TimerClock, Timers
 
 #: Timers that one commit fires at most.
 FIRED_AT_ONCE = 5_000
@@ -76,6 +76,10 @@ class TaskTimers:
     def add(self, steps: TimerSteps) -> None:
         """Fires the timers of a step from now on."""
         self._steps.append(steps)
+
+    def pending(self, limit: int) -> dict[str, Pending]:
+        """By store, the timers that have not fired, counted up to ``limit`` for each clock."""
+        return {steps.timers.store: steps.timers.pending(limit) for steps in self._steps}
 
     def look(self, now_ms: int) -> bool:
         """Reads the worker's clock for processing timers; True if one may be due."""

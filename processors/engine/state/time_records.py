@@ -109,10 +109,12 @@ def part_in(span: Span, state_key: str, stored: bytes, others: Collection[int], 
 
 def session_of(state_key: str, stored: bytes) -> tuple[int, int] | None:
     """Start and end of an open session; None for other records."""
-    if not is_session(state_key):
-        return None
-    about = decode_value(stored)[SESSION]
-    return about["start"], about["end"]
+    return session_of_value(decode_value(stored)) if is_session(state_key) else None
+
+
+def session_of_value(value: dict[str, Any]) -> tuple[int, int]:
+    """Start and end of an open session, from the value of its record."""
+    return value[SESSION]["start"], value[SESSION]["end"]
 
 
 def is_window_in(span: Span, key: bytes, stored: bytes) -> bool:

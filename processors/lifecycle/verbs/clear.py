@@ -25,6 +25,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     Stage,
     StopProcessor,
 )
+from holdfast.processors.lifecycle.plans.store_words import times_of
 from holdfast.processors.lifecycle.verbs.backfill import created_again, tasks_of, unusable
 from holdfast.processors.lifecycle.verbs.refusals import (
     missing_topics,
@@ -76,7 +77,10 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
         request=request,
         verdict=Ready(f"delete {_what(request, stores, request.partitions)}{rewound}."),
         stages=_stages(request, facts, topology, stores, positions, made, online=online),
-        findings=_findings(facts, topology, stores, positions),
+        findings=(
+            *_findings(facts, topology, stores, positions),
+            *times_of(tuple(each for each in topology.stores if each.name in stores)),
+        ),
         kept=_kept(request, topology, stores),
         deleted=tuple(_deleted(facts, store, request) for store in stores),
         undo=_undo(request),

@@ -14,6 +14,8 @@ from holdfast import Application, InMemoryCluster
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.runtime import task_timers
 from holdfast.processors.engine.runtime.commands import Clear, Position
+from holdfast.processors.engine.serving import status as serving
+from holdfast.processors.engine.serving.status import ProcessorStatus, TimersStatus, describe_worker, together
 from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE
 from holdfast.processors.engine.state.window_keys import OWN_KEY
 from tests.window_lives import carry_out
@@ -396,3 +398,41 @@ def test_a_clock_that_is_set_back_an_hour_fires_nothing_twice(cluster: InMemoryC
     cluster.run(build(), quiet_s=3)
     assert [name for name, _ in fired(cluster)] == ["x", "z", "y"]
     assert own(cluster) == set()
+
+
+def status_of(cluster: InMemoryCluster, app: Application) -> ProcessorStatus:
+    """The status of a worker that has processed everything."""
+    told: list[ProcessorStatus] = []
+
+    def look(worker: Any, ticket: Any) -> Any:
+        worker.maintenance.waits = True  # so that time passes
+        while not worker.assignment.tasks or not all(task.running for task in worker.assignment.tasks):
+            yield
+        told.append(ProcessorStatus.decode(describe_worker(worker, "g", "0", None)))
+        worker.stop()
+        return {}
+
+    cluster.run(app)
+    app._errand = look
+    cluster.run(app)
+    return told[0]
+
+
+def test_a_status_tells_how_many_timers_wait_and_when_the_next_one_is_due(
+    cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = int(cluster.clock.time() * 1000) - T + 3_600_000
+    send(cluster, 0, ["set", "x", 7_000], ["set", "y", 9_000], ["set", "gone", 1])
+    send(cluster, 5, ["set", "p", far, "processing"], key=b"b")
+    status = status_of(cluster, build())
+    next_s = (T + far) / 1000
+    assert status.tasks[0].timers == {"s": TimersStatus(3, False, (T + 7_000) / 1000, next_s)}
+    assert status.timers == status.tasks[0].timers["s"]
+    monkeypatch.setattr(serving, "TIMERS_COUNTED_MAX", 1)
+    assert status_of(cluster, build()).timers == TimersStatus(2, True, (T + 7_000) / 1000, next_s)
+
+
+def test_timers_of_several_tasks_are_told_together() -> None:
+    assert together([]) is None
+    found = together([TimersStatus(2, False, 5.0, None), TimersStatus(3, True, 4.0, 9.0), TimersStatus(0)])
+    assert found == TimersStatus(5, True, 4.0, 9.0)
