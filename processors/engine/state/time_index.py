@@ -88,7 +88,9 @@ class TimeIndex:
 
     def pending(self, limit: int) -> tuple[int, int | None]:
         """How many entries there are, counted up to ``limit``; and the time of the first, None without one."""
-        found = state_keys_between(self._state, OWN_KEY, index_key(self._kind), index_end(self._kind), limit)
+        # From the first that may be there: what left before it may still be in the files of the database.
+        after = index_key(self._kind, self.next_ms) if self.next_ms else index_key(self._kind)
+        found = state_keys_between(self._state, OWN_KEY, after, index_end(self._kind), limit)
         return len(found), index_parts(self._kind, found[0][0])[0] if found else None
 
     def put_back(self, entry: Entry) -> None:

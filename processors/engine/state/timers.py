@@ -69,6 +69,8 @@ class Timers:
         self._indexes = {clock: TimeIndex(state, f"{TIMERS_BY_CLOCK}{clock}/") for clock in CLOCKS}
         #: By clock, the first entry that was added since the last ``due``.
         self._added: dict[TimerClock, Entry | None] = dict.fromkeys(CLOCKS)
+        #: Timers that were set since the last commit; also those of messages that failed.
+        self.set_since = 0
 
     @property
     def store(self) -> str:
@@ -79,6 +81,7 @@ class Timers:
         """Sets a timer of the current message's key; one with the same name is replaced."""
         state = self._state
         self.cancel(timer.name)
+        self.set_since += 1
         entry = Entry(timer.time, state.message_key, timer.name)
         state.write_own(state.message_key, TIMERS + timer.name, [timer.clock, timer.time])
         self._indexes[timer.clock].enter(entry)
