@@ -176,7 +176,7 @@ class Sweep:
         return not self._left
 
     def batch(self) -> dict[str, Entries]:
-        """The next entries, by store; none if the records that were looked at have none."""
+        """The next entries, by store; empty if ``LOOKS_MAX`` records in a row are not selected."""
         found: dict[str, Entries] = {}
         self.rest = {}
         entries = size = looks = 0

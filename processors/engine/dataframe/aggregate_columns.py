@@ -71,7 +71,7 @@ def count_window_schema(spec: CountSpec) -> StoreSchema:
 
 
 def _windows(about: tuple[Column, ...], aggregation: Aggregation, prefixes: tuple[str, ...]) -> StoreSchema:
-    """What is told about a window, and its aggregates; the rows of other state keys have no columns."""
+    """The columns of a window and of its aggregates; the rows of other state keys have none of them."""
     taken, columns = {each.name for each in about}, [*about]
     for name, made in aggregation.columns.items():
         kind = _KINDS_OF_WINDOWS.get(made.kind, _KINDS.get(made.kind, TEXT))
