@@ -91,7 +91,8 @@ def _print(processor: str, store: StoreSpec, found: Found) -> None:
             table.add_row(*(escape(cell) for cell in cells))
         console.print(table)
     else:
-        console.print(f"Store {escape(store.name)} of {escape(processor)} has no such key in {len(places)} partition(s).")
+        where = f"{len(places)} partition(s)"
+        console.print(f"Store {escape(store.name)} of {escape(processor)} has no such key in {where}.")
     if found.more:
         console.print("There are more entries. Raise `--limit`, or narrow the keys.")
     console.print(f"Read from {found.where}, as of the last commit.", highlight=False)

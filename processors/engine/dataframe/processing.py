@@ -46,7 +46,10 @@ class Context:
         state: The state of the key.
     """
 
-    __slots__ = ("_asked", "_emitted", "_fired", "_now_ms", "_stream", "_timers", "headers", "key", "state", "timestamp")
+    __slots__ = (
+        *("_asked", "_emitted", "_fired", "_now_ms", "_stream", "_timers"),
+        *("headers", "key", "state", "timestamp"),
+    )
 
     key: Any
     timestamp: int

@@ -99,7 +99,7 @@ class TaskTimers:
         return self.are_due() or self._is_full()
 
     def fire_between(self, on_error: OnTimerError) -> bool:
-        """Fires the stream timers that are due; False if a commit comes first: more are due, or were set, than it takes.
+        """Fires the stream timers that are due; False if a commit comes first: more are due or set than it takes.
 
         Raises what ``on_error`` raises.
         """

@@ -246,7 +246,11 @@ def _time_of(task: Task) -> dict[str, Any]:
         return {"stream_time": None, "late": {}, "timers": {}}
     time_ms = task.time.stream.time_ms
     late = {name: windows.late for name, windows in task.time.windows.items()}
-    return {"stream_time": None if time_ms == NO_TIME else time_ms / 1000, "late": late, "timers": _timers_of(task.time)}
+    return {
+        "stream_time": None if time_ms == NO_TIME else time_ms / 1000,
+        "late": late,
+        "timers": _timers_of(task.time),
+    }
 
 
 def _timers_of(time: TaskTime) -> dict[str, Any]:

@@ -139,7 +139,19 @@ def test_a_worker_that_never_committed_says_no_moment() -> None:
 
 
 def test_names_say_their_unit_and_what_they_count() -> None:
-    units = ("_total", "_seconds", "_bytes", "_records", "_offsets", "_info", "_per_second", "_phase", "_paused", "_ok", "_timers")
+    units = (
+        "_total",
+        "_seconds",
+        "_bytes",
+        "_records",
+        "_offsets",
+        "_info",
+        "_per_second",
+        "_phase",
+        "_paused",
+        "_ok",
+        "_timers",
+    )
     for family in text_string_to_metric_families(WorkerMetrics().page(status(), 0).decode()):
         name = family.name + ("_total" if family.type == "counter" else "")
         assert name.startswith("holdfast_")

@@ -55,9 +55,9 @@ def test_a_window_closes_once_and_messages_of_now_count_when_the_clock_is_there_
 
 def test_a_silent_window_waits_for_the_clock_and_closes_once(cluster: InMemoryCluster) -> None:
     app = build(
-        lambda frame: frame.tumbling_window(10_000, name="w")
-        .count()
-        .final("partition", close_when_idle=timedelta(seconds=5))
+        lambda frame: (
+            frame.tumbling_window(10_000, name="w").count().final("partition", close_when_idle=timedelta(seconds=5))
+        )
     )
     now = now_ms(cluster)
     send(cluster, now)
