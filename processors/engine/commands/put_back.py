@@ -8,6 +8,8 @@ Invariants:
     - Into a store that is empty since its export, all records come back byte for byte.
     - A window that was open is closed and sent once, also if stream time has passed its end meanwhile: its entry in the
       index moves behind those that are closed. A window that was closed is not sent again.
+    - Of a window that the store has now, the store knows whether it is closed. So a put-back that is repeated, after it
+      was broken off, sends nothing twice.
     - An entry of an index whose record is gone is harmless: it leaves when it is due.
     - Index and stream time come behind the records, so that what they name is there.
 """
@@ -32,7 +34,7 @@ from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.store_clock import CLOCK_VERSION
 from holdfast.processors.engine.state.task_store import TaskStore
-from holdfast.processors.engine.state.time_records import CLOCKS_OF_STORES, OWN, is_own
+from holdfast.processors.engine.state.time_records import CLOCKS_OF_STORES, OWN, Look, is_own, session_of
 from holdfast.processors.engine.state.window_keys import (
     HELD,
     KEY_TIME,
@@ -42,6 +44,7 @@ from holdfast.processors.engine.state.window_keys import (
     due_key,
     first_due,
     session_key,
+    window_key,
 )
 
 #: What an entry becomes that both contents have: of its changelog key, the export's value and the present one.
@@ -64,11 +67,14 @@ def put_back(task: Task, store: str, export: TaskStore) -> Generator[None, None,
     files, present = _clock(export, store), _clock(task.store, store)
     _check_fit(store, files, None if windows is None else windows.spec.closing)
     whole_keys = windows is None or windows.spec.kind == "sliding"
+    look = partial(_look, task.store, store)
     if not whole_keys and windows is not None and present is not None:
         was_closed = None if windows.spec.kind == "session" else (files or present)["closed"]
-        yield from _moved(export, store, present["closed"], was_closed)
+        yield from _moved(export, store, look, present["closed"], was_closed)
     of_keys, present_of_keys = _without_own(wanted), _without_own(of_keys_in(wanted, held))
-    together = of_keys if whole_keys else united(of_keys, present_of_keys, _both_of_windows)
+    together = (
+        of_keys if whole_keys else united(_open_now(of_keys, look), present_of_keys, partial(_both_of_windows, look))
+    )
     own, present_own = _only_own(wanted), _only_own(held)
     return [Difference(present_of_keys, together), Difference(present_own, united(own, present_own, _both_of_own))]
 
@@ -109,15 +115,29 @@ def _only_own(content: Read) -> Read:
     return read
 
 
-def _both_of_windows(key: bytes, files: bytes, present: bytes) -> bytes:
+def _open_now(content: Read, look: Look) -> Read:
+    """The content without open sessions that the store has closed since."""
+
+    def read(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for key, stored in content(begin):
+            message_key, state = split_key(key)
+            session = session_of(state, stored)
+            if session is None or look(message_key, window_key(*session)) is None:
+                yield key, stored
+
+    return read
+
+
+def _both_of_windows(look: Look, key: bytes, files: bytes, present: bytes) -> bytes:
     """The window of the export; of what a key knows of its windows, both; of results held back, the present one."""
-    state = split_key(key)[1]
+    message_key, state = split_key(key)
     if state == HELD:
         return present
     if state != KEY_TIME:
         return files
     one, other = decode_value(files), decode_value(present)
-    opens = {each[1]: each for each in (*other["open"], *one["open"])}
+    closed = [each for each in one["open"] if each not in other["open"] and look(message_key, window_key(*each))]
+    opens = {each[1]: each for each in (*other["open"], *one["open"]) if each not in closed}
     made = {**one, "time": max(one["time"], other["time"]), "open": sorted(opens.values())}
     if made in (one, other):
         return files if made == one else present
@@ -131,6 +151,10 @@ def _both_of_own(key: bytes, files: bytes, present: bytes) -> bytes:
     one, other = decode_value(files), decode_value(present)
     made = {**other, "removed": min(one["removed"], other["removed"])} if "removed" in other else other
     return present if made == other else encode_value(made, event_time_ms(present))
+
+
+def _look(content: TaskStore, store: str, message_key: bytes, state_key: str) -> bytes | None:
+    return content.get(store_prefix(store) + key_prefix(message_key) + state_key.encode())
 
 
 def _clock(content: TaskStore, store: str) -> dict[str, Any] | None:
@@ -152,8 +176,12 @@ def _check_fit(store: str, clock: dict[str, Any] | None, closing: str | None) ->
         )
 
 
-def _moved(export: TaskStore, store: str, closed: str, was_closed: str | None) -> Generator[None, None, None]:
+def _moved(
+    export: TaskStore, store: str, look: Look, closed: str, was_closed: str | None
+) -> Generator[None, None, None]:
     """Move entries of the export behind ``closed``, up to which entries are closed, if their windows were open.
+
+    The entry of a window that the store has now is dropped: the store has another one.
 
     ``was_closed`` is the place up to which they were closed; None for sessions, whose records tell it.
     """
@@ -169,12 +197,17 @@ def _moved(export: TaskStore, store: str, closed: str, was_closed: str | None) -
             if last > end or len(keys) >= sweep.ENTRIES_MAX:
                 break
             entry = due_entry(last[len(OWN) :].decode())
-            keys_of_session = None if was_closed is not None else _session(export, store, entry, after_ms)
-            if was_closed is None and keys_of_session is None:
-                continue
+            if was_closed is None:
+                there = look(entry.message_key, session_key(entry.start))
+                entered = [after_ms, entry.end] if there is None else decode_value(there)[SESSION]["entered"]
+                record = _session(export, store, entry, entered)
+                if not record:
+                    continue
+            else:
+                there, record = look(entry.message_key, window_key(entry.start, entry.end)), {}
             moved = due_key(after_ms, entry.start, entry.end, entry.message_key)
-            keys += [prefix + last, prefix + OWN + moved.encode(), *(keys_of_session or {})]
-            values += [None, stored, *(keys_of_session or {}).values()]
+            keys += [prefix + last, *record, *([prefix + OWN + moved.encode()] if there is None else [])]
+            values += [None, *record.values(), *([stored] if there is None else [])]
         else:
             last = end + b"\x00"
         export.load(keys, values)
@@ -184,15 +217,15 @@ def _moved(export: TaskStore, store: str, closed: str, was_closed: str | None) -
         yield
 
 
-def _session(export: TaskStore, store: str, entry: DueEntry, after_ms: int) -> dict[bytes, bytes] | None:
-    """The record of the open session of an entry, as it is after the entry moved; None without one."""
+def _session(export: TaskStore, store: str, entry: DueEntry, entered: list[int]) -> dict[bytes, bytes]:
+    """The record of the open session of an entry, with another entry; empty without one."""
     key = store_prefix(store) + key_prefix(entry.message_key) + session_key(entry.start).encode()
     stored = export.get(key)
     if stored is None:
-        return None
+        return {}
     record = decode_value(stored)
     about = record[SESSION]
     if about["entered"] != [entry.time_ms, entry.end]:
-        return None
-    made = {**record, SESSION: {**about, "entered": [after_ms, entry.end]}}
+        return {}
+    made = {**record, SESSION: {**about, "entered": entered}}
     return {key: encode_value(made, event_time_ms(stored))}

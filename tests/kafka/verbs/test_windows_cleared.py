@@ -17,7 +17,7 @@ from holdfast.processors.engine.state.window_keys import window_of
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.requests import Clear, Everything, Restore, Stop, Windows
 from tests.folding import fold_changelog
-from tests.operating import PARTITIONS, Operated
+from tests.operating import PARTITIONS, Operated, killing_at_stages
 
 #: A whole number of windows since 1970: 2023-07-22T04:26:40.
 T, MINUTE = 1_690_000_000_000 // 60_000 * 60_000, 60_000
@@ -92,7 +92,10 @@ def test_windows_are_cleared_by_time_and_put_back(operated: Operated, capfd: pyt
     before = stored(operated)
     done = operated.verbs.apply(plan, confirmed=plan.hash)
     assert minutes_of(stored(operated)) == {0: KEYS}
-    operated.do(Restore(group, file=file_of(done)))
+    struck: set[str] = set()
+    plan = operated.verbs.plan(Restore(group, file=file_of(done)))
+    operated.do_although_killed(plan, killing_at_stages(struck))
+    assert len(struck) > 4, "it was killed at its stages, and continued"
     assert stored(operated) == before
     assert operated.verbs.audit(group, ())[0].differences == ()
 
