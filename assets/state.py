@@ -22,7 +22,7 @@ from holdfast.assets.times import snapshot_freshness
 from holdfast.infra.settings import SnapshotSettings
 from holdfast.processors.audits.stores import MeasuredPartition, StoreAudit, measure, store_partitions, uncovered
 from holdfast.processors.audits.tables import subject_of
-from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.engine.serving.status import ProcessorStatus, together
 from holdfast.processors.registration import ProcessorDefinition
 from holdfast.processors.snapshots.names import table_name
 
@@ -74,7 +74,7 @@ def state_asset(
         rows = [measure(topics, part, store, cluster.client_config) for part in parts]
         statuses = [status for status in (client.status() for client in clients) if status is not None]
         metadata = _summary(store, rows, manifests, time.monotonic() - began) | _lag(statuses)
-        metadata |= _stream_time(statuses)
+        metadata |= _stream_time(statuses) | _timers(statuses, store)
         results = []
         if changelog is not None:
             unowned = tuple(uncovered(topics, changelog.name, parts, cluster.client_config))
@@ -148,6 +148,16 @@ def _stream_time(statuses: Sequence[ProcessorStatus]) -> dict[str, Any]:
     """The least stream time of all workers; empty for a processor without windows."""
     known = [status.stream_time for status in statuses if status.stream_time is not None]
     return {"stream_time": dg.MetadataValue.timestamp(min(known))} if known else {}
+
+
+def _timers(statuses: Sequence[ProcessorStatus], store: str) -> dict[str, Any]:
+    """The timers of a store that have not fired, and when the next one is due; empty for a store without timers."""
+    found = together([each for status in statuses for task in status.tasks if (each := task.timers.get(store))])
+    if found is None:
+        return {}
+    nexts = {"next_timer_stream_time": found.next_stream, "next_timer_processing_time": found.next_processing}
+    times = {name: dg.MetadataValue.timestamp(at) for name, at in nexts.items() if at is not None}
+    return {"timers_pending": dg.MetadataValue.int(found.pending), **times}
 
 
 def judge_store(key: dg.AssetKey, statuses: Sequence[ProcessorStatus]) -> dg.AssetCheckResult:

@@ -205,6 +205,11 @@ class ProcessorRow(Answer):
     code_version: str | None
     phase: str | None
     lag: int | None
+    stream_time: float | None = Field(description="Seconds since 1970.")
+    timers: dict[str, float | bool | None] | None = Field(
+        description="Those that have not fired: how many, whether there are more than were counted, and by clock when "
+        "the next one is due, in seconds since 1970."
+    )
     processed: int | None
     pid: int | None
 

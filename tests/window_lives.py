@@ -11,6 +11,12 @@ from typing import Any
 
 from holdfast import Application, InlineProcess, InMemoryCluster, Settings, load_settings
 from holdfast.infra.settings import CheckpointSettings
+from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
+from holdfast.processors.engine.commands.table import COMMANDS
+from holdfast.processors.engine.runtime.commands import Adopt, Command
+from holdfast.processors.engine.runtime.owner import Owner
+from holdfast.processors.engine.runtime.tickets import Ticket, Work
+from holdfast.processors.engine.state.exports import entry_of
 from tests.simulation.disk import SimulatedDisk
 from tests.windowing import Event
 
@@ -91,3 +97,50 @@ def live(
 
 def settings_of(home: Path) -> Settings:
     return load_settings(home=home, checkpoints=CheckpointSettings(enabled=False))
+
+
+def carry_out(cluster: InMemoryCluster, app: Application, command: Command) -> dict[str, Any]:
+    """The result of an owner command, in a worker that is paused and stops afterwards; ``lines``: those of a file."""
+    told: dict[str, Any] = {}
+
+    def errand(worker: Owner, ticket: Ticket) -> Work:
+        worker.maintenance.waits = True  # so that time passes
+        while not worker.assignment.tasks or not all(task.running for task in worker.assignment.tasks):
+            yield
+        worker.maintenance.waits = False
+        worker.pause()  # type: ignore[attr-defined]
+        yield
+        done = yield from COMMANDS.work_of(command, worker, ticket)
+        file = done.get("export", done).get("path")
+        told.update(done, lines=[] if file is None else Path(file).read_bytes().splitlines())
+        worker.stop()
+        return done
+
+    app._errand = errand
+    cluster.run(app)
+    return told
+
+
+def put_back(cluster: InMemoryCluster, app: Application, store: str, lines: Iterable[bytes]) -> dict[str, Any]:
+    """Gives a store the entries of an export file, as ``restore --from-file`` does."""
+    entries = [entry for number, line in enumerate(lines, 1) if (entry := entry_of(line, number)).store == store]
+    changelog = f"{store}-export-{cluster.clock.monotonic()}"
+    cluster.create_topic(changelog)
+    for entry in entries:
+        cluster.produce(changelog, entry.stored, entry.key)
+    cluster.produce(changelog, ChangelogMeta({}, 0, "").encode(), META_KEY)
+    upto = {0: len(cluster.read(changelog))}
+    return carry_out(cluster, app, Adopt(store=store, changelog=changelog, upto=upto, keep=True))
+
+
+def stored(cluster: InMemoryCluster, app: Application, store: str) -> dict[bytes, bytes]:
+    """The changelog keys and stored values of a store, by its changelog."""
+    found: dict[bytes, bytes] = {}
+    changelog = app.topology().changelog_of(store)
+    assert changelog is not None
+    for _, record in cluster.read(changelog.name):
+        if record.key is not None and record.key != META_KEY:
+            found.pop(record.key, None)
+            if record.value is not None:
+                found[record.key] = record.value
+    return found

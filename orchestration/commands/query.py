@@ -13,8 +13,10 @@ from rich.table import Table
 from holdfast.orchestration.commands.options import Json, OneStore, Processor, command_settings, print_json
 from holdfast.processors.engine.runtime.commands import READ_ENTRIES_MAX
 from holdfast.processors.lifecycle.plans.requests import selection_of
+from holdfast.processors.lifecycle.plans.store_words import record_in_words
 
 if TYPE_CHECKING:
+    from holdfast.processors.engine.topology import StoreSpec
     from holdfast.processors.lifecycle.world.owners import Found
 
 
@@ -33,12 +35,13 @@ def query(  # tidy: allow-wide because each is an option of the command
     ways = "Give keys, or one of `--prefix` and `--all`."
     selection = selection_of(key or (), prefix, everything=everything, action=ways)
     with open_verbs(command_settings()) as verbs:
-        chosen = store or only_store(processor, [each.name for each in verbs.definition(processor).topology.stores])
+        stores = verbs.definition(processor).topology.stores
+        chosen = store or only_store(processor, [each.name for each in stores])
         found = verbs.query(processor, chosen, selection, limit)
     if as_json:
         print_json(document(processor, chosen, found))
     else:
-        _print(processor, chosen, found)
+        _print(processor, next(each for each in stores if each.name == chosen), found)
     raise typer.Exit(int(not found.rows))
 
 
@@ -73,7 +76,7 @@ def document(processor: str, store: str, found: Found) -> dict[str, Any]:
     }
 
 
-def _print(processor: str, store: str, found: Found) -> None:
+def _print(processor: str, store: StoreSpec, found: Found) -> None:
     console = Console()
     places = {each.partition: each for each in found.places}
     if found.rows:
@@ -83,11 +86,13 @@ def _print(processor: str, store: str, found: Found) -> None:
             at = ", ".join(f"{topic} {offset:,}" for topic, offset in sorted(place.inputs.items()))
             value = json.dumps(row["value"], ensure_ascii=False) if "value" in row else f"base64 {row['value_base64']}"
             key = row["key"] if "key" in row else f"base64 {row['key_base64']}"
-            cells = (key, row["state"], value, str(row["partition"]), row["slot"], at)
+            state = record_in_words(store, row["state"], row.get("value"))
+            cells = (key, state, value, str(row["partition"]), row["slot"], at)
             table.add_row(*(escape(cell) for cell in cells))
         console.print(table)
     else:
-        console.print(f"Store {escape(store)} of {escape(processor)} has no such key in {len(places)} partition(s).")
+        where = f"{len(places)} partition(s)"
+        console.print(f"Store {escape(store.name)} of {escape(processor)} has no such key in {where}.")
     if found.more:
         console.print("There are more entries. Raise `--limit`, or narrow the keys.")
     console.print(f"Read from {found.where}, as of the last commit.", highlight=False)

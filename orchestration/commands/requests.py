@@ -111,6 +111,14 @@ def clear(  # tidy: allow-wide because each is an option of the command
     key: Annotated[list[str] | None, typer.Option(help="Delete this message key (text); repeatable.")] = None,
     prefix: Annotated[str | None, typer.Option(help="Delete message keys that begin with this text.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="Delete all keys.")] = False,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            help="Delete only the windows that contain a time from START up to END, of all keys or of `--key`, "
+            "`--prefix`: START..END, or START for one time. ISO 8601 in UTC, or milliseconds since 1970.",
+            show_default=False,
+        ),
+    ] = None,
     partition: Partitions = None,
     rewind: Annotated[
         Literal["stay", "earliest"],
@@ -123,7 +131,7 @@ def clear(  # tidy: allow-wide because each is an option of the command
 ) -> Request:
     """Delete state in the local stores and in the changelog. A later restore does not bring it back."""
     ways = "Give exactly one of `--key` (repeatable), `--prefix` and `--all`."
-    selection = selection_of(key or (), prefix, everything=everything, action=ways)
+    selection = selection_of(key or (), prefix, everything=everything, action=ways, window=window)
     return Clear(processor, tuple(store or ()), selection, tuple(sorted(set(partition or ()))), rewind, export)
 
 

@@ -154,6 +154,8 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
             if (worker := each.living) is not None:
                 row |= {"phase": worker.phase, "paused": getattr(worker, "paused", False), "pid": worker.pid}
                 row |= {"lag": getattr(worker, "lag", None), "stream_time": getattr(worker, "stream_time", None)}
+                timers = getattr(worker, "timers", None)
+                row["timers"] = None if timers is None else asdict(timers)
                 row |= {"processed": getattr(worker, "records", {}).get("processed")}
             document["processors"].append(row)
     document["adopted"] = [
@@ -181,7 +183,7 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
 
 def _row(processor: str, diagnosis: str, sentence: str) -> dict[str, Any]:
     """The part of the document about one processor, of which no more is known."""
-    unknown = dict.fromkeys(("slot", "code_version", "phase", "lag", "stream_time", "processed", "pid"))
+    unknown = dict.fromkeys(("slot", "code_version", "phase", "lag", "stream_time", "timers", "processed", "pid"))
     known = {"processor": processor, "desired": "-", "diagnosis": diagnosis, "sentence": sentence, "paused": False}
     return {**unknown, **known}
 
@@ -192,20 +194,32 @@ def print_services(services: Iterable[tuple[str, str | None]], console: Console)
         console.print(f"  {name:<12} {escape(address or 'not running')}", highlight=False, soft_wrap=True)
 
 
+def _in_words(timers: dict[str, Any] | None) -> str | None:
+    """How many timers are pending, and when the next one of each clock is due; None without timers."""
+    if timers is None:
+        return None
+    nexts = [(clock, timers[f"next_{clock}"]) for clock in ("stream", "processing")]
+    due = ", ".join(f"{_moment(at)} ({clock} time)" for clock, at in nexts if at is not None)
+    return f"{timers['pending']:,}{'+' if timers['more'] else ''}" + (f", next {due}" if due else "")
+
+
 def _moment(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def _print(document: dict[str, Any], console: Console) -> None:
     print_services(document["services"].items(), console)
-    table = Table("processor", "desired", "state", "phase", "lag, records", "stream time", "processed", "pid")
+    has_timers = any(each["timers"] is not None for each in document["processors"])
+    columns = ("processor", "desired", "state", "phase", "lag, records", "stream time")
+    table = Table(*columns, *(["timers"] if has_timers else []), "processed", "pid")
     for each in document["processors"]:
         # a paused processor is healthy, but reads no input
         paused = " [red]PAUSED[/]" if each["paused"] else ""
         state = "down" if (each["desired"], each["diagnosis"]) == ("stopped", "not-deployed") else each["diagnosis"]
         cells = (escape(each["processor"]), each["desired"], state + paused)
         time = None if each["stream_time"] is None else _moment(each["stream_time"])
-        rest = (each["phase"], each["lag"], time, each["processed"], each["pid"])
+        timers = [_in_words(each["timers"])] if has_timers else []
+        rest = (each["phase"], each["lag"], time, *timers, each["processed"], each["pid"])
         table.add_row(*cells, *("-" if cell is None else str(cell) for cell in rest))
     if document["processors"]:
         console.print(table)

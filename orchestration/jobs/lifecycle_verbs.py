@@ -80,6 +80,11 @@ class ClearConfig(VerbConfig):
     keys: list[str] = Field(default_factory=list, description="Delete these message keys (text).")
     prefix: str = Field(default="", description="Delete message keys that begin with this text.")
     everything: bool = Field(default=False, description="Delete all keys.")
+    window: str = Field(
+        default="",
+        description="Delete only the windows that contain a time from START up to END: START..END, or START for one "
+        "time. ISO 8601 in UTC, or milliseconds since 1970. Empty: no choice of windows.",
+    )
     partitions: list[int] = Field(default_factory=list, description="Only these partitions; empty: all partitions.")
     rewind: Literal["stay", "earliest"] = Field(
         default="stay",
@@ -95,7 +100,9 @@ class ClearConfig(VerbConfig):
             RequestInvalid: None or several of ``keys``, ``prefix`` and ``everything`` are set.
         """
         ways = "Set exactly one of `keys`, `prefix` and `everything`."
-        selection = selection_of(self.keys, self.prefix or None, everything=self.everything, action=ways)
+        selection = selection_of(
+            self.keys, self.prefix or None, everything=self.everything, action=ways, window=self.window or None
+        )
         partitions = tuple(sorted(set(self.partitions)))
         return Clear(self.processor, tuple(self.stores), selection, partitions, self.rewind, self.export)
 

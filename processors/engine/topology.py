@@ -41,6 +41,11 @@ class StoreSpec:
     schema: StoreSchema | None = None
     timed: bool = False
 
+    @property
+    def has_windows(self) -> bool:
+        """Whether it stores windows with a start and an end in event time: tumbling, hopping or session windows."""
+        return self.kind == "window" and not self.columns[0].startswith("window = sliding ")
+
 
 @dataclass(frozen=True, slots=True)
 class ChangelogSpec:

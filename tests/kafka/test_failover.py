@@ -8,6 +8,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from confluent_kafka import Producer
 
 from holdfast.infra.kafka.consumer import GroupConsumer
 from holdfast.infra.kafka.records import TopicSpec
@@ -20,6 +21,40 @@ from tests.kafka.faults.verification import verify
 from tests.tiers import variants
 
 DAY_S = 86_400.0
+#: A whole number of windows since 1970.
+TIMED_BEGIN_MS = 1_690_000_000_000
+TIMED = """
+import os
+from holdfast import Application
+from holdfast.processors.engine.runtime import task_time, task_timers
+
+# so that what is due at once takes many commits, and the kill hits between them
+task_time.CLOSED_AT_ONCE = task_timers.FIRED_AT_ONCE = 5
+
+
+class Once:
+    def on_message(self, value, context):
+        context.set_timer("once", at=context.timestamp + 15_000)
+
+    def on_timer(self, name, time, context):
+        context.emit({"kind": "timer", "value": 1})
+
+
+def build(bootstrap, group, **settings):
+    made = Application(
+        bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_interval=0.2, loglevel=None,
+        consumer_extra_config={"session.timeout.ms": 6000}, **settings,
+    )
+    messages, out = made.dataframe(made.topic(group + "-in")), made.topic(group + "-out")
+    tens = messages.tumbling_window(10_000, name="tens").count().final(closing_strategy="partition")
+    tens.apply(lambda window: {"kind": "window", "value": window["value"]}).to_topic(out)
+    messages.process(Once, store="timed").to_topic(out)
+    return made
+
+
+if "TEST_GROUP" in os.environ:
+    application = build(os.environ["TEST_BOOTSTRAP"], os.environ["TEST_GROUP"])
+"""
 
 
 class Membership:
@@ -114,6 +149,54 @@ def test_a_killed_owner_is_replaced_by_its_standby_that_replays_only_the_tail(st
     waiting(lambda: sum(stream.topics.committed_offsets(stream.group).values()) == total, "all to be committed")
     assert other.terminate() == 0
     verify(stream, other.paths.state)
+
+
+def test_a_standby_takes_over_open_windows_and_timers_and_each_of_them_is_sent_once(stream, worker, waiting):
+    """Its owner dies while many of them close and fire at once."""
+    stream.application = lambda: definition_of(TIMED)(stream.bootstrap, stream.group)
+    stream.provision()
+    workers = worker("0", home="home-0"), worker("1", home="home-1")
+    for each in workers:
+        each.environment["HOLDFAST_STANDBY_REPLICAS"] = "1"
+        (each.paths.home / "counting_definition.py").write_text(TIMED)
+    one, other = workers
+    one.start().wait_running()
+    keys = [b"k%d" % number for number in range(400)]
+    feed_timed(stream, [(key, TIMED_BEGIN_MS + number) for number, key in enumerate(keys)])
+    other.start()
+    waiting(lambda: running(one) and running(other), "a task for each")
+    (moved,) = running(one)
+    waiting(lambda: is_following(other, moved), f"a standby of {moved}; {other.tail()}")
+    waiting(lambda: standbys(other)[moved].lag == 0, "the standby to have all windows and timers")
+    feed_timed(stream, [(b"end-%d" % number, TIMED_BEGIN_MS + 20_000) for number in range(20)])
+    number = int(moved.rpartition("-")[2])
+    waiting(lambda: sum(stream.topics.end_offsets(stream.sink, committed=True).values()) > 60, "some to be sent")
+    one.kill()
+    waiting(lambda: moved in running(other), f"the takeover; {other.tail()}")
+    restored = running(other)[moved].restored
+    expected = sorted([*(("window", key.decode(), 1) for key in keys), *(("timer", key.decode(), 1) for key in keys)])
+    waiting(lambda: len(stream.read(stream.sink)) >= len(expected), f"all of them to be sent; {other.tail()}")
+    assert other.terminate() == 0
+    sent = [(record.key or b"", json.loads(record.value)) for record in stream.read(stream.sink)]
+    assert sorted((value["kind"], key.decode(), value["value"]) for key, value in sent) == expected
+    logs = [f"{stream.group}-{store}-changelog" for store in ("tens", "timed")]
+    whole = sum(stream.topics.end_offsets(log, committed=False)[number] for log in logs)
+    assert restored < whole / 2, f"{restored} records replayed of {whole}"
+
+
+def definition_of(text):
+    """The function `build` of a definition."""
+    namespace = {}
+    exec(text, namespace)  # the definition that the processes import
+    return namespace["build"]
+
+
+def feed_timed(stream, messages):
+    """A message of each key at each time."""
+    producer = Producer({"bootstrap.servers": stream.bootstrap, "partitioner": "murmur2_random"})
+    for key, time_ms in messages:
+        producer.produce(stream.source, b"1", key, timestamp=time_ms)
+    assert producer.flush(60) == 0
 
 
 @pytest.mark.thorough

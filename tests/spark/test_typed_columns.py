@@ -21,14 +21,18 @@ from holdfast.assets.spark.typed import (
 from holdfast.dataframe import windows
 from holdfast.infra.spark.session import short_errors
 from holdfast.processors.engine.changelog.format import encode_bytes, encode_value, key_prefix
-from holdfast.processors.engine.dataframe.aggregate_columns import aggregate_schema, window_schema
+from holdfast.processors.engine.dataframe.aggregate_columns import (
+    aggregate_schema,
+    count_window_schema,
+    window_schema,
+)
 from holdfast.processors.engine.dataframe.aggregation import Aggregation
-from holdfast.processors.engine.dataframe.session_store import SESSION
+from holdfast.processors.engine.dataframe.count_windows import WINDOW, CountSpec
 from holdfast.processors.engine.dataframe.window_aggregates import WindowAggregation
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.schema.types import INFERRED
 from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE, ENDS, EXPIRES
-from holdfast.processors.engine.state.window_keys import CLOCK, KEY_TIME, due_key, session_key, window_key
+from holdfast.processors.engine.state.window_keys import CLOCK, KEY_TIME, SESSION, due_key, session_key, window_key
 from holdfast.processors.snapshots.names import quoted
 
 
@@ -224,6 +228,27 @@ def test_windows_have_their_times_and_columns_and_internal_rows_have_none(spark)
     rows(spark, values, keys).createOrReplaceTempView("windows_untyped")
     viewed = spark.sql(typed_query("SELECT * FROM windows_untyped", window_schema(made)))
     assert viewed.select(*names).orderBy(*names).collect() == seen.select(*names).orderBy(*names).collect()
+
+
+def test_count_windows_have_their_messages_and_columns(spark):
+    made = WindowAggregation({"total": Sum("x"), "messages": windows.First("x")})
+    start = 1_700_000_000_000
+    stored = made.folded(made.folded(None, {"x": 2}, start), {"x": 1}, start + 9_000)
+    open_window = {**stored, WINDOW: {"messages": 2, "start": start, "end": start + 9_000}}
+    counted = {"format": 1, "messages": 7, "chunks": [0]}
+    tumbling = count_window_schema(CountSpec("tumbling", 3, 3, made))
+    sliding = count_window_schema(CountSpec("sliding", 3, 1, made))
+    there = [(open_window, "n"), ({**open_window, "format": 9}, "n")]
+    seen = type_rows(rows(spark, [json.dumps(value) for value, _ in there], [key for _, key in there]), tumbling)
+    good, bad = (row.asDict() for row in seen.orderBy("message_key").collect())
+    at = [dt.datetime.fromtimestamp((start + plus) / 1000, dt.UTC).replace(tzinfo=None) for plus in (0, 9_000)]
+    names = [name for name, _, _ in typed_columns(tumbling)]
+    assert names == ["window_start", "window_end", "messages", "total", "messages_"]
+    assert [good[name] for name in names] == [*at, 2, 3.0, "2"]
+    assert (good["why"], bad["why"]) == (None, "its format is 9, expected 1")
+    there = [(counted, "counted"), ([[start, {}]], "n/000000000000000")]
+    seen = type_rows(rows(spark, [json.dumps(value) for value, _ in there], [key for _, key in there]), sliding)
+    assert [(row["messages"], row["why"]) for row in seen.orderBy("message_key").collect()] == [(7, None), (None, None)]
 
 
 def test_a_view_says_the_same_as_the_dataframe(spark):

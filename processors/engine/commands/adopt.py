@@ -23,7 +23,8 @@ from holdfast.processors.engine.commands.checks import (
     settle,
     tasks_of,
 )
-from holdfast.processors.engine.commands.content import Difference, Replay, bounds_of, of_keys_in, replayed
+from holdfast.processors.engine.commands.content import Difference, Replay, bounds_of, replayed
+from holdfast.processors.engine.commands.put_back import put_back
 from holdfast.processors.engine.runtime.commands import Adopt, CommandFailed, CommandWrong
 from holdfast.processors.engine.runtime.owner import Owner
 from holdfast.processors.engine.runtime.task import Task
@@ -74,18 +75,23 @@ def _adopt(
                 raise _goes_on(place, asked.upto[task.partition], replay.last)
             store.end_bulk()
             assert task.store is not None
-            wanted = partial(store.items, asked.store)
-            held = partial(task.store.items, asked.store)
-            difference = Difference(of_keys_in(wanted, held) if asked.keep else held, wanted)
-            while not difference.done:
+            if asked.keep:
                 yield from settle(worker, task, ticket)
-                writes = difference.batch()
-                inputs: Mapping[str, int] = moves.get(task.name, {}) if difference.done else {}
-                if writes.keys or inputs:
-                    yield from commit_apart(worker, task, ticket, {asked.store: writes}, inputs)
-                yield
+                differences = yield from put_back(task, asked.store, store)
+            else:
+                held, wanted = partial(task.store.items, asked.store), partial(store.items, asked.store)
+                differences = [Difference(held, wanted)]
+            for difference in differences:
+                while not difference.done:
+                    yield from settle(worker, task, ticket)
+                    writes = difference.batch()
+                    done = difference.done and difference is differences[-1]
+                    inputs: Mapping[str, int] = moves.get(task.name, {}) if done else {}
+                    if writes.keys or inputs:
+                        yield from commit_apart(worker, task, ticket, {asked.store: writes}, inputs)
+                    yield
         for name in ("set", "deleted", "same"):
-            told[name] += getattr(difference, name)
+            told[name] += sum(getattr(difference, name) for difference in differences)
         reached[str(task.partition)] = dict(replay.inputs)
     return {**told, "inputs": reached}
 

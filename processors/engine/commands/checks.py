@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Generator, Mapping, Sequence
 
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, CommandWrong, Offsets
+from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, CommandWrong, Offsets, Selection
 from holdfast.processors.engine.runtime.commit import TaskCommit
 from holdfast.processors.engine.runtime.committer import Outcome
 from holdfast.processors.engine.runtime.owner import Owner
@@ -49,6 +49,23 @@ def tasks_of(worker: Owner, stores: Sequence[str], partitions: Collection[int] |
             missing=str(missing),
         )
     return [tasks[number] for number in wanted]
+
+
+def check_windows(tasks: Sequence[Task], stores: Sequence[str], selection: Selection) -> None:
+    """Raise CommandWrong if windows are selected in a store that has none with a start and an end."""
+    if selection.span is None:
+        return
+    for task in tasks:
+        for store in stores:
+            windows = None if task.time is None else task.time.windows.get(store)
+            if windows is None or windows.spec.kind == "sliding":
+                raise CommandWrong(
+                    f"Windows of store {store!r} are selected by their times, but it stores "
+                    f"{'messages of sliding windows' if windows is not None else 'no windows of event time'}.",
+                    action="Leave `window` out, and select keys. Tumbling, hopping and session windows can be selected "
+                    "by time.",
+                    store=store,
+                )
 
 
 def check_settled(worker: Owner) -> None:

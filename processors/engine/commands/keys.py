@@ -53,7 +53,7 @@ def export(worker: Owner, ticket: Ticket, tasks: Sequence[Task], asked: Selected
     try:
         for task in tasks:
             yield from settle(worker, task, ticket)
-            sweep = Sweep(task, asked.stores, selection, totals)
+            sweep = Sweep(task, asked.stores, selection, totals, with_clocks=True)
             while not sweep.done:
                 check_running(task, ticket)
                 for store, entries in sweep.batch().items():
@@ -98,10 +98,12 @@ def clear(  # tidy: allow-wide because these are the parts of one command
             yield from settle(worker, task, ticket)
             found = sweep.batch()
             deletes = {
-                store: Writes([key for key, _ in entries], [None] * len(entries)) for store, entries in found.items()
+                store: Writes([key for key, _ in entries], [sweep.rest.get((store, key)) for key, _ in entries])
+                for store, entries in found.items()
             }
             inputs: Mapping[str, int] = moves.get(task.name, {}) if sweep.done else {}
-            yield from commit_apart(worker, task, ticket, deletes, inputs, asked.once if sweep.done else "")
+            if found or sweep.done:
+                yield from commit_apart(worker, task, ticket, deletes, inputs, asked.once if sweep.done else "")
             ticket.done = totals.entries
             yield
     return {**_told(totals, tasks), **({"export": exported} if exported else {})}

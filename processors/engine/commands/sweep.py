@@ -1,5 +1,9 @@
 """Reads the selected entries of a task's stores, in batches that fit a transaction.
 
+    message keys ──► their records ──► the store's own records about them: indexes by time (of stores that keep time)
+
+A selection of windows has a part of a key's records only: a record can be left with another value.
+
 Invariants:
     - No iterator of the database is open between two batches, because the task may be revoked there.
     - Each batch begins behind the last one, so that a sweep returns each entry once.
@@ -10,15 +14,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
-from holdfast.processors.engine.changelog.format import HEAD_SIZE, key_prefix
+from holdfast.processors.engine.changelog.format import HEAD_SIZE, key_prefix, prefix_of
 from holdfast.processors.engine.runtime.commands import Selection
 from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.task_store import TaskStore
+from holdfast.processors.engine.state.time_records import (
+    CLOCKS_OF_STORES,
+    OWN,
+    Look,
+    Part,
+    is_entry_in,
+    is_own,
+    opened_in,
+    owner_of,
+    part_in,
+)
 
 #: Maximum entries of a batch, and maximum bytes of their values.
 ENTRIES_MAX = 10_000
 BYTES_MAX = 8 << 20
+#: Maximum records that a batch looks at.
+LOOKS_MAX = 50_000
 
 _LENGTH_AT, _KEY_AT = 1, len(key_prefix(b""))
 
@@ -33,8 +52,11 @@ def message_key_of(key: bytes) -> bytes:
 
 
 def matching(read: Read, selection: Selection, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
-    """The selected entries of one store behind the changelog key ``after``, in order of keys."""
-    first = after + b"\x00" if after else b""
+    """The entries of the selected message keys of one store behind the changelog key ``after``, in order of keys."""
+    return _beginning(read, selection, after + b"\x00" if after else b"")
+
+
+def _beginning(read: Read, selection: Selection, first: bytes) -> Iterator[tuple[bytes, bytes]]:
     if selection.heads is None:
         yield from _by_prefix(read, selection.prefix, first)
         return
@@ -66,6 +88,52 @@ def _head(length: int) -> bytes:
     return key_prefix(bytes(length))[:_KEY_AT]
 
 
+class Seen(NamedTuple):
+    """A record that a sweep looked at: whether it is selected, and what is left of it without."""
+
+    key: bytes
+    stored: bytes
+    part: Part
+
+
+def of_keys(read: Read, selection: Selection, after: bytes, *, timed: bool, sessions: bool) -> Iterator[Seen]:
+    """The records of the selected message keys, behind a changelog key.
+
+    ``timed`` tells whether the store keeps time, ``sessions`` whether its windows are sessions.
+    """
+    span = selection.span
+    if span is None:
+        for key, stored in matching(read, selection, after):
+            own = timed and not selection.everything and is_own(key)
+            yield Seen(key, stored, Part(selected=not own))
+        return
+    head, others = b"", set[int]()
+    # From the key's first record on: what is left of one depends on the records before it.
+    for key, stored in _beginning(read, selection, prefix_of(after) if after else b""):
+        if not head or not key.startswith(head):
+            head, others = prefix_of(key), set()
+        state = key[len(head) :].decode()
+        opened = opened_in(state, stored, span)
+        if opened is not None:
+            others.add(opened)
+        if key > after:
+            own = is_own(key)
+            yield Seen(key, stored, Part(False) if own else part_in(span, state, stored, others, sessions=sessions))
+
+
+def own_of_keys(read: Read, selection: Selection, after: bytes, look: Look, *, sessions: bool) -> Iterator[Seen]:
+    """The store's own records, behind a changelog key: entries of indexes for the selected message keys or windows."""
+    for key, stored in read(max(after + b"\x00", OWN)):
+        if not key.startswith(OWN):
+            return
+        state = key[len(OWN) :].decode()
+        owner, span = owner_of(state), selection.span
+        selected = owner is not None and selection.has(owner)
+        if selected and span is not None:
+            selected = is_entry_in(span, state, look, sessions=sessions)
+        yield Seen(key, stored, Part(selected))
+
+
 @dataclass(slots=True)
 class Totals:
     """Message keys, entries, and bytes of values, over all sweeps of a command so far."""
@@ -76,16 +144,31 @@ class Totals:
 
 
 class Sweep:
-    """The selected entries of one running task, counted in ``totals``; ``stores`` of other tasks are ignored."""
+    """The selected entries of one running task, counted in ``totals``; ``stores`` of other tasks are ignored.
 
-    def __init__(self, task: Task, stores: tuple[str, ...], selection: Selection, totals: Totals) -> None:
+    ``with_clocks`` also selects the stream time of stores that keep time: who puts entries back needs it.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        stores: tuple[str, ...],
+        selection: Selection,
+        totals: Totals,
+        *,
+        with_clocks: bool = False,
+    ) -> None:
         assert task.store is not None
         self._store: TaskStore = task.store
-        self._left = [name for name in stores if name in task.states]
+        self._time = task.time
+        self._left = [(name, own) for name in stores if name in task.states for own in self._passes(name, selection)]
         self._selection = selection
+        self._with_clocks = with_clocks
         self._totals = totals
         self._after = b""
         self._last = b""
+        #: What is left of entries of the last batch, by store and changelog key; of others, nothing is.
+        self.rest: dict[tuple[str, bytes], bytes] = {}
 
     @property
     def done(self) -> bool:
@@ -93,24 +176,53 @@ class Sweep:
         return not self._left
 
     def batch(self) -> dict[str, Entries]:
-        """The next entries, by store."""
+        """The next entries, by store; empty if ``LOOKS_MAX`` records in a row are not selected."""
         found: dict[str, Entries] = {}
-        entries = size = 0
+        self.rest = {}
+        entries = size = looks = 0
         while self._left:
-            name = self._left[0]
-            for key, value in matching(partial(self._store.items, name), self._selection, self._after):
-                if entries == ENTRIES_MAX or (entries and size + len(value) > BYTES_MAX):
+            name, own = self._left[0]
+            for seen in self._seen(name, own=own):
+                if looks == LOOKS_MAX:
                     return found
-                found.setdefault(name, []).append((key, value))
-                self._note(key, value)
-                entries, size = entries + 1, size + len(value)
+                if self._is_selected(seen, own=own):
+                    if entries == ENTRIES_MAX or (entries and size + len(seen.stored) > BYTES_MAX):
+                        return found
+                    found.setdefault(name, []).append((seen.key, seen.stored))
+                    if seen.part.left is not None:
+                        self.rest[name, seen.key] = seen.part.left
+                    self._note(seen, own=own)
+                    entries, size = entries + 1, size + len(seen.stored)
+                self._after, looks = seen.key, looks + 1
             del self._left[0]
             self._after = self._last = b""
         return found
 
-    def _note(self, key: bytes, value: bytes) -> None:
-        message_key = key[: _KEY_AT + int.from_bytes(key[_LENGTH_AT:_KEY_AT], "big")]
-        self._totals.keys += message_key != self._last
-        self._after, self._last = key, message_key
+    def _passes(self, store: str, selection: Selection) -> tuple[bool, ...]:
+        """Of a store: the pass over message keys, and one over own records if there are any that are selected apart."""
+        timed = self._time is not None and store in self._time.clock_keys
+        return (False, True) if timed and not selection.everything else (False,)
+
+    def _seen(self, store: str, *, own: bool) -> Iterator[Seen]:
+        time, read = self._time, partial(self._store.items, store)
+        windows = None if time is None else time.windows.get(store)
+        sessions = windows is not None and windows.spec.kind == "session"
+        if own:
+            look = partial(self._look, store)
+            return own_of_keys(read, self._selection, self._after, look, sessions=sessions)
+        timed = time is not None and store in time.clock_keys
+        return of_keys(read, self._selection, self._after, timed=timed, sessions=sessions)
+
+    def _look(self, store: str, message_key: bytes, state_key: str) -> bytes | None:
+        return self._store.get(store_prefix(store) + key_prefix(message_key) + state_key.encode())
+
+    def _is_selected(self, seen: Seen, *, own: bool) -> bool:
+        clock = own and self._with_clocks and seen.key[len(OWN) :].decode() in CLOCKS_OF_STORES
+        return seen.part.selected or clock
+
+    def _note(self, seen: Seen, *, own: bool) -> None:
+        message_key = seen.key[: _KEY_AT + int.from_bytes(seen.key[_LENGTH_AT:_KEY_AT], "big")]
+        self._totals.keys += message_key != self._last and not own
+        self._last = message_key
         self._totals.entries += 1
-        self._totals.bytes += len(value) - HEAD_SIZE
+        self._totals.bytes += len(seen.stored) - HEAD_SIZE

@@ -19,6 +19,7 @@ def work_of(command: Command, worker: Owner, ticket: Ticket) -> Work:
     if isinstance(command, Adopt):
         return adopt.adopt(worker, ticket, command)
     tasks, selection = checks.tasks_of(worker, command.stores, command.partitions), Selection(command)
+    checks.check_windows(tasks, command.stores, selection)
     if isinstance(command, Count):
         return keys.count(ticket, tasks, command, selection)
     if isinstance(command, Export):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.processors.engine.dataframe.aggregation import FORMAT, FORMAT_VERSION, STATE_KEY, Aggregation
-from holdfast.processors.engine.dataframe.session_store import SESSION
+from holdfast.processors.engine.dataframe.count_windows import COUNTED_VERSION, WINDOW, CountSpec
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.schema.types import (
     FLOATING,
@@ -26,8 +26,10 @@ from holdfast.processors.engine.schema.types import (
     checked,
     column_name,
 )
-from holdfast.processors.engine.state.window_keys import WINDOWS
+from holdfast.processors.engine.state.window_keys import COUNTED, COUNTED_OPEN, SESSION, WINDOWS
 
+#: The columns that windows have beside their aggregates.
+BEGIN, END, MESSAGES = "window_start", "window_end", "messages"
 #: The column type of an aggregate without a model. Min, max and last may hold any value: their columns are text.
 _KINDS: dict[str, ColumnType] = {"count": WHOLE, "sum": FLOATING, "mean": Quotient(), "collect": Items(TEXT)}
 
@@ -45,17 +47,38 @@ def window_schema(aggregation: Aggregation) -> StoreSchema:
 
     The rows of a window store that are no windows have none of them.
     """
-    begin, end = "window_start", "window_end"
-    columns = [
-        Column(begin, Moment(), False, ((SESSION, "start"),), "where the window begins", key_part=2),
-        Column(end, Moment(), False, ((SESSION, "end"),), "where the window ends", key_part=3),
-    ]
+    times = (
+        Column(BEGIN, Moment(), False, ((SESSION, "start"),), "where the window begins", key_part=2),
+        Column(END, Moment(), False, ((SESSION, "end"),), "where the window ends", key_part=3),
+    )
+    return _windows(times, aggregation, WINDOWS)
+
+
+def count_window_schema(spec: CountSpec) -> StoreSchema:
+    """The typed columns of count windows: of a key's open window its times, its messages, and its aggregates.
+
+    Windows that overlap are not stored: the number of a key's messages is all that has a column.
+    """
+    if spec.step != spec.count:
+        counted = Column(MESSAGES, WHOLE, False, ((MESSAGES,),), "messages of the key so far")
+        return StoreSchema((ValueSchema(None, (counted,), version=("format", COUNTED_VERSION), prefixes=(COUNTED,)),))
+    times = (
+        Column(BEGIN, Moment(), False, ((WINDOW, "start"),), "the least event time of the window's messages"),
+        Column(END, Moment(), False, ((WINDOW, "end"),), "the greatest event time of the window's messages"),
+        Column(MESSAGES, WHOLE, False, ((WINDOW, MESSAGES),), "messages of the window so far"),
+    )
+    return _windows(times, spec.aggregation, (COUNTED_OPEN,))
+
+
+def _windows(about: tuple[Column, ...], aggregation: Aggregation, prefixes: tuple[str, ...]) -> StoreSchema:
+    """The columns of a window and of its aggregates; the rows of other state keys have none of them."""
+    taken, columns = {each.name for each in about}, [*about]
     for name, made in aggregation.columns.items():
         kind = _KINDS_OF_WINDOWS.get(made.kind, _KINDS.get(made.kind, TEXT))
         named = column_name(name)
-        legal = f"{named}_" if named.lower() in (begin, end) else named
+        legal = f"{named}_" if named.lower() in taken else named
         columns.append(Column(legal, kind, False, ((made.kind, name),), made.describe()))
-    values = ValueSchema(None, tuple(columns), version=(FORMAT, FORMAT_VERSION), prefixes=WINDOWS)
+    values = ValueSchema(None, tuple(columns), version=(FORMAT, FORMAT_VERSION), prefixes=prefixes)
     return checked(StoreSchema((values,)))
 
 

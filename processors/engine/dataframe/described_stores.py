@@ -83,7 +83,11 @@ def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) ->
     if not modelled:
         return {}
     # Descriptions need these modules, workers do not.
-    from holdfast.processors.engine.dataframe.aggregate_columns import aggregate_schema, window_schema
+    from holdfast.processors.engine.dataframe.aggregate_columns import (
+        aggregate_schema,
+        count_window_schema,
+        window_schema,
+    )
     from holdfast.processors.engine.schema.models import schema_of
 
     made: dict[str, StoreSchema] = {}
@@ -91,7 +95,9 @@ def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) ->
         aggregation, window = (each.aggregation, each.window) if isinstance(each, Node) else (None, None)
         if isinstance(window, WindowSpec):
             made[store] = window_schema(window.aggregation)
-        elif window is None:
+        elif isinstance(window, CountSpec):
+            made[store] = count_window_schema(window)
+        else:
             made[store] = schema_of(each.model) if aggregation is None else aggregate_schema(aggregation, each.model)
     return made
 

@@ -26,6 +26,10 @@ class ProcessorInvalid(BadConfiguration):
     """The argument of ``process`` makes no object with ``on_message``."""
 
 
+#: Timers that one call of a processor may set.
+TIMERS_OF_A_CALL_MAX = 10_000
+
+
 class TimerInvalid(HoldfastError):
     """A timer can't be set as it was asked for."""
 
@@ -42,7 +46,10 @@ class Context:
         state: The state of the key.
     """
 
-    __slots__ = ("_emitted", "_fired", "_now_ms", "_stream", "_timers", "headers", "key", "state", "timestamp")
+    __slots__ = (
+        *("_asked", "_emitted", "_fired", "_now_ms", "_stream", "_timers"),
+        *("headers", "key", "state", "timestamp"),
+    )
 
     key: Any
     timestamp: int
@@ -53,6 +60,7 @@ class Context:
         self._timers, self._stream, self._now_ms = timers, stream, now_ms
         self._emitted: list[Any] = []
         self._fired: Timer | None = None
+        self._asked = 0
 
     @property
     def stream_time(self) -> int | None:
@@ -74,7 +82,7 @@ class Context:
 
         Raises:
             TimerInvalid: An argument can't be used; or ``on_timer`` sets a timer of the same clock that is not later
-                than the one that fires.
+                than the one that fires; or one call has set ``TIMERS_OF_A_CALL_MAX`` timers.
         """
         timers = self._own_timers()
         if not isinstance(name, str):
@@ -97,6 +105,13 @@ class Context:
                 f"the time {at_ms} in `on_timer` of a timer at {fired.time}",
                 "a later time: the timer would fire over and over",
                 "Set it later, or do its work at once.",
+            )
+        self._asked += 1
+        if self._asked > TIMERS_OF_A_CALL_MAX:
+            raise _invalid(
+                f"{self._asked:,} timers in one call of `{'on_message' if fired is None else 'on_timer'}`",
+                f"at most {TIMERS_OF_A_CALL_MAX:,}: they are one transaction",
+                "Set one timer for the next step, and let `on_timer` set those behind it.",
             )
         timers.set(Timer(name, at_ms, clock))
 
@@ -196,7 +211,7 @@ class Processor:
     def _begun(self, key: Any, timestamp: int, headers: Headers, state: DeclaredState, fired: Timer | None) -> Context:
         context = self._context
         context.key, context.timestamp, context.headers, context.state = key, timestamp, headers, state
-        context._fired, context._emitted = fired, []
+        context._fired, context._emitted, context._asked = fired, [], 0
         return context
 
 

@@ -30,6 +30,7 @@ from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
 from holdfast.processors.engine.state.window_keys import (
     KEY_TIME,
     OWN_KEY,
+    SESSION,
     DueEntry,
     due_entry,
     due_key,
@@ -37,8 +38,6 @@ from holdfast.processors.engine.state.window_keys import (
     window_key,
 )
 
-#: The part of a session's record that is no column.
-SESSION = "session"
 #: Entries that ``due_at`` looks at: of more entries, it takes one to be due.
 LOOKED_AT = 100
 

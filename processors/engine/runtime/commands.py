@@ -14,6 +14,7 @@ import msgspec
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.json_file import JSON_FAILURES
 from holdfast.processors.engine.changelog.format import key_prefix
+from holdfast.processors.engine.state.time_records import Span
 
 #: Maximum bytes of a command's body; the client splits a longer list of keys into several commands.
 COMMAND_BYTES_MAX = 1 << 20
@@ -61,15 +62,25 @@ class Selected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return (self.store,) if isinstance(self.store, str) else tuple(dict.fromkeys(self.store))
 
 
-class Count(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Windowed(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A selection that a ``window`` narrows: event times from one up to another, without it, in milliseconds.
+
+    Of the message keys, those windows are selected that contain one of the times, with all that the store keeps about
+    them.
+    """
+
+    window: tuple[int, int] | None = None
+
+
+class Count(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Count the selected keys and bytes."""
 
 
-class Export(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Export(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Write the selected keys to a file on the worker's machine."""
 
 
-class Clear(Selected, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Clear(Windowed, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Delete the selected keys in the store and in the changelog.
 
     With ``export``, they are written to a file first. With ``positions``, the inputs are read from these offsets,
@@ -170,9 +181,9 @@ def bytes_of(key: Key) -> bytes:
 
 
 class Selection:
-    """The message keys that a command selects: a sorted list, or all with a prefix.
+    """The message keys that a command selects: a sorted list, or all with a prefix; and the times of their windows.
 
-    Raises CommandWrong unless the command has exactly one of ``keys``, ``prefix`` and ``all``.
+    Raises CommandWrong unless the command has exactly one of ``keys``, ``prefix`` and ``all``, or for an empty window.
     """
 
     def __init__(self, asked: Selected) -> None:
@@ -189,6 +200,24 @@ class Selection:
         self.heads: list[bytes] | None = None
         if asked.keys is not None:
             self.heads = sorted({key_prefix(bytes_of(key)) for key in asked.keys})
+        self._keys = None if asked.keys is None else frozenset(map(bytes_of, asked.keys))
+        #: The times whose windows are selected; None for all records of the keys.
+        self.span: Span | None = None
+        if isinstance(asked, Windowed) and asked.window is not None:
+            self.span = Span(*asked.window)
+            if not 0 <= self.span.start_ms < self.span.end_ms:
+                raise CommandWrong(
+                    f"The window is {self.span.start_ms} to {self.span.end_ms} ms since 1970; expected a later second "
+                    "time.",
+                    action="Give the first time, and one behind the last time.",
+                    seen=str(asked.window),
+                )
+        #: Whether the whole store is selected, with what it keeps for itself.
+        self.everything = asked.all and self.span is None
+
+    def has(self, message_key: bytes) -> bool:
+        """Whether a message key is selected."""
+        return message_key.startswith(self.prefix) if self._keys is None else message_key in self._keys
 
 
 def plain(value: Any) -> Any:

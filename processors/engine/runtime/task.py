@@ -352,7 +352,7 @@ class Task:
         run = stream.run.function
         # A message that raises stops the run. What is left of the iterators says which one, and feeds the next run.
         timers = None if self.time is None else self.time.timers
-        values = iter(readable.values) if timers is None else Until(readable.values, timers.are_due)
+        values = iter(readable.values) if timers is None else Until(readable.values, timers.stop_messages)
         raw_keys = iter(batch.keys[first:last])
         timestamps, keys = iter(batch.timestamps[first:last]), iter(readable.keys)
         headers = iter(batch.headers[first:last] if stream.run.wants_headers else ())

@@ -8,6 +8,7 @@ that raises goes by the failure policy, and is deleted unless the worker stops.
 
 Invariants:
     - No message is processed while a stream timer is due. So results do not depend on when commits are.
+    - A commit has a bounded number of timers that were set and that fired, however many a key has.
     - The timers of a step fire in the order of time, message key and name, those of a clock for itself.
 """
 
@@ -24,10 +25,12 @@ from holdfast.processors.engine.dataframe.serialization import Deserializer
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
-from holdfast.processors.engine.state.timers import Due, TimerClock, Timers
+from holdfast.processors.engine.state.timers import Due, Pending, TimerClock, Timers
 
 #: Timers that one commit fires at most.
 FIRED_AT_ONCE = 5_000
+#: Timers that are set between two commits at most, and those of one more message or timer.
+SET_AT_ONCE = 10_000
 #: Timers that are read from the index at once.
 READ_AT_ONCE = 500
 
@@ -77,6 +80,10 @@ class TaskTimers:
         """Fires the timers of a step from now on."""
         self._steps.append(steps)
 
+    def pending(self, limit: int) -> dict[str, Pending]:
+        """By store, the timers that have not fired, counted up to ``limit`` for each clock."""
+        return {steps.timers.store: steps.timers.pending(limit) for steps in self._steps}
+
     def look(self, now_ms: int) -> bool:
         """Reads the worker's clock for processing timers; True if one may be due."""
         self._now_ms = now_ms
@@ -87,14 +94,18 @@ class TaskTimers:
         time_ms = self._stream.time_ms
         return any(steps.timers.is_due("stream", time_ms) for steps in self._steps)
 
+    def stop_messages(self) -> bool:
+        """Whether no message is processed now: stream timers may be due, or a commit comes first."""
+        return self.are_due() or self._is_full()
+
     def fire_between(self, on_error: OnTimerError) -> bool:
-        """Fires the stream timers that are due; False if more are due than this commit takes.
+        """Fires the stream timers that are due; False if a commit comes first: more are due or set than it takes.
 
         Raises what ``on_error`` raises.
         """
         for steps in self._steps:
             self._fire(steps, "stream", self._stream.time_ms, on_error)
-        return not self.are_due()
+        return not self.stop_messages()
 
     def fire(self, on_error: OnTimerError) -> None:
         """Fires the timers of both clocks that are due, up to what this commit takes; raises as ``fire_between``."""
@@ -115,26 +126,31 @@ class TaskTimers:
     def begin(self) -> None:
         """A commit is done, or everything since the last one was dropped."""
         self._fired = 0
+        for steps in self._steps:
+            steps.timers.set_since = 0
 
     def look_again(self) -> None:
         """The stores went back to their last commit, or were changed by a command."""
-        self._fired = 0
+        self.begin()
         for steps in self._steps:
             steps.timers.look_again()
 
+    def _is_full(self) -> bool:
+        return any(steps.timers.set_since >= SET_AT_ONCE for steps in self._steps)
+
     def _fire(self, steps: TimerSteps, clock: TimerClock, now_ms: int, on_error: OnTimerError) -> None:
-        while self._fired < FIRED_AT_ONCE and steps.timers.is_due(clock, now_ms):
+        while self._fired < FIRED_AT_ONCE and not self._is_full() and steps.timers.is_due(clock, now_ms):
             found = steps.timers.due(clock, now_ms, min(READ_AT_ONCE, FIRED_AT_ONCE - self._fired))
             if found:
                 self._run(steps, found, on_error)
 
     def _run(self, steps: TimerSteps, found: list[Due], on_error: OnTimerError) -> None:
-        """Fires timers, up to the first that another one which was set meanwhile comes before."""
+        """Fires timers, up to the first that another one which was set meanwhile comes before, or a commit."""
         timers, waiting = steps.timers, iter(found)
 
         def ended() -> bool:
             left = length_hint(waiting)
-            return left > 0 and not timers.comes_first(found[len(found) - left])
+            return left > 0 and (self._is_full() or not timers.comes_first(found[len(found) - left]))
 
         values = Until(waiting, ended)
         keys = [due.message_key for due in found]

@@ -139,7 +139,8 @@ class ProcessorClient:
 
         Args:
             which: ``partitions`` (numbers; default: all that the worker owns), and one of ``keys`` (a list of text or
-                bytes), ``prefix`` (text or bytes) and ``all=True``.
+                bytes), ``prefix`` (text or bytes) and ``all=True``. ``window`` (from, up to, in milliseconds since
+                1970) narrows it to the windows that contain such a time; reads do not have it.
 
         Raises (as all commands do):
             CommandWrong: The command names something that the processor does not have.

@@ -109,6 +109,14 @@ class _Snapshot(Collector):
         late = {(task["task"], store): count for task in tasks for store, count in task.get("late", {}).items()}
         too_late = "Windows that a message came too late for."
         yield self._counter("holdfast_late_windows", too_late, late, "task", "store")
+        timers = {(task["task"], store): each for task in tasks for store, each in task.get("timers", {}).items()}
+        pending = {place: each["pending"] for place, each in timers.items()}
+        not_fired = "Timers that have not fired, counted up to a bound."
+        yield self._gauge("holdfast_pending_timers", not_fired, pending, "task", "store")
+        clocks = ("stream", "processing")
+        nexts = {(*place, clock): each[f"next_{clock}"] for place, each in timers.items() for clock in clocks}
+        first = "The time of the next timer, since 1970."
+        yield self._gauge("holdfast_next_timer_seconds", first, nexts, "task", "store", "clock")
         sizes = {(task["task"],): task["store_bytes"] for task in tasks}
         yield self._gauge("holdfast_store_size_bytes", "The task's store on disk.", sizes, "task")
         for name, said, field in (

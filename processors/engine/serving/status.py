@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.memory_room import used_mib
 from holdfast.processors.engine.runtime.latency import COMMIT_BOUNDS_S
@@ -17,6 +18,10 @@ from holdfast.processors.engine.state.stream_time import NO_TIME
 if TYPE_CHECKING:
     from holdfast.processors.engine.runtime.loop import Worker
     from holdfast.processors.engine.runtime.task import Task
+    from holdfast.processors.engine.runtime.task_time import TaskTime
+
+#: Timers of a store and a clock that a status counts at most: the loop waits for the count.
+TIMERS_COUNTED_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +35,20 @@ class InputPosition:
 
 
 @dataclass(frozen=True, slots=True)
+class TimersStatus:
+    """The timers of a store that have not fired: how many, and whether there are ``more``.
+
+    ``next_stream`` and ``next_processing`` are the times of the next timers of the stream time and of the worker's
+    clock, in seconds since 1970; None without one.
+    """
+
+    pending: int
+    more: bool = False
+    next_stream: float | None = None
+    next_processing: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TaskStatus:
     """The status of one task.
 
@@ -38,7 +57,7 @@ class TaskStatus:
     ``checkpoint`` is the checkpoint that is being fetched or was used, or why none was used. ``restored`` is the number
     of changelog records replayed before the task ran, in ``restored_s`` seconds. ``stream_time`` is in seconds since
     1970, None for a task without windows or without a message; ``late`` has by store the windows that messages came too
-    late for, since the task runs here.
+    late for, since the task runs here; ``timers`` has by store those that have not fired.
     """
 
     task: str
@@ -57,6 +76,7 @@ class TaskStatus:
     live_bytes: int | None = None
     stream_time: float | None = None
     late: Mapping[str, int] = field(default_factory=dict)
+    timers: Mapping[str, TimersStatus] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +141,27 @@ class ProcessorStatus:
         """The least stream time of the tasks, in seconds since 1970; None without windows."""
         return min((task.stream_time for task in self.tasks if task.stream_time is not None), default=None)
 
+    @property
+    def timers(self) -> TimersStatus | None:
+        """The timers of all tasks; None for a processor without."""
+        return together([each for task in self.tasks for each in task.timers.values()])
+
     @staticmethod
     def decode(document: Mapping[str, Any]) -> ProcessorStatus:
         """Decode the ``/status`` document, without unknown fields of a newer worker; ValueError if it is none."""
         return msgspec.convert(document, ProcessorStatus)
+
+
+def together(timers: Sequence[TimersStatus]) -> TimersStatus | None:
+    """The timers of several stores, tasks or workers; None for none."""
+    if not timers:
+        return None
+    return TimersStatus(
+        sum(each.pending for each in timers),
+        any(each.more for each in timers),
+        min((each.next_stream for each in timers if each.next_stream is not None), default=None),
+        min((each.next_processing for each in timers if each.next_processing is not None), default=None),
+    )
 
 
 def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -206,10 +243,27 @@ def store_offsets(task: Task) -> dict[str, dict[str, Any]]:
 
 def _time_of(task: Task) -> dict[str, Any]:
     if task.time is None:
-        return {"stream_time": None, "late": {}}
+        return {"stream_time": None, "late": {}, "timers": {}}
     time_ms = task.time.stream.time_ms
     late = {name: windows.late for name, windows in task.time.windows.items()}
-    return {"stream_time": None if time_ms == NO_TIME else time_ms / 1000, "late": late}
+    return {
+        "stream_time": None if time_ms == NO_TIME else time_ms / 1000,
+        "late": late,
+        "timers": _timers_of(task.time),
+    }
+
+
+def _timers_of(time: TaskTime) -> dict[str, Any]:
+    if time.timers is None:
+        return {}
+    told = {}
+    try:
+        for store, found in time.timers.pending(TIMERS_COUNTED_MAX).items():
+            nexts = {f"next_{clock}": None if at is None else at / 1000 for clock, at in found.next.items()}
+            told[store] = {"pending": found.pending, "more": found.more, **nexts}
+    except HoldfastError:
+        return {}  # as for the sizes: the loop raises it
+    return told
 
 
 def _sizes_of(task: Task) -> dict[str, int | None]:

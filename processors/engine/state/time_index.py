@@ -20,6 +20,7 @@ NEAR = 1_000
 class OwnRecords(Ranged, Protocol):
     """A store as its own records are read and written: ``DeclaredState``."""
 
+    name: str
     message_key: bytes
     timestamp_ms: int
 
@@ -84,6 +85,13 @@ class TimeIndex:
             if is_new and self._state.read_own(OWN_KEY, self.place(entry)) is not None:
                 found.append(entry)
         return found
+
+    def pending(self, limit: int) -> tuple[int, int | None]:
+        """How many entries there are, counted up to ``limit``; and the time of the first, None without one."""
+        # From the first that may be there: what left before it may still be in the files of the database.
+        after = index_key(self._kind, self.next_ms) if self.next_ms else index_key(self._kind)
+        found = state_keys_between(self._state, OWN_KEY, after, index_end(self._kind), limit)
+        return len(found), index_parts(self._kind, found[0][0])[0] if found else None
 
     def put_back(self, entry: Entry) -> None:
         """Finds an entry of the store again."""

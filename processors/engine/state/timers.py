@@ -47,6 +47,20 @@ class Due(NamedTuple):
         return Entry(self.timer.time, self.message_key, self.timer.name)
 
 
+class Pending(NamedTuple):
+    """The timers of a store that have not fired.
+
+    Attributes:
+        pending: How many, counted up to a limit.
+        more: Whether there are more than that.
+        next: By clock, the time of the next timer in milliseconds since 1970; None without one.
+    """
+
+    pending: int
+    more: bool
+    next: dict[str, int | None]
+
+
 class Timers:
     """The timers of one store in one task."""
 
@@ -55,11 +69,19 @@ class Timers:
         self._indexes = {clock: TimeIndex(state, f"{TIMERS_BY_CLOCK}{clock}/") for clock in CLOCKS}
         #: By clock, the first entry that was added since the last ``due``.
         self._added: dict[TimerClock, Entry | None] = dict.fromkeys(CLOCKS)
+        #: Timers that were set since the last commit; also those of messages that failed.
+        self.set_since = 0
+
+    @property
+    def store(self) -> str:
+        """The name of the store."""
+        return self._state.name
 
     def set(self, timer: Timer) -> None:
         """Sets a timer of the current message's key; one with the same name is replaced."""
         state = self._state
         self.cancel(timer.name)
+        self.set_since += 1
         entry = Entry(timer.time, state.message_key, timer.name)
         state.write_own(state.message_key, TIMERS + timer.name, [timer.clock, timer.time])
         self._indexes[timer.clock].enter(entry)
@@ -91,6 +113,13 @@ class Timers:
         finally:
             found.close()
         return made
+
+    def pending(self, limit: int) -> Pending:
+        """The timers that have not fired, counted up to ``limit`` for each clock."""
+        found = {clock: index.pending(limit + 1) for clock, index in self._indexes.items()}
+        counts = [count for count, _ in found.values()]
+        firsts: dict[str, int | None] = {clock: first for clock, (_, first) in found.items()}
+        return Pending(sum(min(count, limit) for count in counts), max(counts) > limit, firsts)
 
     def is_due(self, clock: TimerClock, now_ms: int) -> bool:
         """Whether a timer may be due; it costs no read."""

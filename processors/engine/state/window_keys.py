@@ -31,6 +31,8 @@ KEY_TIME = "time"
 HELD = "held"
 COUNTED, COUNTED_OPEN = "counted", "n"
 _WINDOW, _SESSION, _CHUNK, _DUE, _HOLD = "w/", "s/", "m/", "due/", "hold/"
+#: The part of an open session's record that is no column.
+SESSION = "session"
 #: The state keys of windows begin with one of these.
 WINDOWS = (_WINDOW, _SESSION)
 
@@ -71,6 +73,11 @@ def session_key(opened: int) -> str:
 def is_session(state_key: str) -> bool:
     """Whether this is the state key of an open session."""
     return state_key.startswith(_SESSION)
+
+
+def opened_of(state_key: str) -> int:
+    """The time that opened the session with this state key."""
+    return int(state_key[len(_SESSION) :])
 
 
 def chunk_key(start: int, end: int) -> str:

@@ -8,11 +8,13 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import ClassVar, Literal
 
 import msgspec
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, shown
 
 #: Maximal number of keys in one request; a longer list needs several requests.
 KEYS_MAX = 10_000
@@ -57,21 +59,47 @@ class Prefix(msgspec.Struct, frozen=True, tag="prefix"):
         return f"keys that begin with {self.prefix!r}"
 
 
-Selection = Everything | Keys | Prefix
+class Windows(msgspec.Struct, frozen=True, tag="windows"):
+    """The windows of message keys that contain a time from ``start_ms`` up to, and without, ``end_ms``.
+
+    Times are milliseconds since 1970.
+    """
+
+    start_ms: int
+    end_ms: int
+    of: Everything | Keys | Prefix = Everything()
+
+    def words(self) -> str:
+        """The selection in words."""
+        until = "" if self.end_ms == self.start_ms + 1 else f" up to {shown(self.end_ms)}"
+        kind = "the windows at" if not until else "the windows from"
+        return f"{kind} {shown(self.start_ms)}{until}, of {self.of.words()}"
 
 
-def selection_of(keys: Sequence[str], prefix: str | None, *, everything: bool, action: str) -> Selection:
-    """The selection from exactly one of keys, a prefix or everything.
+Selection = Everything | Keys | Prefix | Windows
+
+
+def selection_of(
+    keys: Sequence[str], prefix: str | None, *, everything: bool, action: str, window: str | None = None
+) -> Selection:
+    """The selection from exactly one of keys, a prefix or everything; with a window, of their windows.
 
     Args:
         keys: Keys; empty for none.
         prefix: A prefix; None for none.
-        everything: Whether all keys are selected.
+        everything: Whether all keys are selected; they are where only a window is given.
         action: The action of the error, in the caller's words.
+        window: The times of windows, as ``START`` or ``START..END``; None for none.
 
     Raises:
-        RequestInvalid: None of the three is given, or several are.
+        RequestInvalid: None of the three is given, or several are; or the window has no such times.
     """
+    if window is not None:
+        start_ms, end_ms = window_times(window)
+        named = bool(keys) or prefix is not None
+        of = selection_of(keys, prefix, everything=everything or not named, action=action)
+        assert not isinstance(of, Windows)
+        return Windows(start_ms, end_ms, of)
     ways = [bool(keys), prefix is not None, everything]
     if sum(ways) != 1:
         raise RequestInvalid(
@@ -83,6 +111,38 @@ def selection_of(keys: Sequence[str], prefix: str | None, *, everything: bool, a
     if keys:
         return Keys(tuple(dict.fromkeys(keys)))
     return Everything() if prefix is None else Prefix(prefix)
+
+
+def window_times(text: str) -> tuple[int, int]:
+    """The times of ``START`` or ``START..END``, in milliseconds since 1970: from the first up to, without, the second.
+
+    A time is ISO 8601, in UTC unless it names another zone, or a number of milliseconds since 1970.
+
+    Raises:
+        RequestInvalid: The text is none.
+    """
+    first, between, second = text.partition("..")
+    try:
+        start_ms = _time_ms(first)
+        end_ms = _time_ms(second) if between else start_ms + 1
+        if 0 <= start_ms < end_ms <= EVENT_TIME_END_MS:
+            return start_ms, end_ms
+        seen = f"{shown(start_ms)} to {shown(end_ms)}"
+    except (ValueError, OverflowError):
+        seen = repr(text)
+    raise RequestInvalid(
+        f"The window is {seen}, expected a time, or a time and a later one with `..` between them.",
+        action="Write, for example, `2026-11-25T14:00..2026-11-25T15:00`, in UTC, or milliseconds since 1970.",
+        seen=text,
+    )
+
+
+def _time_ms(text: str) -> int:
+    text = text.strip()
+    if text.isdecimal():
+        return int(text)
+    read = datetime.fromisoformat(text)
+    return round((read if read.tzinfo is not None else read.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 class Provision(msgspec.Struct, frozen=True, tag="provision"):
@@ -183,7 +243,7 @@ class Clear(msgspec.Struct, frozen=True, tag="clear"):
     Args:
         processor: Its name.
         stores: The stores; empty for all.
-        selection: The keys.
+        selection: The keys, or windows of keys.
         partitions: The partitions; empty for all.
         rewind: The input offsets afterwards: ``stay`` (unchanged) or ``earliest`` (the first ones, so that state is
             built again; only with all keys of all stores).
@@ -207,14 +267,15 @@ class Clear(msgspec.Struct, frozen=True, tag="clear"):
                 action="Add `--all` without `--store` and `--partition`, or leave `--rewind` out.",
                 rewind=self.rewind,
             )
-        if isinstance(self.selection, Keys) and not 1 <= len(self.selection.keys) <= KEYS_MAX:
+        selection = self.selection.of if isinstance(self.selection, Windows) else self.selection
+        if isinstance(selection, Keys) and not 1 <= len(selection.keys) <= KEYS_MAX:
             raise RequestInvalid(
-                f"The request has {len(self.selection.keys)} keys, expected 1 to {KEYS_MAX}.",
+                f"The request has {len(selection.keys)} keys, expected 1 to {KEYS_MAX}.",
                 action="Use several requests, or `--prefix`.",
-                seen=len(self.selection.keys),
+                seen=len(selection.keys),
                 expected=KEYS_MAX,
             )
-        if isinstance(self.selection, Prefix) and not self.selection.prefix:
+        if isinstance(selection, Prefix) and not selection.prefix:
             raise RequestInvalid(
                 "The prefix is empty, which would select all keys.", action="To clear all keys, use `--all`."
             )

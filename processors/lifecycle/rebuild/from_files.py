@@ -3,6 +3,7 @@
 Invariants:
     - The file is the planned one, byte for byte, before the first entry is written.
     - An entry goes to the partition that it was in; where the key would now go to another one, nothing is changed.
+      What a store keeps about time, as its stream time, belongs to the partition and not to a key.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from holdfast.infra.kafka.partitioners import PARTITIONERS, spread_in
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
 from holdfast.processors.engine.state.exports import Entry, entries_in, sha256_of
+from holdfast.processors.engine.state.time_records import is_own
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, Tell
 from holdfast.processors.lifecycle.plans.stages import LoadFile
 from holdfast.processors.lifecycle.rebuild.table_rows import Loader, Progress, loader
@@ -39,7 +41,8 @@ def load_file(on: TableWorld, processor: str, stage: LoadFile, topic: str, tell:
         load.send(topic, 0, ([META_KEY], [named]))
         waiting: list[Entry] = []
         for entry in entries_in(stage.path, stage.store):
-            if entry.partition >= count or any(place(entry.message_key, count) != entry.partition for place in known):
+            moved = not is_own(entry.key) and any(place(entry.message_key, count) != entry.partition for place in known)
+            if entry.partition >= count or moved:
                 raise FileUnfit(
                     f"{stage.path}: key {entry.message_key.decode(errors='replace')!r} was in partition "
                     f"{entry.partition}, but with {count} partitions its messages go to another one.",

@@ -1,7 +1,8 @@
 """Plan ``clear``: the owner of state deletes it in transactions, so that no later restore brings it back.
 
-    keys or a prefix, workers run   ──► the running owners delete them
-    everything else                 ──► no worker may be alive; workers start paused, delete, then stop or run as before
+    keys, a prefix, windows; workers run   ──► the running owners delete them
+    everything else                        ──► no worker may be alive; workers start paused, delete, then stop or run
+                                               as before
 
 The owner deletes, because a delete that is committed like every other change reaches local state, changelog and
 standbys. It also reaches every restore from an older checkpoint, which replays the changelog's tail. Deleting folders
@@ -14,7 +15,7 @@ from holdfast.processors.engine.topology import Subtopology, Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of, counted_by, in_bytes, quoted
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
-from holdfast.processors.lifecycle.plans.requests import Clear, Everything
+from holdfast.processors.lifecycle.plans.requests import Clear, Everything, Windows
 from holdfast.processors.lifecycle.plans.stages import (
     ClearKeys,
     DeleteStateAside,
@@ -24,12 +25,14 @@ from holdfast.processors.lifecycle.plans.stages import (
     Stage,
     StopProcessor,
 )
+from holdfast.processors.lifecycle.plans.store_words import times_of
 from holdfast.processors.lifecycle.verbs.backfill import created_again, tasks_of, unusable
 from holdfast.processors.lifecycle.verbs.refusals import (
     missing_topics,
     not_as_deployed,
     unknown_partitions,
     unknown_stores,
+    without_windows,
 )
 
 #: Keys deleted per second while no rate was measured.
@@ -45,6 +48,7 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
     online = facts.running and not isinstance(request.selection, Everything)
     refused = (
         unknown_stores(topology, stores)
+        or (without_windows(topology, stores) if isinstance(request.selection, Windows) else None)
         or _missing(request, facts, topology)
         or unknown_partitions(topology, facts, request.partitions, request.stores)
         or _still_alive(request, facts, topology, online=online)
@@ -73,7 +77,10 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
         request=request,
         verdict=Ready(f"delete {_what(request, stores, request.partitions)}{rewound}."),
         stages=_stages(request, facts, topology, stores, positions, made, online=online),
-        findings=_findings(facts, topology, stores, positions),
+        findings=(
+            *_findings(facts, topology, stores, positions),
+            *times_of(tuple(each for each in topology.stores if each.name in stores)),
+        ),
         kept=_kept(request, topology, stores),
         deleted=tuple(_deleted(facts, store, request) for store in stores),
         undo=_undo(request),
@@ -141,8 +148,8 @@ def _still_alive(request: Clear, facts: Facts, topology: Topology, *, online: bo
         return Refused(
             f"Group {topology.processor} has {count_of(facts.members, 'live member')}; workers would continue from the "
             "state that is to be deleted.",
-            f"Stop the processor first: `holdfast apply stop {topology.processor}`. Keys and prefixes can be cleared "
-            "while it runs.",
+            f"Stop the processor first: `holdfast apply stop {topology.processor}`. Keys, prefixes and windows "
+            "can be cleared while it runs.",
             {"processor": topology.processor, "members": facts.members},
         )
     return None

@@ -17,6 +17,7 @@ from holdfast.processors.lifecycle.plans.requests import Deploy
 from holdfast.processors.lifecycle.plans.shape import shape_of
 from holdfast.processors.lifecycle.plans.slots import FIRST_SLOTS, slots_of
 from holdfast.processors.lifecycle.plans.stages import DeleteTopic, MakeRelease, ProveVersion, RunProcessor, Stage
+from holdfast.processors.lifecycle.plans.store_words import times_of
 from holdfast.processors.lifecycle.verbs import provision
 from holdfast.processors.lifecycle.verbs.compatibility import Verdict, compare
 
@@ -44,7 +45,8 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
     )
     changed_first = sorted(verdicts, key=lambda each: each.change == "same")
     unproven = () if topology.prove else ("the version is not proven first: its definition says `prove=False`",)
-    findings = (*_of_instances(facts), *(each.sentence for each in changed_first), *_of_code(facts), *unproven)
+    told = (*(each.sentence for each in changed_first), *times_of(topology.stores))
+    findings = (*_of_instances(facts), *told, *_of_code(facts), *unproven)
     if refused is not None:
         return Plan(request=request, verdict=refused, findings=findings, basis=basis)
     created = provision.stages_of(decided)

@@ -51,10 +51,8 @@ def plan(request: Restore, facts: Facts, topology: Topology) -> Plan:
         stages=_stages(topology.processor, facts.file.path, facts.file.sha256, found),
         findings=tuple(_finding(store, each, facts) for store, each in found.items()),
         kept=("All other keys, the input offsets and the outputs: no input is read again.",),
-        deleted=tuple(f"the present entries of these keys in store `{store}`, if there are any" for store in found),
-        undo="The exported files hold the present entries of these keys: `holdfast apply restore "
-        f"{topology.processor} --from-file FILE`. Keys without entries now: `holdfast apply clear "
-        f"{topology.processor} --key KEY`.",
+        deleted=tuple(_replaced(store, topology) for store in found),
+        undo=_undo(topology, found),
         keys=keys,
         size_bytes=sum(each.size_bytes for each in found.values()),
         seconds=2 * seconds + 5.0,
@@ -62,6 +60,22 @@ def plan(request: Restore, facts: Facts, topology: Topology) -> Plan:
         basis=basis,
         after_kill="go on",
     )
+
+
+def _undo(topology: Topology, found: dict[str, FileStore]) -> str:
+    name = topology.processor
+    windows = any(each.name in found and each.has_windows for each in topology.stores)
+    return (
+        f"The exported files hold the present entries of these keys: `holdfast apply restore {name} --from-file FILE`. "
+        f"Keys without entries now: `holdfast apply clear {name} --key KEY`."
+        + (f" Windows that do not exist now: `holdfast apply clear {name} --window START..END`." if windows else "")
+    )
+
+
+def _replaced(store: str, topology: Topology) -> str:
+    if any(each.name == store and each.has_windows for each in topology.stores):
+        return f"the present windows in store `{store}` that the file has, too; other windows stay"
+    return f"the present entries of these keys in store `{store}`, if there are any"
 
 
 def _refused(request: Restore, facts: Facts, topology: Topology) -> Refused | None:

@@ -34,6 +34,22 @@ def unknown_stores(topology: Topology, stores: Sequence[str]) -> Refused | None:
     )
 
 
+def without_windows(topology: Topology, stores: Sequence[str]) -> Refused | None:
+    """Refuses a store that has no windows with a start and an end in event time."""
+    store = next((each for each in topology.stores if each.name in stores and not each.has_windows), None)
+    if store is None:
+        return None
+    has = [each.name for each in topology.stores if each.has_windows]
+    what = "messages of sliding windows" if store.kind == "window" else f"{store.kind} state"
+    return Refused(
+        f"Store {store.name!r} of {topology.processor} has no windows that can be selected by time: it holds {what}.",
+        f"Name a store with tumbling, hopping or session windows after `--store`: {', '.join(has)}."
+        if has
+        else "Leave `--window` out, and select keys.",
+        {"store": store.name, "processor": topology.processor},
+    )
+
+
 def unknown_partitions(
     topology: Topology, facts: Facts, partitions: Sequence[int], stores: Sequence[str] = ()
 ) -> Refused | None:

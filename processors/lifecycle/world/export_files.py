@@ -8,6 +8,7 @@ from pathlib import Path
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.seen_keys import SeenKeys
 from holdfast.processors.engine.state.exports import Entry, entry_of
+from holdfast.processors.engine.state.time_records import is_own
 from holdfast.processors.lifecycle.plans.file_facts import KEYS_NAMED_MAX, FileFacts, FileStore
 
 
@@ -38,7 +39,10 @@ class _Found:
 
     def add(self, entry: Entry, seen: SeenKeys) -> None:
         counts, partitions, named = self.stores.setdefault(entry.store, ([0, 0, 0], set(), []))
-        is_new = seen.add(b"\0".join((entry.store.encode(), str(entry.partition).encode(), entry.message_key)))
+        # What a store keeps about time goes with its keys, and is no key of a message.
+        is_new = not is_own(entry.key) and seen.add(
+            b"\0".join((entry.store.encode(), str(entry.partition).encode(), entry.message_key))
+        )
         counts[0] += is_new
         counts[1] += 1
         counts[2] += len(entry.stored)

@@ -22,8 +22,9 @@ from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.exports import line_of
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.task_store import TaskMeta
+from holdfast.processors.engine.state.time_records import Span, is_window_in
 from holdfast.processors.lifecycle.plans.facts import LOCAL, Counted, LocalTask, partition_of
-from holdfast.processors.lifecycle.plans.requests import Keys, Prefix, Selection
+from holdfast.processors.lifecycle.plans.requests import Keys, Prefix, Selection, Windows
 from holdfast.processors.lifecycle.world.owners import Found, Place
 from holdfast.processors.lifecycle.world.reading_beside import ReadOnly, opened
 
@@ -180,7 +181,7 @@ class LocalFolders:
 
 
 def selected_items(items: Iterator[tuple[bytes, bytes]], selection: Selection) -> Iterator[tuple[bytes, bytes]]:
-    """The changelog keys and values whose message key is in the selection."""
+    """The changelog keys and values whose message key is in the selection; of windows, their own records only."""
     match selection:
         case Keys(keys=keys):
             wanted = {key.encode() for key in keys}
@@ -188,6 +189,9 @@ def selected_items(items: Iterator[tuple[bytes, bytes]], selection: Selection) -
         case Prefix(prefix=prefix):
             begins = prefix.encode()
             return ((key, value) for key, value in items if split_key(key)[0].startswith(begins))
+        case Windows(start_ms=start, end_ms=end, of=of):
+            span = Span(start, end)
+            return ((key, value) for key, value in selected_items(items, of) if is_window_in(span, key, value))
         case _:
             return items
 

@@ -18,7 +18,7 @@ from holdfast.processors.engine.runtime.commands import CommandRefused
 from holdfast.processors.engine.serving.client import ProcessorClient, ProcessorSilent
 from holdfast.processors.lifecycle.plans.apply import Tell
 from holdfast.processors.lifecycle.plans.facts import Counted
-from holdfast.processors.lifecycle.plans.requests import Keys, Prefix, Selection
+from holdfast.processors.lifecycle.plans.requests import Keys, Prefix, Selection, Windows
 from holdfast.processors.lifecycle.plans.stages import ClearKeys, ExportKeys
 
 
@@ -181,5 +181,7 @@ def _named(selection: Selection) -> dict[str, Any]:
             return {"keys": keys}
         case Prefix(prefix=prefix):
             return {"prefix": prefix}
+        case Windows(start_ms=start, end_ms=end, of=of):
+            return {**_named(of), "window": (start, end)}
         case _:
             return {"all": True}

@@ -28,10 +28,11 @@ def status(**facts: Any) -> dict[str, Any]:
         "state": {"aircraft": {"reads": 70, "misses": 7}},
         "stream_time": 1_700_000_050.5,
         "late": {"aircraft": 4},
+        "timers": {"aircraft": {"pending": 12, "more": False, "next_stream": 1_700_000_060.5, "next_processing": None}},
     }
     restore = {"records": 40, "remaining": 60, "records_per_s": 20.0, "seconds": 2.0}
     restoring = {**running, "task": "flights-1", "partition": 1, "phase": "restoring", "restore": restore, "state": {}}
-    restoring |= {"stream_time": None, "late": {}}
+    restoring |= {"stream_time": None, "late": {}, "timers": {}}
     return {
         "processor": "fleet",
         "slot": "0",
@@ -102,6 +103,8 @@ def test_every_figure_is_where_it_belongs() -> None:
         "holdfast_lag_records partition=0 topic=flights": 2,
         "holdfast_stream_time_seconds task=flights-0": 1_700_000_050.5,
         "holdfast_late_windows_total store=aircraft task=flights-0": 4,
+        "holdfast_pending_timers store=aircraft task=flights-0": 12,
+        "holdfast_next_timer_seconds clock=stream store=aircraft task=flights-0": 1_700_000_060.5,
         "holdfast_store_size_bytes task=flights-0": 4096,
         "holdfast_store_size_bytes task=flights-1": 4096,
         "holdfast_restore_records task=flights-1": 40,
@@ -136,7 +139,19 @@ def test_a_worker_that_never_committed_says_no_moment() -> None:
 
 
 def test_names_say_their_unit_and_what_they_count() -> None:
-    units = ("_total", "_seconds", "_bytes", "_records", "_offsets", "_info", "_per_second", "_phase", "_paused", "_ok")
+    units = (
+        "_total",
+        "_seconds",
+        "_bytes",
+        "_records",
+        "_offsets",
+        "_info",
+        "_per_second",
+        "_phase",
+        "_paused",
+        "_ok",
+        "_timers",
+    )
     for family in text_string_to_metric_families(WorkerMetrics().page(status(), 0).decode()):
         name = family.name + ("_total" if family.type == "counter" else "")
         assert name.startswith("holdfast_")

@@ -12,11 +12,17 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.changelog.format import META_KEY, split_key
+from holdfast.processors.engine.dataframe import processing
 from holdfast.processors.engine.runtime import task_timers
 from holdfast.processors.engine.runtime.commands import Clear, Position
+from holdfast.processors.engine.serving import status as serving
+from holdfast.processors.engine.serving.status import ProcessorStatus, TimersStatus, describe_worker, together
+from holdfast.processors.engine.state import time_index
 from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE
 from holdfast.processors.engine.state.window_keys import OWN_KEY
-from tests.unit.processors.windows.test_window_store_life import carry_out
+from tests.tiers import variants
+from tests.window_lives import carry_out
 
 #: The event time of the first message, ms.
 T = 1_690_000_000_000
@@ -396,3 +402,130 @@ def test_a_clock_that_is_set_back_an_hour_fires_nothing_twice(cluster: InMemoryC
     cluster.run(build(), quiet_s=3)
     assert [name for name, _ in fired(cluster)] == ["x", "z", "y"]
     assert own(cluster) == set()
+
+
+def status_of(cluster: InMemoryCluster, app: Application) -> ProcessorStatus:
+    """The status of a worker that has processed everything."""
+    told: list[ProcessorStatus] = []
+
+    def look(worker: Any, ticket: Any) -> Any:
+        worker.maintenance.waits = True  # so that time passes
+        while not worker.assignment.tasks or not all(task.running for task in worker.assignment.tasks):
+            yield
+        told.append(ProcessorStatus.decode(describe_worker(worker, "g", "0", None)))
+        worker.stop()
+        return {}
+
+    cluster.run(app)
+    app._errand = look
+    cluster.run(app)
+    return told[0]
+
+
+def test_a_status_tells_how_many_timers_wait_and_when_the_next_one_is_due(
+    cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    far = int(cluster.clock.time() * 1000) - T + 3_600_000
+    send(cluster, 0, ["set", "x", 7_000], ["set", "y", 9_000], ["set", "gone", 1])
+    send(cluster, 5, ["set", "p", far, "processing"], key=b"b")
+    status = status_of(cluster, build())
+    next_s = (T + far) / 1000
+    assert status.tasks[0].timers == {"s": TimersStatus(3, False, (T + 7_000) / 1000, next_s)}
+    assert status.timers == status.tasks[0].timers["s"]
+    monkeypatch.setattr(serving, "TIMERS_COUNTED_MAX", 1)
+    assert status_of(cluster, build()).timers == TimersStatus(2, True, (T + 7_000) / 1000, next_s)
+
+
+def test_timers_of_several_tasks_are_told_together() -> None:
+    assert together([]) is None
+    found = together([TimersStatus(2, False, 5.0, None), TimersStatus(3, True, 4.0, 9.0), TimersStatus(0)])
+    assert found == TimersStatus(5, True, 4.0, 9.0)
+
+
+class Many:
+    """Sets as many timers of one key as a message says, from a number on."""
+
+    def on_message(self, value: Any, context: Any) -> None:
+        first, count = value
+        for number in range(first, first + count):
+            context.set_timer(f"t{number:07}", at=T + 1_000 + number)
+
+    def on_timer(self, name: str, time: int, context: Any) -> None:
+        assert name == f"t{time - T - 1_000:07}"
+        context.emit(1)
+
+
+def many(**settings: Any) -> Application:
+    app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None, **settings)
+    app.dataframe(app.topic("in")).process(Many, store="s").to_topic(app.topic("out"))
+    return app
+
+
+def transactions(cluster: InMemoryCluster) -> list[tuple[int, int]]:
+    """For each commit, the timers that it set and deleted."""
+    found, made = [], [0, 0]
+    for _, record in cluster.read("g-s-changelog"):
+        if record.key == META_KEY:
+            found.append((made[0], made[1]))
+            made = [0, 0]
+        elif split_key(record.key or b"")[1].startswith("__holdfast/timers/"):
+            made[record.value is None] += 1
+    return found
+
+
+@pytest.mark.parametrize(
+    ("timers", "by_message", "near", "fired", "at_once"),
+    variants([(600, 60, 20, 40, 100), (3_000, 30, 20, 40, 100), (1_000_000, 2_000, None, None, None)], tested=2),
+)
+@pytest.mark.timeout(3_600)
+def test_many_timers_of_a_key_are_set_and_fire_in_steps_of_bounded_size(
+    cluster: InMemoryCluster,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    timers: int,
+    by_message: int,
+    near: int | None,
+    fired: int | None,
+    at_once: int | None,
+) -> None:
+    """The size of a step, and of what it reads and remembers, does not depend on how many timers there are."""
+    for module, name, size in (
+        (time_index, "NEAR", near),
+        (task_timers, "FIRED_AT_ONCE", fired),
+        (task_timers, "SET_AT_ONCE", at_once),
+    ):
+        monkeypatch.setattr(module, name, size or getattr(module, name))
+    remembered: list[int] = []
+    read_on = time_index.TimeIndex.put_back
+
+    def put_back(self: Any, entry: Any) -> None:
+        read_on(self, entry)
+        remembered.append(len(self._near)) if len(self._near) > max(remembered, default=0) else None
+
+    monkeypatch.setattr(time_index.TimeIndex, "put_back", put_back)
+    for first in range(0, timers, by_message):
+        send(cluster, 0, first, by_message)
+    cluster.run(many(state_dir=tmp_path))
+    sets, deletes = (sum(each) for each in zip(*transactions(cluster), strict=True))
+    assert (sets, deletes) == (timers, 0)
+    send(cluster, 10_000_000, 0, 0)
+    cluster.run(many(state_dir=tmp_path), quiet_s=3_600)  # a write that waits for the disk takes virtual time
+    done = transactions(cluster)
+    assert sum(each for _, each in done) == timers
+    assert len(cluster.read("out")) == timers
+    assert max(each for each, _ in done) <= task_timers.SET_AT_ONCE + by_message
+    assert max(each for _, each in done) <= task_timers.FIRED_AT_ONCE
+    assert max(remembered) <= 2 * time_index.NEAR
+    assert own(cluster) == set()
+
+
+def test_a_message_that_sets_too_many_timers_fails_and_sets_none(
+    cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processing, "TIMERS_OF_A_CALL_MAX", 5)
+    send(cluster, 0, 0, 5)
+    send(cluster, 0, 5, 6)
+    cluster.run(many(dead_letter_topic="dead"))
+    [error] = errors(cluster)
+    assert "6 timers in one call of `on_message`, expected at most 5" in error
+    assert len([name for _, name in own(cluster) if name.startswith("__holdfast/timers/")]) == 5

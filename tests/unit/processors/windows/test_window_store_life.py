@@ -10,12 +10,10 @@ import pytest
 from holdfast import Application, InlineProcess, InMemoryCluster, VirtualClock, load_settings
 from holdfast.infra.settings import CheckpointSettings
 from holdfast.processors.engine.checkpoints import decision
-from holdfast.processors.engine.commands.table import COMMANDS
 from holdfast.processors.engine.runtime import task_time
-from holdfast.processors.engine.runtime.commands import Clear, Command, Position
-from holdfast.processors.engine.runtime.owner import Owner
-from holdfast.processors.engine.runtime.tickets import Ticket, Work
+from holdfast.processors.engine.runtime.commands import Clear, Position
 from holdfast.processors.engine.state.window_keys import CLOCK, OWN_KEY, window_of
+from tests.window_lives import carry_out
 
 #: The start of a window, long ago.
 T = 1_690_000_000_000
@@ -66,24 +64,6 @@ def results(cluster: InMemoryCluster) -> list[tuple[bytes | None, int, int]]:
 def windows(cluster: InMemoryCluster) -> set[tuple[bytes, int]]:
     state = cluster.state(build(), "w")
     return {(key, found[0] - T) for (key, name) in state if (found := window_of(name))}
-
-
-def carry_out(cluster: InMemoryCluster, app: Application, command: Command) -> None:
-    """An owner command, in a worker that is paused and stops afterwards."""
-
-    def errand(worker: Owner, ticket: Ticket) -> Work:
-        worker.maintenance.waits = True  # so that time passes
-        while not worker.assignment.tasks or not all(task.running for task in worker.assignment.tasks):
-            yield
-        worker.maintenance.waits = False
-        worker.pause()  # type: ignore[attr-defined]
-        yield
-        done = yield from COMMANDS.work_of(command, worker, ticket)
-        worker.stop()
-        return done
-
-    app._errand = errand
-    cluster.run(app)
 
 
 def test_a_clear_of_a_key_deletes_its_windows_and_no_others(cluster: InMemoryCluster) -> None:

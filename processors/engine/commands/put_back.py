@@ -1,0 +1,231 @@
+"""How the entries of an export come back into a store that keeps time: its windows, its indexes, its stream time.
+
+    message keys      the entries of the export instead of the present ones; of windows, beside the present ones
+    indexes by time   the entries of the export beside the present ones
+    stream time       the present one; that of the export if the store has none
+
+Invariants:
+    - Into a store that is empty since its export, all records come back byte for byte.
+    - A window that was open is closed and sent once, also if stream time has passed its end meanwhile: its entry in the
+      index moves behind those that are closed. A window that was closed is not sent again.
+    - Of a window that the store has now, the store knows whether it is closed. So a put-back that is repeated, after it
+      was broken off, sends nothing twice.
+    - An entry of an index whose record is gone is harmless: it leaves when it is due.
+    - Index and stream time come behind the records, so that what they name is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from typing import Any
+
+from holdfast.processors.engine.changelog.format import (
+    decode_value,
+    encode_value,
+    event_time_ms,
+    key_prefix,
+    split_key,
+)
+from holdfast.processors.engine.commands import sweep
+from holdfast.processors.engine.commands.content import Difference, Read, of_keys_in
+from holdfast.processors.engine.runtime.commands import CommandFailed
+from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.store_clock import CLOCK_VERSION
+from holdfast.processors.engine.state.task_store import TaskStore
+from holdfast.processors.engine.state.time_records import CLOCKS_OF_STORES, OWN, Look, is_own, session_of
+from holdfast.processors.engine.state.window_keys import (
+    HELD,
+    KEY_TIME,
+    SESSION,
+    DueEntry,
+    due_entry,
+    due_key,
+    first_due,
+    session_key,
+    window_key,
+)
+
+#: What an entry becomes that both contents have: of its changelog key, the export's value and the present one.
+Both = Callable[[bytes, bytes, bytes], bytes]
+_CLOCKS = tuple(OWN + state.encode() for state in CLOCKS_OF_STORES)
+
+
+def put_back(task: Task, store: str, export: TaskStore) -> Generator[None, None, list[Difference]]:
+    """The writes that put an export back, which lies in a scratch database as entries of ``store``.
+
+    Raises:
+        CommandFailed: The windows of the export are closed by another strategy, or by another version of Holdfast.
+    """
+    assert task.store is not None
+    wanted, held = partial(export.items, store), partial(task.store.items, store)
+    time = task.time
+    if time is None or store not in time.clock_keys:
+        return [Difference(of_keys_in(wanted, held), wanted)]
+    windows = time.windows.get(store)
+    files, present = _clock(export, store), _clock(task.store, store)
+    _check_fit(store, files, None if windows is None else windows.spec.closing)
+    whole_keys = windows is None or windows.spec.kind == "sliding"
+    look = partial(_look, task.store, store)
+    if not whole_keys and windows is not None and present is not None:
+        was_closed = None if windows.spec.kind == "session" else (files or present)["closed"]
+        yield from _moved(export, store, look, present["closed"], was_closed)
+    of_keys, present_of_keys = _without_own(wanted), _without_own(of_keys_in(wanted, held))
+    together = (
+        of_keys if whole_keys else united(_open_now(of_keys, look), present_of_keys, partial(_both_of_windows, look))
+    )
+    own, present_own = _only_own(wanted), _only_own(held)
+    return [Difference(present_of_keys, together), Difference(present_own, united(own, present_own, _both_of_own))]
+
+
+def united(first: Read, second: Read, both: Both) -> Read:
+    """All entries of two contents, in order of their keys."""
+
+    def read(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
+        one, other = first(begin), second(begin)
+        left, right = next(one, None), next(other, None)
+        while left is not None or right is not None:
+            if right is None or (left is not None and left[0] < right[0]):
+                assert left is not None
+                yield left
+                left = next(one, None)
+            elif left is None or right[0] < left[0]:
+                yield right
+                right = next(other, None)
+            else:
+                yield left[0], both(left[0], left[1], right[1])
+                left, right = next(one, None), next(other, None)
+
+    return read
+
+
+def _without_own(content: Read) -> Read:
+    return lambda begin: (entry for entry in content(begin) if not is_own(entry[0]))
+
+
+def _only_own(content: Read) -> Read:
+    def read(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for key, stored in content(max(begin, OWN)):
+            if not key.startswith(OWN):
+                return
+            if is_own(key):
+                yield key, stored
+
+    return read
+
+
+def _open_now(content: Read, look: Look) -> Read:
+    """The content without open sessions that the store has closed since."""
+
+    def read(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
+        for key, stored in content(begin):
+            message_key, state = split_key(key)
+            session = session_of(state, stored)
+            if session is None or look(message_key, window_key(*session)) is None:
+                yield key, stored
+
+    return read
+
+
+def _both_of_windows(look: Look, key: bytes, files: bytes, present: bytes) -> bytes:
+    """The window of the export; of what a key knows of its windows, both; of results held back, the present one."""
+    message_key, state = split_key(key)
+    if state == HELD:
+        return present
+    if state != KEY_TIME:
+        return files
+    one, other = decode_value(files), decode_value(present)
+    closed = [each for each in one["open"] if each not in other["open"] and look(message_key, window_key(*each))]
+    opens = {each[1]: each for each in (*other["open"], *one["open"]) if each not in closed}
+    made = {**one, "time": max(one["time"], other["time"]), "open": sorted(opens.values())}
+    if made in (one, other):
+        return files if made == one else present
+    return encode_value(made, max(event_time_ms(files), event_time_ms(present)))
+
+
+def _both_of_own(key: bytes, files: bytes, present: bytes) -> bytes:
+    """Of two clocks the present one, from the first entry on that may have to be removed."""
+    if key not in _CLOCKS:
+        return files
+    one, other = decode_value(files), decode_value(present)
+    made = {**other, "removed": min(one["removed"], other["removed"])} if "removed" in other else other
+    return present if made == other else encode_value(made, event_time_ms(present))
+
+
+def _look(content: TaskStore, store: str, message_key: bytes, state_key: str) -> bytes | None:
+    return content.get(store_prefix(store) + key_prefix(message_key) + state_key.encode())
+
+
+def _clock(content: TaskStore, store: str) -> dict[str, Any] | None:
+    """The stream time of a store and its places in the index; None without one."""
+    found = (content.get(store_prefix(store) + key) for key in _CLOCKS)
+    return next((decode_value(stored) for stored in found if stored is not None), None)
+
+
+def _check_fit(store: str, clock: dict[str, Any] | None, closing: str | None) -> None:
+    if clock is None:
+        return
+    if clock.get("format") != CLOCK_VERSION or clock.get("closing") != closing:
+        raise CommandFailed(
+            f"The export of store {store} has windows of format version {clock.get('format')}, closed by "
+            f"{clock.get('closing')}; expected version {CLOCK_VERSION}, closed by {closing}. Nothing was changed.",
+            action="Deploy the version of the processor that wrote the export, or feed the messages again.",
+            store=store,
+            done=0,
+        )
+
+
+def _moved(
+    export: TaskStore, store: str, look: Look, closed: str, was_closed: str | None
+) -> Generator[None, None, None]:
+    """Move entries of the export behind ``closed``, up to which entries are closed, if their windows were open.
+
+    The entry of a window that the store has now is dropped: the store has another one.
+
+    ``was_closed`` is the place up to which they were closed; None for sessions, whose records tell it.
+    """
+    if closed == first_due():
+        return
+    prefix, after_ms = store_prefix(store), due_entry(closed).time_ms + 1
+    begin, end = OWN + (was_closed or first_due()).encode() + b"\x00", OWN + closed.encode()
+    while True:
+        keys: list[bytes] = []
+        values: list[bytes | None] = []
+        last = b""
+        for last, stored in export.items(store, begin):
+            if last > end or len(keys) >= sweep.ENTRIES_MAX:
+                break
+            entry = due_entry(last[len(OWN) :].decode())
+            if was_closed is None:
+                there = look(entry.message_key, session_key(entry.start))
+                entered = [after_ms, entry.end] if there is None else decode_value(there)[SESSION]["entered"]
+                record = _session(export, store, entry, entered)
+                if not record:
+                    continue
+            else:
+                there, record = look(entry.message_key, window_key(entry.start, entry.end)), {}
+            moved = due_key(after_ms, entry.start, entry.end, entry.message_key)
+            keys += [prefix + last, *record, *([prefix + OWN + moved.encode()] if there is None else [])]
+            values += [None, *record.values(), *([stored] if there is None else [])]
+        else:
+            last = end + b"\x00"
+        export.load(keys, values)
+        if last > end:
+            return
+        begin = last
+        yield
+
+
+def _session(export: TaskStore, store: str, entry: DueEntry, entered: list[int]) -> dict[bytes, bytes]:
+    """The record of the open session of an entry, with another entry; empty without one."""
+    key = store_prefix(store) + key_prefix(entry.message_key) + session_key(entry.start).encode()
+    stored = export.get(key)
+    if stored is None:
+        return {}
+    record = decode_value(stored)
+    about = record[SESSION]
+    if about["entered"] != [entry.time_ms, entry.end]:
+        return {}
+    made = {**record, SESSION: {**about, "entered": entered}}
+    return {key: encode_value(made, event_time_ms(stored))}

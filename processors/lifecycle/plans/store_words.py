@@ -1,0 +1,66 @@
+"""What a store keeps about time, in words: its windows, timers and TTL with their durations, and single records."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from holdfast.processors.engine.state.own_keys import ENDS, TIMERS
+from holdfast.processors.engine.state.stream_time import shown
+from holdfast.processors.engine.state.time_records import CLOCKS_OF_STORES, owner_of, session_of_value
+from holdfast.processors.engine.state.window_keys import HELD, KEY_TIME, is_session, window_of
+from holdfast.processors.engine.topology import StoreSpec
+
+_WINDOW, _TTL = "window = ", "ttl = "
+_MILLISECONDS = re.compile(r"(\d+) ms\b")
+_UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
+
+
+def in_duration(milliseconds: int) -> str:
+    """A duration in the largest unit that it is a whole number of: ``90 s``, ``2 h``, ``1 d``, ``1500 ms``."""
+    found = next(((size, unit) for size, unit in _UNITS if milliseconds and milliseconds % size == 0), (1, "ms"))
+    return "0 s" if not milliseconds else f"{milliseconds // found[0]} {found[1]}"
+
+
+def kept_of_time(store: StoreSpec) -> str:
+    """What a store keeps about time, with its durations; empty for one that keeps nothing."""
+    parts = []
+    for line in store.columns:
+        text = _MILLISECONDS.sub(lambda found: in_duration(int(found[1])), line)
+        if line.startswith(_WINDOW):
+            kind, _, rest = text.removeprefix(_WINDOW).partition(" ")
+            count = rest.startswith("count ")
+            rest = rest.removeprefix("count ").replace(", ", " messages, ", 1) if count else rest
+            parts.append(f"{kind} {'count ' if count else ''}windows: {rest}")
+        elif line == f"{_TTL}by value":
+            parts.append("values that end when their `ttl` says")
+        elif line.startswith(_TTL):
+            parts.append(f"values that end after {text.removeprefix(_TTL)}")
+        elif line == "timers":
+            parts.append("timers")
+    return "; ".join(parts)
+
+
+def times_of(stores: tuple[StoreSpec, ...]) -> tuple[str, ...]:
+    """A sentence for each store that keeps something about time."""
+    return tuple(f"store `{each.name}` has {kept}" for each in stores if (kept := kept_of_time(each)))
+
+
+def record_in_words(store: StoreSpec, state_key: str, value: Any) -> str:
+    """A record about time in words; the state key of any other record."""
+    if state_key.startswith(TIMERS):
+        clock, time_ms = value
+        return f"timer {state_key.removeprefix(TIMERS)}: {shown(time_ms)}, {clock} time"
+    if state_key.startswith(ENDS):
+        return f"end of {state_key.removeprefix(ENDS)}: {shown(value[0])}"
+    if store.kind != "window":
+        return state_key
+    if is_session(state_key):
+        start, end = session_of_value(value)
+        return f"open session {shown(start)} to {shown(end)}"
+    if (window := window_of(state_key)) is not None:
+        return f"window {shown(window[0])} to {shown(window[1])}"
+    known = {KEY_TIME: "time and open windows of the key", HELD: "result that is held back"}
+    if state_key in CLOCKS_OF_STORES:
+        return f"stream time {shown(value['time'])}"
+    return known.get(state_key, state_key) if owner_of(state_key) is None else f"index: {state_key}"
