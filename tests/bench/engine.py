@@ -62,7 +62,7 @@ SCENARIOS = {
     )
 }
 FULL = Sizes(messages=1_000_000, restore=2_000_000, cache_keys=1_000_000, latency_s=8, latency_rate=5_000)
-SMALL = Sizes(2_000, 4_000, 2_000, 1, 500, few_keys=100, many_keys=1_000)
+SMALL = Sizes(2_000, 4_000, 2_000, 1, 500, few_keys=100, many_keys=1_000, window_messages=260_000)
 
 
 def options(arguments: list[str]) -> argparse.Namespace:
@@ -71,6 +71,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--contenders", default=",".join(CONTENDERS), help="names, with commas; all by default")
     parser.add_argument("--rounds", type=int, default=None, help="runs of each; 3 by default")
     parser.add_argument("--messages", type=int, default=None, help="messages of a throughput case")
+    parser.add_argument("--window-messages", type=int, default=None, help="messages of a case of windows")
     parser.add_argument("--restore", type=int, default=None, help="changelog records of the restore case")
     parser.add_argument("--cache-keys", type=int, default=None, help="keys of the case that outgrows the block cache")
     parser.add_argument("--latency-s", type=int, default=None, help="seconds that count in the latency case")
@@ -93,6 +94,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
             sizes.latency_rate,
             sizes.few_keys,
             sizes.many_keys,
+            given.window_messages or sizes.window_messages,
         )
     )
     there = [*(case.name for case in given.all), *SCENARIOS]

@@ -13,6 +13,7 @@ from holdfast import Application, State
 from holdfast.infra.settings import MEMORY_BYTES_MIN
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.memory_plan import plan_memory
+from tests.bench import windows
 from tests.bench.told import Work, tell
 
 STATE_KEY = "totals"
@@ -21,6 +22,7 @@ GIB = 1 << 30
 SILENCE_S = 120.0
 
 Fold = Callable[[StreamingDataFrame], StreamingDataFrame]
+Windowed = Callable[[StreamingDataFrame, str], StreamingDataFrame]
 
 
 def totals(value: dict[str, Any], state: State) -> dict[str, Any]:
@@ -93,10 +95,11 @@ class Watch:
         raise structlog.DropEvent
 
 
-def main(work: Work, fold: Fold = add_up) -> None:
+def main(work: Work, fold: Fold = add_up, windowed: Windowed = windows.function) -> None:
     watch = Watch()
     structlog.configure(processors=[watch])
-    application_of(work, fold).run(count=work.count, timeout=SILENCE_S)
+    made = (lambda frame: windowed(frame, work.windows)) if work.windows else fold
+    application_of(work, made).run(count=work.count, timeout=SILENCE_S)
     tell(restore_s=watch.runs_at - watch.assigned_at, restored=watch.records)
 
 

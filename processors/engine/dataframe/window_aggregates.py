@@ -54,6 +54,10 @@ class _ByTime(Aggregator):
     __slots__ = ()
     wins: ClassVar[Callable[[int, int], bool]]
 
+    @property
+    def by_time(self) -> bool:
+        return True
+
     def add(self, held: Any, item: Any, column: str) -> Any:
         return item if held is None or type(self).wins(item[0], held[0]) else held
 
@@ -199,7 +203,7 @@ class WindowAggregation(Aggregation):
         stored: dict[str, Any] = {FORMAT: FORMAT_VERSION}
         for name, made in self.columns.items():
             item = made.read(value, name)
-            if isinstance(made, _ByTime):
+            if made.by_time:
                 item = [time_ms, item]
             stored.setdefault(made.kind, {})[name] = made.add(columns.get(made.kind, _NOTHING).get(name), item, name)
         return stored
@@ -231,7 +235,7 @@ class WindowAggregation(Aggregation):
                     held = made.add(held, None, name)
                 elif name in item:
                     read = item[name]
-                    held = made.add(held, [time_ms, read] if isinstance(made, _ByTime) else read, name)
+                    held = made.add(held, [time_ms, read] if made.by_time else read, name)
             computed[name] = None if held is None else made.result(held, name)
         return computed
 

@@ -25,10 +25,10 @@ import org.apache.kafka.streams.state.SessionStore;
 import org.apache.kafka.streams.state.WindowStore;
 
 /**
- * Windows of Kafka Streams over one stream. A window is `kind:duration:step:grace:emit:columns`, several have commas
- * between them: kind is tumbling, hopping, sliding or session; times are milliseconds; emit is current or final; columns
- * are `totals`, or `count` of a tumbling window. One window writes to the output topic, several to topics with
- * `-kind-emit` behind its name.
+ * Windows of Kafka Streams over one stream. A window is `kind:duration:step:grace:emit:columns:retention`, several have
+ * commas between them: kind is tumbling, hopping, sliding or session; times are milliseconds; emit is current or final;
+ * columns are `totals`, or `count` of a tumbling window; a retention of 0 is the default. One window writes to the output
+ * topic, several to topics with `-kind-emit` behind its name.
  */
 final class Windows {
     private static final ObjectMapper JSON = new ObjectMapper();
@@ -100,10 +100,14 @@ final class Windows {
         Duration step = millis(parts[2]);
         Duration grace = millis(parts[3]);
         if (parts[0].equals("session")) {
-            return grouped.windowedBy(SessionWindows.ofInactivityGapAndGrace(duration, grace)).aggregate(
-                RunningTotal.Totals::new, Windows::fold, (key, first, second) -> merged(first, second),
+            Materialized<String, RunningTotal.Totals, SessionStore<Bytes, byte[]>> sessions =
                 Materialized.<String, RunningTotal.Totals, SessionStore<Bytes, byte[]>>as(name)
-                    .withKeySerde(Serdes.String()).withValueSerde(RunningTotal.states()));
+                    .withKeySerde(Serdes.String()).withValueSerde(RunningTotal.states());
+            if (!parts[6].equals("0")) {
+                sessions = sessions.withRetention(millis(parts[6]));
+            }
+            return grouped.windowedBy(SessionWindows.ofInactivityGapAndGrace(duration, grace)).aggregate(
+                RunningTotal.Totals::new, Windows::fold, (key, first, second) -> merged(first, second), sessions);
         }
         Materialized<String, RunningTotal.Totals, WindowStore<Bytes, byte[]>> store =
             Materialized.<String, RunningTotal.Totals, WindowStore<Bytes, byte[]>>as(name)
