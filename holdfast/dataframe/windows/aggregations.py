@@ -1,4 +1,4 @@
-"""The columns of windows, and their base classes: ``from holdfast.dataframe.windows.aggregations import Aggregator``."""
+"""The columns of windows and their base classes, where Quix Streams has them as well."""
 
 from __future__ import annotations
 

@@ -35,12 +35,23 @@ def is_plain(value: Any, text: bytes) -> bool:
 
 def state_fault(value: Any) -> str | None:
     """What would not come back as it is, with its place in the value; None when all does."""
-    return next(_faults(value, "value", _other_type, text_keys=True), None)
+    # Most nested values are right: only a wrong one needs a walk that knows the place of each part.
+    return None if _all_back(value) else next(_faults(value, "value", _other_type, text_keys=True), None)
 
 
 def output_fault(value: Any) -> str | None:
     """The first NaN, infinity, bytes or set, with its place in the value; None when there is none."""
     return next(_faults(value, "value", _in_fields, text_keys=False), None)
+
+
+def _all_back(value: Any) -> bool:
+    """Whether a value surely comes back; False when that is not known."""
+    kind = type(value)
+    if kind is dict:
+        return _only_texts(map(type, value)) and all(map(_all_back, value.values()))
+    if kind is list:
+        return all(map(_all_back, value))
+    return math.isfinite(value) if kind is float else kind in _SCALARS
 
 
 def _faults(value: Any, path: str, other: Callable[[Any, str], Iterator[str]], *, text_keys: bool) -> Iterator[str]:

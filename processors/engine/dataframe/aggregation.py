@@ -362,7 +362,7 @@ def stored_columns(stored: Any) -> Mapping[str, Any]:
     """
     if stored is None:
         return _NOTHING
-    version = stored.get(FORMAT) if isinstance(stored, Mapping) else None
+    version = stored.get(FORMAT) if type(stored) is dict or isinstance(stored, Mapping) else None
     if version != FORMAT_VERSION:
         raise FormatUnknown(
             f"Stored aggregates have format version {version}, expected {FORMAT_VERSION}.",
@@ -370,12 +370,13 @@ def stored_columns(stored: Any) -> Mapping[str, Any]:
             version=version,
         )
     for kind, columns in stored.items():
-        if kind != FORMAT and not isinstance(columns, Mapping):
+        if kind != FORMAT and type(columns) is not dict and not isinstance(columns, Mapping):
             raise FormatUnknown(
                 f"The stored aggregates of {kind!r} are {type(columns).__name__}, expected an object.",
                 action="Find the program that wrote them. Then name another `store`: the aggregation begins empty.",
             )
-    return dict(stored)
+    made: Mapping[str, Any] = stored
+    return made
 
 
 def _check_column(name: Any, made: Any, aggregators: tuple[type[Aggregator], ...]) -> None:
