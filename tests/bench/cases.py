@@ -298,8 +298,8 @@ class Runner:
             raise RunWrong(f"{work.group} has {sent.count} results, not {many}; {result}, plain Python {wanted}")
         warm, last, warm_many = sent.span()
         warm_cpu = usage.cpu_between(warm, last)
-        warm_cpu = None if warm_cpu is None else warm_cpu / warm_many * MILLION
-        rate = warm_many / (last - warm)
+        warm_cpu = None if warm_cpu is None or not warm_many else warm_cpu / warm_many * MILLION
+        rate = warm_many / (last - warm) if warm_many else case.count / usage.wall_s
         cpu, broker = (used / case.count * MILLION for used in (usage.cpu_s, usage.broker_cpu_s))
         memory, others = usage.peak_bytes, usage.others_cores
         return Result(case.count, rate, rate, cpu, warm_cpu, broker, memory, others, result, {})

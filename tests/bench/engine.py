@@ -36,7 +36,7 @@ from holdfast.infra.jars import JarSource, fetch_jars
 from holdfast.infra.java import Java, find_java
 from holdfast.infra.kafka.broker import BrokerAddress
 from holdfast.infra.settings import load_settings
-from tests.bench import audit, checkpoint, failover, pair, partitions, scenario, snapshots, start
+from tests.bench import audit, checkpoint, failover, open_windows, pair, partitions, scenario, snapshots, start
 from tests.bench.cases import Case, Kind, Runner, Sizes, all_cases
 from tests.bench.goals import summary
 from tests.bench.measured import RunWrong
@@ -59,6 +59,7 @@ SCENARIOS = {
         audit.SCENARIO,
         snapshots.SCENARIO,
         snapshots.LARGE,
+        open_windows.SCENARIO,
     )
 }
 FULL = Sizes(messages=1_000_000, restore=2_000_000, cache_keys=1_000_000, latency_s=8, latency_rate=5_000)

@@ -61,7 +61,7 @@ def bound_for(block_cache_mb: int) -> int:
     return max(MEMORY_BYTES_MIN, MEMORY_BYTES_MIN + above * GIB // shared)
 
 
-def application_of(work: Work, fold: Fold = add_up) -> Application:
+def application_of(work: Work, fold: Fold = add_up, windowed: Windowed = windows.builtin) -> Application:
     """The application; nothing is touched yet."""
     application = Application(
         work.bootstrap,
@@ -73,7 +73,9 @@ def application_of(work: Work, fold: Fold = add_up) -> Application:
         loglevel=None,
         memory_max_bytes=bound_for(work.block_cache_mb) if work.block_cache_mb else None,
     )
-    fold(application.dataframe(application.topic(work.source))).to_topic(application.topic(work.output))
+    frame = application.dataframe(application.topic(work.source))
+    made = windowed(frame, work.windows) if work.windows else fold(frame)
+    made.to_topic(application.topic(work.output))
     return application
 
 
@@ -98,8 +100,7 @@ class Watch:
 def main(work: Work, fold: Fold = add_up, windowed: Windowed = windows.function) -> None:
     watch = Watch()
     structlog.configure(processors=[watch])
-    made = (lambda frame: windowed(frame, work.windows)) if work.windows else fold
-    application_of(work, made).run(count=work.count, timeout=SILENCE_S)
+    application_of(work, fold, windowed).run(count=work.count, timeout=SILENCE_S)
     tell(restore_s=watch.runs_at - watch.assigned_at, restored=watch.records)
 
 

@@ -40,13 +40,14 @@ COORDINATOR_WITHIN_S = 60.0
 Row = tuple[str, int, bytes, bytes, Any]
 
 
-def fill(bootstrap: str, rows: Iterable[Row], first_ms: int | None = None) -> None:
+def fill(bootstrap: str, rows: Iterable[Row], first_ms: int | None = None, step_ms: int = 1) -> None:
     """Produce rows of topic, partition, key, value and headers.
 
     Args:
         bootstrap: The broker.
         rows: The records.
-        first_ms: The time of the first one, each other one a millisecond later; None takes the present time.
+        first_ms: The time of the first one; None takes the present time for all.
+        step_ms: How much later each next one is.
 
     Raises:
         KafkaException: One was refused.
@@ -65,7 +66,7 @@ def fill(bootstrap: str, rows: Iterable[Row], first_ms: int | None = None) -> No
         }
     )
     for number, (topic, partition, key, value, headers) in enumerate(rows):
-        time_ms = 0 if first_ms is None else first_ms + number  # 0 takes the present time
+        time_ms = 0 if first_ms is None else first_ms + number * step_ms  # 0 takes the present time
         while True:
             try:
                 producer.produce(topic, value, key, partition, timestamp=time_ms, headers=headers)

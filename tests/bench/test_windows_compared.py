@@ -281,8 +281,9 @@ def test_a_late_message_counts_in_later_sliding_windows(compare: Callable[..., t
     ]
     ours, theirs = compare([given], [SLIDING])
     for x in (ours, theirs):
-        for y in sorted(x.state(SLIDING).values()): print("HERE", (y.start-BEGIN), (y.end-BEGIN), y.count, y.total)
-        print("HERE closed", [((y.start-BEGIN), (y.end-BEGIN), y.count, y.total) for _,y in x.closed(SLIDING)])
+        for y in sorted(x.state(SLIDING).values()):
+            print("HERE", (y.start - BEGIN), (y.end - BEGIN), y.count, y.total)
+        print("HERE closed", [((y.start - BEGIN), (y.end - BEGIN), y.count, y.total) for _, y in x.closed(SLIDING)])
     end = BEGIN + 69 * SECOND
     assert ("alice", Window(end - SLIDING.duration, end, 3, 14.0)) in ours.closed(SLIDING)
     assert ("alice", Window(end - SLIDING.duration, end, 2, 10.0)) in theirs.closed(SLIDING)

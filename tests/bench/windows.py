@@ -88,6 +88,8 @@ class Sent:
     counts: dict[tuple[bytes, int], int] = field(default_factory=dict)
     #: How many results there are.
     count: int = 0
+    #: When the first result was appended, milliseconds since 1970.
+    first_ms: int = 0
     #: By start of a window, when its last result was appended, milliseconds since 1970.
     last_ms: dict[int, int] = field(default_factory=dict)
 
@@ -95,12 +97,13 @@ class Sent:
         """Take the next record of a partition."""
         made = _decode(value)
         self.count += 1
+        self.first_ms = min(self.first_ms or appended_ms, appended_ms)
         self.counts[key, made.start] = made.value
         self.last_ms[made.start] = max(self.last_ms.get(made.start, 0), appended_ms)
 
     def span(self) -> tuple[float, float, int]:
-        """Where the warm part begins and ends, seconds since 1970, and how many messages it has."""
+        """Where the warm part begins and ends, seconds since 1970, and how many messages it has; 0 for one window."""
         starts = sorted(self.last_ms)
         first, last = starts[int((len(starts) - 1) * WARM_AFTER)], starts[-1]
         begin, end = self.last_ms[first], self.last_ms[last]
-        return begin / 1000, max(end, begin + 1) / 1000, max(last - first, 1)
+        return begin / 1000, max(end, begin + 1) / 1000, last - first
