@@ -87,9 +87,9 @@ class Sizes:
     latency_s: int
     latency_rate: int
     few_keys: int = 10_000
+    many_keys: int = 1_000_000
     #: At least 60,000 of them end a window.
     window_messages: int = 1_000_000
-    many_keys: int = 1_000_000
 
 
 _ALL = ("floor", "ours", "ours-builtin", "quix", "streams")
