@@ -18,6 +18,9 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> dg.
     return dg.MetadataValue.table([dg.TableRecord(dict(row)) for row in rows], schema=schema)
 
 
-def docs(page: str) -> dict[str, dg.PathMetadataValue]:
-    """The page of the docs that says what the asset is and what to do about it; ``page`` is its file below ``docs``."""
-    return {"docs": dg.MetadataValue.path(f"docs/{page}")}
+def docs(page: str) -> dict[str, dg.UrlMetadataValue]:
+    """A link to the page of the docs that says what the asset is and what to do about it.
+
+    ``page`` is its file below ``docs``. The webserver serves it.
+    """
+    return {"docs": dg.MetadataValue.url(f"/docs/{page}")}

@@ -5,7 +5,7 @@ Each step is safe beside readers of the current version and of every kept tag. A
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 
@@ -15,7 +15,7 @@ from holdfast.assets.spark.history import keep_reach
 from holdfast.assets.spark.sides import forget_old
 from holdfast.infra.settings import MaintenanceSettings
 from holdfast.infra.spark.session import short_errors
-from holdfast.processors.snapshots.manifest import MANIFEST_PROPERTY
+from holdfast.processors.snapshots.manifest import ATTEMPT_PROPERTY, MANIFEST_PROPERTY
 from holdfast.processors.snapshots.names import (
     BRANCH,
     CATALOG,
@@ -114,15 +114,27 @@ def drop_references(
 def forget_quarantined(spark: SparkSession, table: str, current: str) -> dict[str, int]:
     """Delete the quarantined values of snapshots that have neither a tag nor a live branch; counts them.
 
-    So those of snapshots that were never published are deleted, too.
+    So those of snapshots that were never published are deleted, too, and those of attempts that were not, where another
+    attempt at their snapshot was.
     """
-    refs = spark.sql(f"SELECT name FROM {quoted(current)}.refs").collect()
-    ids = ", ".join(f"'{each}'" for each in sorted(filter(None, {snapshot_of(row["name"]) for row in refs})))
+    refs = spark.sql(
+        f"SELECT r.name, s.summary['{ATTEMPT_PROPERTY}'] AS attempt FROM {quoted(current)}.refs r "
+        f"JOIN {quoted(current)}.snapshots s ON r.snapshot_id = s.snapshot_id"
+    ).collect()
+    ids = _texts(snapshot_of(row["name"]) for row in refs)
+    attempts = _texts(each for row in refs for each in (row["name"], row["attempt"]))
     gone = f"snapshot_id NOT IN ({ids})" if ids else "true"
+    if "attempt" in spark.table(quoted(table)).columns:
+        gone = f"({gone}) OR attempt NOT IN ({attempts})" if attempts else gone
     count = spark.table(quoted(table)).where(gone).count()
     if count:
         spark.sql(f"DELETE FROM {quoted(table)} WHERE {gone}")
     return {"quarantined_dropped": count}
+
+
+def _texts(words: Iterable[str | None]) -> str:
+    """Words as a list of SQL texts."""
+    return ", ".join(f"'{each}'" for each in sorted(set(filter(None, words))))
 
 
 def commits_since_compaction(spark: SparkSession, table: str) -> int:

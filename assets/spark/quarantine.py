@@ -1,6 +1,10 @@
 """The quarantine: a table of a store's values that could not be read, with the reason.
 
 The store's table has these rows, too, as key, value and JSON; their typed columns are null there.
+
+Invariants:
+    - Rows belong to one attempt at a snapshot, known by its branch. Attempts beside each other may read differently, so
+      none touches the rows of another; those of the published one stay.
 """
 
 from __future__ import annotations
@@ -15,32 +19,39 @@ from holdfast.processors.snapshots.names import quoted
 
 
 def write_quarantine(
-    spark: SparkSession, table: str, rows: DataFrame, snapshot_id: str, counted: Mapping[int, int] | None = None
+    spark: SparkSession,
+    table: str,
+    rows: DataFrame,
+    snapshot_id: str,
+    attempt: str,
+    counted: Mapping[int, int] | None = None,
 ) -> dict[int, int]:
-    """Write the unreadable rows among those of ``type_rows``; a second write of a snapshot replaces the first.
+    """Write the unreadable rows among those of ``type_rows``, as those of an attempt at a snapshot.
 
     The table is created with its first row. Returns store partition -> number of unreadable rows, where there are some;
     ``counted`` is that, if it is known.
     """
-    strange = _as_quarantined(_unreadable(rows), snapshot_id)
+    strange = _as_quarantined(_unreadable(rows), snapshot_id, attempt)
     if counted is None:
         strange = strange.persist()
     try:
         found = dict(_counted(strange) if counted is None else counted)
-        there = spark.catalog.tableExists(quoted(table))
-        if not found and not there:
-            return found
-        create_quarantine(spark, table)
-        mine = f"snapshot_id = '{snapshot_id}'"
-        if there and not spark.table(quoted(table)).where(mine).isEmpty():
-            spark.sql(f"DELETE FROM {quoted(table)} WHERE {mine}")
         if found:
+            create_quarantine(spark, table)
             writer = strange.writeTo(quoted(table)).option("fanout-enabled", "true")
             writer.option("snapshot-property.holdfast.id", snapshot_id).append()
         return found
     finally:
         if counted is None:
             strange.unpersist()
+
+
+def keep_attempt(spark: SparkSession, table: str, snapshot_id: str, attempt: str) -> None:
+    """Delete the rows of a published snapshot that other attempts at it wrote."""
+    if spark.catalog.tableExists(quoted(table)) and "attempt" in spark.table(quoted(table)).columns:
+        others = f"snapshot_id = '{snapshot_id}' AND attempt <> '{attempt}'"
+        if not spark.table(quoted(table)).where(others).isEmpty():
+            spark.sql(f"DELETE FROM {quoted(table)} WHERE {others}")
 
 
 def _counted(strange: DataFrame) -> dict[int, int]:
@@ -57,8 +68,8 @@ def _unreadable(rows: DataFrame) -> DataFrame:
     return rows.selectExpr(*others, "explode(if(why IS NULL, CAST(array() AS array<string>), array(why))) AS why")
 
 
-def _as_quarantined(rows: DataFrame, snapshot_id: str) -> DataFrame:
-    given = {"snapshot_id": f"'{snapshot_id}' AS snapshot_id"}
+def _as_quarantined(rows: DataFrame, snapshot_id: str, attempt: str) -> DataFrame:
+    given = {"snapshot_id": f"'{snapshot_id}' AS snapshot_id", "attempt": f"'{attempt}' AS attempt"}
     columns = [
         given.get(name) or (f"`{name}`" if name in rows.columns else f"CAST(NULL AS {kind}) AS `{name}`")
         for name, kind, _ in QUARANTINE_COLUMNS

@@ -29,17 +29,19 @@ from holdfast.assets.spark.attempt import Work
 from holdfast.assets.spark.branch_audit import audit_branch
 from holdfast.assets.spark.changelog import ChangelogSource
 from holdfast.assets.spark.fingerprint import Prints, typed_hash, typed_prints, typed_prints_after
-from holdfast.assets.spark.quarantine import write_quarantine
+from holdfast.assets.spark.quarantine import keep_attempt, write_quarantine
 from holdfast.assets.spark.records import record_snapshot
 from holdfast.assets.spark.tables import create_history, create_table
 from holdfast.assets.spark.typed import type_rows
 from holdfast.assets.spark.views import create_views
 from holdfast.infra.spark.progress import Narrator
 from holdfast.infra.spark.session import short_errors
+from holdfast.processors.engine.schema.evolution import in_table_order
 from holdfast.processors.engine.schema.types import StoreSchema
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.snapshots.chain import CHAIN_PROPERTY, chain_link
 from holdfast.processors.snapshots.manifest import (
+    ATTEMPT_PROPERTY,
     CHANGELOG,
     CHECKPOINT,
     ID_PROPERTY,
@@ -135,6 +137,9 @@ def write_snapshot(
         narrator.doing(f"recording snapshot {plan.snapshot_id} of {plan.table}")
         record_snapshot(spark, found.manifest)
         versions.set_tag(spark, plan.table, snapshot_tag(plan.snapshot_id), found.version)
+        attempt = seen.summaries[found.version].get(ATTEMPT_PROPERTY)
+        if schema is not None and attempt is not None:
+            keep_attempt(spark, quarantine_name(plan.processor, plan.store), plan.snapshot_id, attempt)
         _drop_branches(spark, plan, seen)
         claims.finish_snapshot(plan.snapshot_id, found.version, datetime.now(UTC))
         size = int(seen.summaries[found.version].get("total-files-size", 0))
@@ -247,8 +252,8 @@ def open_branch(work: Work, rows: DataFrame) -> bool:
         work.side = sides.open_side(spark, plan.table, plan.snapshot_id)
         work.target = work.side.name
     shapes.reshape(spark, work.target, shape)
-    if inferred:
-        work.shape = shape.version
+    if inferred and work.schema is not None:
+        work.shape, work.schema = shape.version, in_table_order(work.schema, shape.steps)
         # An earlier attempt, or another run, may have changed the columns after this snapshot was planned.
         whole = plan.incremental and (shape.replaced or shape.before != plan.schema_version)
     work.begins = next(seen.ancestors(), None)
@@ -267,7 +272,7 @@ def put_aside(work: Work, rows: DataFrame, *, whole: bool) -> None:
     work.typed, work.merged, work.quarantined = None, None, {}
     if work.schema is None:
         return
-    quarantine, counted, hashed = quarantine_name(plan.processor, plan.store), None, typed_hash(work.schema)
+    counted, hashed = None, typed_hash(work.schema)
     typed = type_rows(current.current_rows(rows, keep=() if whole else ("op",)), work.schema)
     # One scan counts the unreadable values and computes what the audit expects: to parse costs more than to hash.
     if whole and hashed is not None:
@@ -276,7 +281,8 @@ def put_aside(work: Work, rows: DataFrame, *, whole: bool) -> None:
         known = Prints(plan.base.fingerprints, plan.base.typed_fingerprints)
         before = versions.at_version(work.spark, work.target, work.branch)
         work.merged, counted = typed_prints_after(known, before, work.quick_to_join(typed), history.LIVE, hashed)
-    work.quarantined = write_quarantine(work.spark, quarantine, typed, plan.snapshot_id, counted)
+    quarantine = quarantine_name(plan.processor, plan.store)
+    work.quarantined = write_quarantine(work.spark, quarantine, typed, plan.snapshot_id, work.branch, counted)
 
 
 def _moments(plan: SnapshotPlan) -> str:
@@ -374,6 +380,7 @@ def seal_branch(
     """Commit a version without new rows whose summary holds the manifest, and its link of the chain to its base."""
     writer = versions.at_version(spark, table, branch).where("false").writeTo(versions.branch_table(table, branch))
     writer = writer.option(f"snapshot-property.{ID_PROPERTY}", manifest.snapshot_id)
+    writer = writer.option(f"snapshot-property.{ATTEMPT_PROPERTY}", branch)
     writer = writer.option(f"snapshot-property.{CHAIN_PROPERTY}", chain_link(manifest, base))
     writer.option(f"snapshot-property.{MANIFEST_PROPERTY}", manifest.encode()).append()
 

@@ -46,6 +46,7 @@ QUARANTINE_COLUMNS: tuple[Column, ...] = (
     ("why", "string", "why the value could not be read"),
     ("snapshot_id", "string", "the snapshot that read the value"),
     ("changelog_timestamp", "timestamp", "time of the changelog record; null when a checkpoint gave the value"),
+    ("attempt", "string", "branch of the attempt that read the value; null in rows of earlier versions"),
 )
 
 #: One row for each partition of each snapshot of a processor.
@@ -102,8 +103,12 @@ def create_history(spark: SparkSession, table: str) -> None:
 
 
 def create_quarantine(spark: SparkSession, table: str) -> None:
-    """Create the quarantine of a store if it is missing."""
+    """Create the quarantine of a store if it is missing, and the columns that one of an earlier version lacks."""
     _create(spark, table, QUARANTINE_COLUMNS, _APPEND_ONLY)
+    there = spark.table(quoted(table)).columns
+    for name, kind, comment in QUARANTINE_COLUMNS:
+        if name not in there:
+            spark.sql(f"ALTER TABLE {quoted(table)} ADD COLUMN `{name}` {kind} COMMENT '{comment}'")
 
 
 def create_snapshots(spark: SparkSession, processor: str) -> str:

@@ -29,6 +29,7 @@ from holdfast.infra.errors import BadConfiguration
 from holdfast.infra.settings import Settings, WebserverSettings
 from holdfast.orchestration.front.acting import ActingProcessContext, ActingWebserver
 from holdfast.orchestration.front.layer import Front
+from holdfast.orchestration.front.pages import WithPages
 from holdfast.orchestration.front.rules import rules_of, unguarded
 from holdfast.orchestration.local import WORKSPACE
 
@@ -61,7 +62,7 @@ def webserver_command(settings: Settings) -> click.Command:
 def guarded_app(
     context: ActingProcessContext, settings: WebserverSettings, prefix: str, poll_ms: int | None = None
 ) -> ASGIApp:
-    """Dagster's application behind the rules of the settings.
+    """Dagster's application and the docs, behind the rules of the settings.
 
     Args:
         context: Dagster's workspace.
@@ -70,7 +71,7 @@ def guarded_app(
         poll_ms: Pause between two looks of the UI at data of assets, milliseconds.
     """
     app = ActingWebserver(context, prefix, poll_ms).create_asgi_app()
-    return Front(app, rules_of(settings, prefix=prefix))
+    return Front(WithPages(app, prefix), rules_of(settings, prefix=prefix))
 
 
 def _serving(settings: Settings) -> Callable[..., None]:

@@ -43,3 +43,10 @@ def test_an_asset_page_tells_its_checks(page: Page, url: str) -> None:
     page.goto(f"{url}/assets/changelogs/routes/routes_changelog?view=checks")
     expect(page.get_by_text("config_matches_spec").first).to_be_visible(timeout=60_000)
     expect(page.get_by_text("partitions_match_source").first).to_be_visible()
+
+
+def test_an_assets_page_leads_to_its_page_of_the_docs(page: Page, url: str) -> None:
+    page.goto(f"{url}/assets/processors/fleet/fleet_processor")
+    with page.expect_popup(timeout=60_000) as opened:
+        page.locator('a[href$="/docs/runbook.md"]').first.click()
+    expect(opened.value.get_by_role("heading", level=1)).to_have_text("Runbook: a check is red", timeout=30_000)

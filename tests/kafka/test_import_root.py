@@ -154,4 +154,8 @@ def install_wheel(tmp_path: Path) -> Path:
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index"]
     subprocess.run([*pip, "--target", str(installed), str(wheel)], check=True, capture_output=True, timeout=300)
     assert {path.name for path in installed.iterdir() if path.suffix != ".dist-info"} <= {"holdfast", "bin"}
+    # the webserver serves the docs of its version
+    pages = {page.relative_to(installed / "holdfast") for page in (installed / "holdfast" / "docs").rglob("*.md")}
+    here = {page.relative_to(PROJECT) for page in (PROJECT / "docs").rglob("*.md")}
+    assert pages == {page for page in here if ".site" not in page.parts}
     return installed

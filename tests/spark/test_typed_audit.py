@@ -16,6 +16,7 @@ from holdfast.assets.spark import current, past
 from holdfast.assets.spark.branch_audit import SnapshotAuditFailed
 from holdfast.assets.spark.maintenance import maintain_store
 from holdfast.assets.spark.planning import planned_shape
+from holdfast.assets.spark.quarantine import write_quarantine
 from holdfast.assets.spark.versions import Versions, branch_table
 from holdfast.infra.settings import MaintenanceSettings
 from holdfast.processors.engine.schema.models import schema_of
@@ -141,6 +142,36 @@ def test_unreadable_values_of_a_snapshot_that_was_never_published_leave_quaranti
     assert quarantined(changelog) == {published: 1, failed: 2}
     assert maintained(changelog, after=timedelta(days=2)) == 2
     assert quarantined(changelog) == {published: 1}
+
+
+def test_two_attempts_at_a_snapshot_leave_the_values_that_the_published_one_read(changelog: Any) -> None:
+    """The other one read all rows, because the columns changed meanwhile, and ended without a publish."""
+    changelog.write(0, [(b"one", ONE), (b"odd", {"flights": "three"})])
+    snapshot(changelog)
+    changelog.write(0, [(b"one", {"flights": "four"})])
+    made = snapshot(changelog)
+    table = quarantine_name(changelog.processor, "s")
+    rows = changelog.spark.table(quoted(table)).where(f"snapshot_id = '{made.manifest.snapshot_id}'")
+    assert {row["attempt"][:6] for row in rows.collect()} == {"audit_"}
+    # as the other attempt wrote them
+    other = rows.selectExpr("* EXCEPT (attempt, snapshot_id)")
+    write_quarantine(changelog.spark, table, other.union(other), made.manifest.snapshot_id, "audit_other")
+    assert quarantined(changelog)[made.manifest.snapshot_id] == 3
+    assert maintained(changelog, after=timedelta(hours=1)) == 2
+    assert quarantined(changelog)[made.manifest.snapshot_id] == made.manifest.quarantined == 1
+
+
+@pytest.mark.thorough
+def test_a_quarantine_of_an_earlier_version_gets_the_column_of_attempts(changelog: Any) -> None:
+    changelog.write(0, [(b"odd", {"flights": "three"})])
+    first = snapshot(changelog).manifest.snapshot_id
+    table = quoted(quarantine_name(changelog.processor, "s"))
+    changelog.spark.sql(f"ALTER TABLE {table} DROP COLUMN attempt")
+    assert maintained(changelog, after=timedelta(hours=1)) == 0
+    changelog.write(0, [(b"more", {"flights": "four"})])
+    second = snapshot(changelog).manifest.snapshot_id
+    assert quarantined(changelog) == {first: 1, second: 1}
+    assert maintained(changelog, after=timedelta(hours=1)) == 0
 
 
 def quarantined(changelog: Any) -> Counter[str]:

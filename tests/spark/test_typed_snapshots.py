@@ -111,6 +111,23 @@ def test_an_inferred_column_that_widens_keeps_its_values_in_unchanged_rows(chang
             assert loose(json.loads(row["typed"])[column]) == loose(json.loads(row["json"])[column])
 
 
+def test_after_a_column_was_made_again_the_next_increment_changes_its_rows(changelog: Any) -> None:
+    """The column is the last of the table then, and a row's fingerprint depends on the order of its columns."""
+
+    def snapshot() -> Any:
+        shape = planned_shape(changelog.spark, changelog.processor, "s", INFERRED)
+        return changelog.snapshot(changelog.plan(schema_version=shape), schema=INFERRED)
+
+    changelog.write(0, [(b"one", {"a": 1, "b": 2, "c": 3}), (b"two", {"a": 1, "b": 2, "c": 3})])
+    snapshot()
+    changelog.write(0, [(b"two", {"a": "text", "b": 2.5, "c": 3})])
+    made = snapshot()
+    table = changelog.spark.table(f"holdfast.`{changelog.processor}`.s")
+    assert table.columns[-3:] == [each.name for each in made.schema.columns] == ["c", "a", "b"]
+    changelog.write(0, [(b"one", {"a": 5, "b": 6, "c": 7})])
+    assert snapshot().manifest.source == "incremental"
+
+
 def loose(value: Any) -> Any:
     """A value as a wider type has it: numbers are equal, and a text has the JSON of what is no text."""
     if isinstance(value, dict):

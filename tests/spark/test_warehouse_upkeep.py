@@ -84,7 +84,7 @@ def processor(spark, unique):
         spark.sql(f"ALTER TABLE {quoted(table)} CREATE TAG `{snapshot_tag(str(turn))}`")
     bad = rows(spark, range(3)).selectExpr("* EXCEPT (why)", "'it is odd' AS why")
     for turn in ("0", "3"):
-        assert write_quarantine(spark, quarantine_name(name, "s"), bad, turn) == {0: 2, 1: 1}
+        assert write_quarantine(spark, quarantine_name(name, "s"), bad, turn, snapshot_tag(turn)) == {0: 2, 1: 1}
     return name
 
 

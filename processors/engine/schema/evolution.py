@@ -6,7 +6,7 @@ that is added under a former name starts empty.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.processors.engine.schema.inference import name_in_json
@@ -23,6 +23,7 @@ from holdfast.processors.engine.schema.types import (
     Quotient,
     Record,
     Scalar,
+    StoreSchema,
 )
 
 Path = tuple[str, ...]
@@ -98,6 +99,19 @@ def inferred_changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, .
     replaced = {step.path[0] for step in found if isinstance(step, Refused | Replace)}
     kept = [step for step in found if step.path[0] not in replaced]
     return (*kept, *(Replace((name,), types[name]) for name in sorted(replaced)))
+
+
+def in_table_order(schema: StoreSchema, steps: tuple[Change, ...]) -> StoreSchema:
+    """An inferred schema with its columns as the table has them after the changes: one that is made again is the last.
+
+    The next schema is inferred from the table, and hashes of rows depend on the order of columns.
+    """
+    replaced = {step.path: number for number, step in enumerate(steps) if isinstance(step, Replace)}
+    values = tuple(
+        replace(each, columns=tuple(sorted(each.columns, key=lambda column: replaced.get((column.name,), -1))))
+        for each in schema.values
+    )
+    return replace(schema, values=values)
 
 
 def _of_record(path: Path, has: Record, wanted: Record) -> list[Change]:

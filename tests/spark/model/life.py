@@ -63,7 +63,7 @@ class World:
     seams: Seams
     #: The folder of the tables' files.
     data: Path
-    #: Things that happen to one store after its first snapshot, at most; a life of a course has its own number.
+    #: Things that happen to one store, its first snapshot among them, at most; a life of a course has its own number.
     steps: int
     lives: int = 0
 

@@ -138,7 +138,8 @@ def run(world: World, number: int, sequences: int, *, course: Course | None = No
     Machine.world, Machine.failures, Machine.course = world, [], course
     limits = settings(
         max_examples=sequences,
-        stateful_step_count=world.steps if course is None else len(course.actions),
+        # hypothesis counts the first snapshot, too
+        stateful_step_count=world.steps if course is None else 1 + len(course.actions),
         deadline=None,
         database=None,
         phases=(Phase.generate,),

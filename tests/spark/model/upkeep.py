@@ -6,6 +6,7 @@ from collections import Counter
 from datetime import UTC, datetime
 
 from holdfast.infra.settings import MaintenanceSettings
+from holdfast.processors.snapshots.manifest import ATTEMPT_PROPERTY
 from holdfast.processors.snapshots.names import BRANCH, REACH_TAG, SNAPSHOT_TAG, TIME_TAG
 from tests.spark.model.changelog import HOUR
 from tests.spark.model.checks import HISTORY, require
@@ -73,13 +74,13 @@ def check_quarantine(life: Life, seen: Seen, *, nothing_else: bool) -> None:
     """Each tagged snapshot has its unreadable values in quarantine; what was never published has none."""
     table = life.tables.seen(QUARANTINE)
     rows = life.tables.rows(QUARANTINE, table.head) if table is not None else []
-    counted = Counter(row["snapshot_id"] for row in rows)
+    counted = Counter(row["attempt"] for row in rows)
+    published = {seen.versions[version][2].get(ATTEMPT_PROPERTY) for version in seen.tags.values()}
     for tag, version in seen.tags.items():
         manifest = seen.manifest(version)
         if manifest is not None and not manifest.from_history and tag.startswith(SNAPSHOT_TAG):
-            found = counted[manifest.snapshot_id]
+            found = counted[seen.versions[version][2][ATTEMPT_PROPERTY]]
             require("quarantine", found == manifest.quarantined, f"{tag} has {found}, said {manifest.quarantined}")
     if nothing_else:
-        alive = {name.removeprefix(BRANCH).split("-")[0] for name in seen.branches}
-        known = {tag.removeprefix(SNAPSHOT_TAG) for tag in seen.tags} | alive
+        known = published | seen.branches.keys()
         require("quarantine", counted.keys() <= known, f"values of {counted.keys() - known}")

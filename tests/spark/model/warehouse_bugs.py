@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 
 from holdfast.assets.spark import branch_audit, current, history, maintenance, past, shapes, versions
 from holdfast.assets.spark import snapshot as steps
+from holdfast.infra.settings import MaintenanceSettings
 from holdfast.processors.engine.schema import inference
 from holdfast.processors.lifecycle.verbs import restore_table, table_choice
 from holdfast.processors.snapshots import plan, retention
 from holdfast.processors.snapshots.facts import StorePoint
 from holdfast.processors.snapshots.manifest import HISTORY, INCREMENTAL
 from holdfast.processors.snapshots.names import BRANCH
+from holdfast.processors.snapshots.plan import Wanted
 from tests.spark.model.changelog import HOUR
 from tests.spark.model.drawn import DAY
 from tests.spark.model.life import World
@@ -232,6 +234,14 @@ NEVER_PUBLISHED = {
     **{"inferred": True, "again": False},  # without columns, no value is unreadable
     **{"crash.dies_at": st.integers(6, 12), "age": 2 * DAY, "maintain.dies_at": None},
 }
+#: A restore of the oldest snapshot, which nothing but that restore keeps, stays unfinished.
+READ_OLD = {
+    **{"wanted": Wanted.FULL, "work.tag": False, "restore.at": -1, "inputs": "snapshot", "then": "unfinished"},
+    **{"age": 4 * DAY, "maintain.tag": False, "maintain.dies_at": None},
+    "keep": st.builds(
+        MaintenanceSettings, keep_snapshots=st.just(1), keep_snapshots_days=st.just(0.0), keep_times_days=st.just(0.0)
+    ),
+}
 
 BUGS = (
     PlantedInWarehouse(
@@ -332,7 +342,7 @@ BUGS = (
     PlantedInWarehouse(
         "10: what an unfinished restore reads expires",
         _needed_unasked,
-        _course("work work restore maintain", then="unfinished"),
+        _course("work work restore maintain", **READ_OLD),
     ),
     PlantedInWarehouse(
         "11: two corrections at one offset are ordered by value",
