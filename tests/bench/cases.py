@@ -19,11 +19,12 @@ from typing import Literal
 from holdfast.infra.kafka.broker import BrokerAddress
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
+from tests.bench import windows
 from tests.bench.measured import RunWrong, Usage, run_measured
-from tests.bench.outputs import WARM_AFTER, read_outputs
+from tests.bench.outputs import WARM_AFTER, read_into, read_outputs
 from tests.bench.peers import PROJECT, Contender
 from tests.bench.seeding import fill, first_of_each_partition, seed
-from tests.bench.stream import PARTITIONS, SeededState, bodies, expected, hash_of
+from tests.bench.stream import FIRST_TIMESTAMP_MS, PARTITIONS, SeededState, bodies, expected, hash_of
 from tests.bench.told import Work, parse_last
 
 MILLION = 1_000_000
@@ -55,6 +56,8 @@ class Case:
     counted_s: int = 0
     block_cache_mb: int = 0
     linger_ms: int = 50
+    #: ``current`` or ``final`` results of windows in place of running totals.
+    windows: windows.Emit = ""
     #: Who takes part.
     contenders: tuple[str, ...] = ()
     #: Contenders that get a part of the work only: rates are rates, and the slow ones would take most of the time.
@@ -85,6 +88,8 @@ class Sizes:
     latency_rate: int
     few_keys: int = 10_000
     many_keys: int = 1_000_000
+    #: At least 60,000 of them end a window.
+    window_messages: int = 1_000_000
 
 
 _ALL = ("floor", "ours", "ours-builtin", "quix", "streams")
@@ -103,6 +108,8 @@ _THROUGHPUT: tuple[tuple[str, Literal["exactly-once", "at-least-once"], float, t
 #: Kafka Streams needs a million messages with few keys until its hot code is compiled; with many it is slower anyway.
 #: With many keys memory grows with the messages: who is compared by it, and uses less, gets all of them.
 _FEW_PARTS: Mapping[str, float] = {"quix": 0.15}
+#: Of final results, the slow one gets five windows, the last one open.
+_WINDOW_PARTS: Mapping[str, float] = {"quix": 0.3}
 _MANY_PARTS: Mapping[str, float] = {"streams": 0.6}
 
 
@@ -115,6 +122,12 @@ def all_cases(sizes: Sizes) -> list[Case]:
         case = Case(name, title, Kind.THROUGHPUT, sizes.messages, keys, guarantee, commit_s)
         parts = _FEW_PARTS if name.startswith("few") else _MANY_PARTS
         cases.append(replace(case, contenders=contenders, parts=parts))
+    for emit in ("current", "final"):
+        title = f"count in windows of 60 s, {emit} results, {sizes.few_keys:,} keys, exactly-once, commit every 1000 ms"
+        case = Case(
+            f"windows-{emit}", title, Kind.THROUGHPUT, sizes.window_messages, sizes.few_keys, "exactly-once", 1.0
+        )
+        cases.append(replace(case, windows=emit, contenders=_PEERS, parts=_WINDOW_PARTS))
     half = max(1, sizes.restore // 2)
     title = f"restore of {sizes.restore:,} changelog records of {half:,} keys"
     restore = Case("restore", title, Kind.RESTORE, 1_000, half, "exactly-once", 1.0, restore=sizes.restore)
@@ -196,6 +209,7 @@ class Runner:
             restore=case.restore,
             changelog=f"{name}-changelog" if case.restore else "",
             block_cache_mb=case.block_cache_mb,
+            windows=windows.told(case.windows),
         )
         appended = {"message.timestamp.type": "LogAppendTime"}
         self._topics.create(TopicSpec(work.output, PARTITIONS, 1, appended))
@@ -208,13 +222,18 @@ class Runner:
         if case.kind is Kind.LATENCY:
             self._topics.create(TopicSpec(f"{name}-in", PARTITIONS, 1))
             return f"{name}-in"
-        topic = f"in-{case.count}-{case.keys}-{case.restore}"
+        topic = f"in-{case.count}-{case.keys}-{case.restore}-{case.windows}"
         if topic not in self._filled:
-            self._topics.create(TopicSpec(topic, PARTITIONS, 1))
+            self._topics.create(TopicSpec(topic, PARTITIONS, 1, {"retention.ms": "-1"}))  # times of windows are old
             before = first_of_each_partition(topic) if case.restore else []
             fill(self.broker.bootstrap, before)
-            fill(self.broker.bootstrap, ((topic, *row, None) for row in bodies(case.count, case.keys)))
-            self._filled[topic] = hash_of(expected(case.count, case.keys, case.seeded).items())
+            first_ms = FIRST_TIMESTAMP_MS if case.windows else None
+            fill(self.broker.bootstrap, ((topic, *row, None) for row in bodies(case.count, case.keys)), first_ms)
+            self._filled[topic] = (
+                windows.hash_of(windows.expected(case.count, case.keys, case.windows))
+                if case.windows
+                else hash_of(expected(case.count, case.keys, case.seeded).items())
+            )
         return topic
 
     def expected_hash(self, case: Case) -> str:
@@ -246,6 +265,8 @@ class Runner:
     def _judged(
         self, case: Case, contender: Contender, work: Work, usage: Usage, latency_ms: Mapping[str, float]
     ) -> Result:
+        if case.windows:
+            return self._judged_windows(case, work, usage)
         outputs = read_outputs(work.bootstrap, self._topics, work.output)
         if outputs.count != case.count:
             raise RunWrong(f"{work.group} has {outputs.count} outputs for {case.count} messages")
@@ -268,8 +289,29 @@ class Runner:
         memory, others = usage.peak_bytes, usage.others_cores
         return Result(many, rate, warm_rate, cpu, warm_cpu, broker, memory, others, result, latency_ms)
 
+    def _judged_windows(self, case: Case, work: Work, usage: Usage) -> Result:
+        sent = windows.Sent()
+        read_into(sent, work.bootstrap, self._topics, work.output)
+        result, wanted = windows.hash_of(sent.counts), self.expected_hash(case)
+        many = case.count if case.windows == "current" else len(sent.counts)
+        if result != wanted or sent.count != many:
+            raise RunWrong(f"{work.group} has {sent.count} results, not {many}; {result}, plain Python {wanted}")
+        warm, last, warm_many = sent.span()
+        warm_cpu = usage.cpu_between(warm, last)
+        warm_cpu = None if warm_cpu is None or not warm_many else warm_cpu / warm_many * MILLION
+        rate = warm_many / (last - warm) if warm_many else case.count / usage.wall_s
+        cpu, broker = (used / case.count * MILLION for used in (usage.cpu_s, usage.broker_cpu_s))
+        memory, others = usage.peak_bytes, usage.others_cores
+        return Result(case.count, rate, rate, cpu, warm_cpu, broker, memory, others, result, {})
+
 
 def _changelogs(work: Work) -> list[str]:
     """The names that contenders give to their changelogs; topics that are not there are no error to delete."""
+    if work.windows:
+        kind, duration, _, _, emit, *_ = work.windows.split(":")
+        suppressed = "KTABLE-SUPPRESS-STATE-STORE-0000000004-changelog"
+        names = ["windows-changelog", f"{kind}-{emit}-changelog", suppressed]
+        quix = f"changelog__{work.group}--{work.source}--{kind}_window_{duration}"
+        return [*(f"{work.group}-{name}" for name in names), quix]
     quix = f"changelog__{work.group}--{work.source}--default"
     return [f"{work.group}-default-changelog", quix, f"{work.group}-totals-changelog", f"{work.group}-changelog"]

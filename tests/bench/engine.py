@@ -36,7 +36,7 @@ from holdfast.infra.jars import JarSource, fetch_jars
 from holdfast.infra.java import Java, find_java
 from holdfast.infra.kafka.broker import BrokerAddress
 from holdfast.infra.settings import load_settings
-from tests.bench import audit, checkpoint, failover, pair, partitions, scenario, snapshots, start
+from tests.bench import audit, checkpoint, failover, open_windows, pair, partitions, scenario, snapshots, start
 from tests.bench.cases import Case, Kind, Runner, Sizes, all_cases
 from tests.bench.goals import summary
 from tests.bench.measured import RunWrong
@@ -59,10 +59,11 @@ SCENARIOS = {
         audit.SCENARIO,
         snapshots.SCENARIO,
         snapshots.LARGE,
+        open_windows.SCENARIO,
     )
 }
 FULL = Sizes(messages=1_000_000, restore=2_000_000, cache_keys=1_000_000, latency_s=8, latency_rate=5_000)
-SMALL = Sizes(2_000, 4_000, 2_000, 1, 500, few_keys=100, many_keys=1_000)
+SMALL = Sizes(2_000, 4_000, 2_000, 1, 500, few_keys=100, many_keys=1_000, window_messages=260_000)
 
 
 def options(arguments: list[str]) -> argparse.Namespace:
@@ -71,6 +72,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--contenders", default=",".join(CONTENDERS), help="names, with commas; all by default")
     parser.add_argument("--rounds", type=int, default=None, help="runs of each; 3 by default")
     parser.add_argument("--messages", type=int, default=None, help="messages of a throughput case")
+    parser.add_argument("--window-messages", type=int, default=None, help="messages of a case of windows")
     parser.add_argument("--restore", type=int, default=None, help="changelog records of the restore case")
     parser.add_argument("--cache-keys", type=int, default=None, help="keys of the case that outgrows the block cache")
     parser.add_argument("--latency-s", type=int, default=None, help="seconds that count in the latency case")
@@ -93,6 +95,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
             sizes.latency_rate,
             sizes.few_keys,
             sizes.many_keys,
+            given.window_messages or sizes.window_messages,
         )
     )
     there = [*(case.name for case in given.all), *SCENARIOS]

@@ -83,6 +83,11 @@ def _against_peers(results: Results) -> Iterator[Judged]:
     below: tuple[tuple[str, str, str, Of, tuple[float, float]], ...] = (
         ("function, CPU s/M", "few-eos-1s", "ours", _cpu, (1 / 8, 0.5)),
         ("built-in, CPU s/M", "few-eos-1s", "ours-builtin", _cpu, (1 / 12, 0.35)),
+        *(
+            (f"{what}, windows, {emit}, CPU s/M", f"windows-{emit}", name, _cpu, goals)
+            for emit in ("current", "final")
+            for what, name, goals in (("reduce", "ours", (1 / 3, 1.2)), ("built-in", "ours-builtin", (1 / 5, 0.8)))
+        ),
         ("latency p99", "latency", "ours", _p99, (1.1, 0.6)),
         ("peak RSS at 1 M keys", "many-eos-1s", "ours", _peak, (0.6, 0.6)),
     )

@@ -104,7 +104,7 @@ def _watch(process: subprocess.Popen[bytes], deadline: float) -> Usage:
             raise RunWrong(f"{' '.join(map(str, process.args[-15:]))} was ended: it took too long")
         samples.append((time.time(), _cpu_of(process.pid)))
         # Linux' own number in rusage has the starter's memory in it, so this one is read while the process lives.
-        peak = max(peak, _peak_of(process.pid))
+        peak = max(peak, peak_of(process.pid))
         time.sleep(SAMPLE_EVERY_S)
 
 
@@ -126,7 +126,8 @@ def _machine_cpu() -> float:
     return (user + nice + system + interrupts + soft) / _TICKS
 
 
-def _peak_of(pid: int) -> int:
+def peak_of(pid: int) -> int:
+    """The most memory that a process had until now, in bytes; 0 where it can't be read."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:

@@ -13,6 +13,7 @@ from holdfast import Application, State
 from holdfast.infra.settings import MEMORY_BYTES_MIN
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.memory_plan import plan_memory
+from tests.bench import windows
 from tests.bench.told import Work, tell
 
 STATE_KEY = "totals"
@@ -21,6 +22,7 @@ GIB = 1 << 30
 SILENCE_S = 120.0
 
 Fold = Callable[[StreamingDataFrame], StreamingDataFrame]
+Windowed = Callable[[StreamingDataFrame, str], StreamingDataFrame]
 
 
 def totals(value: dict[str, Any], state: State) -> dict[str, Any]:
@@ -59,7 +61,7 @@ def bound_for(block_cache_mb: int) -> int:
     return max(MEMORY_BYTES_MIN, MEMORY_BYTES_MIN + above * GIB // shared)
 
 
-def application_of(work: Work, fold: Fold = add_up) -> Application:
+def application_of(work: Work, fold: Fold = add_up, windowed: Windowed = windows.builtin) -> Application:
     """The application; nothing is touched yet."""
     application = Application(
         work.bootstrap,
@@ -71,7 +73,9 @@ def application_of(work: Work, fold: Fold = add_up) -> Application:
         loglevel=None,
         memory_max_bytes=bound_for(work.block_cache_mb) if work.block_cache_mb else None,
     )
-    fold(application.dataframe(application.topic(work.source))).to_topic(application.topic(work.output))
+    frame = application.dataframe(application.topic(work.source))
+    made = windowed(frame, work.windows) if work.windows else fold(frame)
+    made.to_topic(application.topic(work.output))
     return application
 
 
@@ -93,10 +97,10 @@ class Watch:
         raise structlog.DropEvent
 
 
-def main(work: Work, fold: Fold = add_up) -> None:
+def main(work: Work, fold: Fold = add_up, windowed: Windowed = windows.function) -> None:
     watch = Watch()
     structlog.configure(processors=[watch])
-    application_of(work, fold).run(count=work.count, timeout=SILENCE_S)
+    application_of(work, fold, windowed).run(count=work.count, timeout=SILENCE_S)
     tell(restore_s=watch.runs_at - watch.assigned_at, restored=watch.records)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from array import array
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -33,6 +33,11 @@ class Outputs:
     last: dict[bytes, bytes] = field(default_factory=dict)
     appended_ms: Any = field(default_factory=lambda: array("q"))
 
+    def add(self, key: bytes, value: bytes, appended_ms: int) -> None:
+        """Take the next record of a partition."""
+        self.last[key] = value
+        self.appended_ms.append(appended_ms)
+
     def final(self) -> dict[bytes, Totals]:
         return {key: _decode(value) for key, value in self.last.items()}
 
@@ -43,8 +48,27 @@ class Outputs:
         return first / 1000, min(warm, last - 1) / 1000, last / 1000
 
 
+class Takes(Protocol):
+    """What takes records of outputs."""
+
+    def add(self, key: bytes, value: bytes, appended_ms: int) -> None:
+        """Take the next record of a partition."""
+
+
 def read_outputs(bootstrap: str, topics: Topics, topic: str) -> Outputs:
     """All committed records of a topic.
+
+    Raises:
+        RunWrong: Some can't be read.
+    """
+    seen = Outputs()
+    read_into(seen, bootstrap, topics, topic)
+    seen.count = len(seen.appended_ms)
+    return seen
+
+
+def read_into(seen: Takes, bootstrap: str, topics: Topics, topic: str) -> None:
+    """Give all committed records of a topic away.
 
     Raises:
         RunWrong: Some can't be read.
@@ -61,14 +85,13 @@ def read_outputs(bootstrap: str, topics: Topics, topic: str) -> Outputs:
             "queued.max.messages.kbytes": 65_536,
         }
     )
-    seen, left, heard = Outputs(), {number for number, end in ends.items() if end}, time.monotonic()
+    left, heard = {number for number, end in ends.items() if end}, time.monotonic()
     consumer.assign([TopicPartition(topic, number, 0) for number in left])
     while left:
         for message in consumer.consume(5_000, 0.5):
             error = message.error()
             if error is None:
-                seen.last[message.key()] = message.value()
-                seen.appended_ms.append(message.timestamp()[1])
+                seen.add(message.key(), message.value(), message.timestamp()[1])
                 heard = time.monotonic()
             elif error.code() == KafkaError._PARTITION_EOF:
                 if message.offset() >= ends[message.partition()]:
@@ -78,5 +101,3 @@ def read_outputs(bootstrap: str, topics: Topics, topic: str) -> Outputs:
         if time.monotonic() - heard > SILENCE_S:
             raise RunWrong(f"{topic} can't be read to its end")
     consumer.close()
-    seen.count = len(seen.appended_ms)
-    return seen

@@ -10,6 +10,7 @@ import sys
 import time
 
 from quixstreams import Application
+from quixstreams.dataframe.windows import Count
 from quixstreams.state.recovery import RecoveryManager, RecoveryPartition
 from quixstreams.state.rocksdb import RocksDBOptions
 
@@ -38,6 +39,14 @@ def totals(value, state):
         "max": seen["max"],
         "ts": value["ts"],
     }
+
+
+def folded(frame, windows):
+    if not windows:
+        return frame.apply(totals, stateful=True)
+    _, duration, _, grace, emit, *_ = windows.split(":")
+    window = frame.tumbling_window(int(duration), int(grace)).agg(value=Count())
+    return getattr(window, emit)(closing_strategy="partition")
 
 
 def watch_recovery(seen):
@@ -82,7 +91,7 @@ def main(given):
     )
     source = application.topic(given["source"], value_deserializer="json", key_deserializer="str")
     output = application.topic(given["output"], value_serializer="json", key_serializer="str")
-    application.dataframe(source).apply(totals, stateful=True).to_topic(output)
+    folded(application.dataframe(source), given["windows"]).to_topic(output)
     application.run(count=int(given["count"]), timeout=120)
     print(json.dumps(seen), flush=True)
 

@@ -40,8 +40,14 @@ COORDINATOR_WITHIN_S = 60.0
 Row = tuple[str, int, bytes, bytes, Any]
 
 
-def fill(bootstrap: str, rows: Iterable[Row]) -> None:
+def fill(bootstrap: str, rows: Iterable[Row], first_ms: int | None = None, step_ms: int = 1) -> None:
     """Produce rows of topic, partition, key, value and headers.
+
+    Args:
+        bootstrap: The broker.
+        rows: The records.
+        first_ms: The time of the first one; None takes the present time for all.
+        step_ms: How much later each next one is.
 
     Raises:
         KafkaException: One was refused.
@@ -59,10 +65,11 @@ def fill(bootstrap: str, rows: Iterable[Row]) -> None:
             "on_delivery": lambda error, _: failed.append(error),
         }
     )
-    for topic, partition, key, value, headers in rows:
+    for number, (topic, partition, key, value, headers) in enumerate(rows):
+        time_ms = 0 if first_ms is None else first_ms + number * step_ms  # 0 takes the present time
         while True:
             try:
-                producer.produce(topic, value, key, partition, headers=headers)
+                producer.produce(topic, value, key, partition, timestamp=time_ms, headers=headers)
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -8,15 +8,17 @@ import os
 import struct
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from tests.bench import windows
 from tests.bench.cases import all_cases
 from tests.bench.engine import SCENARIOS, SMALL
 from tests.bench.measured import RunWrong, run_measured
 from tests.bench.results import Results
-from tests.bench.stream import SeededState, bodies, expected, hash_of
+from tests.bench.stream import FIRST_TIMESTAMP_MS, SeededState, bodies, expected, hash_of
 
 pytestmark = pytest.mark.kafka
 
@@ -58,6 +60,16 @@ def hash_in_plain_python(count: int, keys: int, seeded: dict[bytes, list[float]]
             total += amount
         digest.update(key + struct.pack("<qdddd", len(of), total, total / len(of), min(of), max(of)))
     return digest.hexdigest()
+
+
+def test_what_is_expected_of_windows_is_a_plain_count() -> None:
+    counted: Counter[tuple[bytes, int]] = Counter()
+    for number, (_, key, _) in enumerate(bodies(150_000, 30)):
+        counted[key, FIRST_TIMESTAMP_MS + number // 60_000 * 60_000] += 1
+    assert windows.expected(150_000, 30, "current") == counted
+    closed = {place: many for place, many in counted.items() if place[1] < FIRST_TIMESTAMP_MS + 120_000}
+    assert windows.expected(150_000, 30, "final") == closed
+    assert windows.hash_of(closed) != windows.hash_of(counted)
 
 
 def test_messages_are_json_of_119_bytes_in_the_partition_of_their_key() -> None:
@@ -110,7 +122,7 @@ def test_the_engine_computes_what_plain_python_does_in_every_case(
 ) -> None:
     cases = {case.name: case for case in all_cases(SMALL)}
     # One of both guarantees, of both numbers of keys, and each kind of its own.
-    chosen = ["few-eos-1s", "many-alo-1s", "restore", "cache", "latency"]
+    chosen = ["few-eos-1s", "many-alo-1s", "windows-current", "windows-final", "restore", "cache", "latency"]
     # The peers have environments of their own, which `make bench` sets up.
     results = bench(tmp_path / "bench", "--cases", ",".join(chosen), "--contenders", "floor,ours,ours-builtin")
 
@@ -119,7 +131,11 @@ def test_the_engine_computes_what_plain_python_does_in_every_case(
         case, runs = results.runs[name]
         assert case == cases[name]
         assert set(runs) == set(case.contenders) & {"floor", "ours", "ours-builtin"}
-        wanted = hash_of(expected(case.count, case.keys, case.seeded).items())
+        wanted = (
+            windows.hash_of(windows.expected(case.count, case.keys, case.windows))
+            if case.windows
+            else hash_of(expected(case.count, case.keys, case.seeded).items())
+        )
         # the raw client computes nothing
         assert {run.hash for who, of in runs.items() for run in of if who != "floor"} == {wanted}, name
 
@@ -141,12 +157,13 @@ def test_the_engine_against_itself_has_the_right_results_in_every_scenario(
         "failover": 1,
         "partitions": 2,
         "audit": 4,
+        "windows": 1,
     }
     ways = results.figures["checkpoint"][1]
     assert ways["full replay"][0]["replayed"] >= SCENARIOS["checkpoint"].small
     assert 0 < ways["checkpoint + 10 % tail"][0]["replayed"] < SCENARIOS["checkpoint"].small / 5
     assert results.figures["failover"][1]["with a standby"][0]["replayed"] < SCENARIOS["failover"].small
-    assert "measured   checkpoint, pair, start, failover, partitions, audit" in page.read_text()
+    assert "measured   checkpoint, pair, start, failover, partitions, audit, windows" in page.read_text()
     told = (tmp_path / "page-engine.md").read_text()
     assert all(f"## {name}" in told for name in WITHOUT_SPARK)
     rows = SCENARIOS["audit"].small

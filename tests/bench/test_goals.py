@@ -152,6 +152,8 @@ def test_what_differs_in_its_guarantee_only_is_measured_side_by_side() -> None:
         ["few-eos-1s", "few-alo-1s"],
         ["few-eos-100ms", "few-alo-100ms"],
         ["many-eos-1s", "many-alo-1s"],
+        ["windows-current"],
+        ["windows-final"],
         ["restore"],
         ["cache"],
         ["latency"],

@@ -28,6 +28,8 @@ class Work:
     changelog: str = ""
     #: 0 leaves the contender's own default.
     block_cache_mb: int = 0
+    #: Windows in place of running totals, as ``kafka_streams/Windows.java`` describes them.
+    windows: str = ""
 
     def arguments(self) -> list[str]:
         return [f"{name}={value}" for name, value in asdict(self).items()]

@@ -221,7 +221,8 @@ def _signature(function: Any, name: str) -> Iterator[str]:
             starred = True
         mark = {griffe.ParameterKind.var_positional: "*", griffe.ParameterKind.var_keyword: "**"}.get(each.kind, "")
         starred = starred or mark == "*"
-        kind = f": {each.annotation}" if each.annotation is not None else ""
+        # an argument that is not kept is one like others
+        kind = f": {each.annotation}".replace("InitVar[Field]", "Field") if each.annotation is not None else ""
         value = "" if each.default is None or mark else f" = {each.default}" if kind else f"={each.default}"
         parts.append(f"{mark}{each.name}{kind}{value}")
     returns = "" if function.returns is None or function.name == "__init__" else f" -> {function.returns}"

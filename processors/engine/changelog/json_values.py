@@ -23,8 +23,22 @@ _only_always = frozenset((*ALWAYS_BACK, type(None))).issuperset
 
 
 def comes_back(value: Any, text: bytes) -> bool:
-    """Whether a flat value surely comes back from its JSON text as it is; False when that is not known."""
-    return is_plain(value, text) and (type(value) is not dict or _only_texts(map(type, value)))
+    """Whether a value surely comes back from its JSON text as it is; False when that is not known.
+
+    It is known of flat values, and of a dict of flat dicts, the form of stored aggregates.
+    """
+    if type(value) is not dict:
+        return is_plain(value, text)
+    if not _only_texts(map(type, value)):
+        return False
+    for part in value.values():
+        kind = type(part)
+        if kind is dict:
+            if not _only_texts(map(type, part)) or not _only_scalars(map(type, part.values())):
+                return False
+        elif kind not in _SCALARS:
+            return False
+    return b"null" not in text
 
 
 def is_plain(value: Any, text: bytes) -> bool:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -50,15 +50,24 @@ class Aggregator:
     Args:
         of: The field's name; or a function of the value, without side effects, as it is called again if a message of
             its batch fails; or None for the whole value.
+        column: The same as ``of``, under the name that Quix Streams has for it.
 
     Raises:
-        AggregationInvalid: ``of`` is none of these.
+        AggregationInvalid: ``of`` is none of these, or both are given.
     """
 
     kind: ClassVar[str] = ""
     of: Field = None
+    column: InitVar[Field] = field(default=None, kw_only=True)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, column: Field) -> None:
+        if column is not None:
+            if self.of is not None:
+                raise AggregationInvalid(
+                    f"{type(self).__name__} got the field {self.of!r} and the column {column!r}, expected one of them.",
+                    action=f'Write, for example, `{type(self).__name__}("amount")`.',
+                )
+            object.__setattr__(self, "of", column)
         if self.of is not None and not isinstance(self.of, str) and not callable(self.of):
             raise AggregationInvalid(
                 f"{type(self).__name__} got {self.of!r}, expected a field's name or a function of the value.",
@@ -99,6 +108,11 @@ class Aggregator:
         """The column's value in the output."""
         return held
 
+    @property
+    def by_time(self) -> bool:
+        """Whether ``add`` takes a list of the event time and the item."""
+        return False
+
     def failed(self, column: str, seen: str, seen_type: str) -> AggregationFailed:
         """The error for a message that this column can't aggregate."""
         return AggregationFailed(
@@ -120,7 +134,8 @@ class Count(Aggregator):
 
     kind: ClassVar[str] = "count"
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, column: Field) -> None:
+        Aggregator.__post_init__(self, column)
         if self.of is not None:
             raise AggregationInvalid(
                 f"Count counts messages and takes no field, but got {self.of!r}.",
@@ -259,8 +274,8 @@ class Collect(Aggregator):
     kind: ClassVar[str] = "collect"
     limit: int = 0
 
-    def __post_init__(self) -> None:
-        Aggregator.__post_init__(self)
+    def __post_init__(self, column: Field) -> None:
+        Aggregator.__post_init__(self, column)
         if type(self.limit) is not int or self.limit < 1:
             raise AggregationInvalid(
                 f"Collect has the limit {self.limit!r}, expected a whole number, 1 or more: each message stores the "
@@ -347,7 +362,7 @@ def stored_columns(stored: Any) -> Mapping[str, Any]:
     """
     if stored is None:
         return _NOTHING
-    version = stored.get(FORMAT) if isinstance(stored, Mapping) else None
+    version = stored.get(FORMAT) if type(stored) is dict or isinstance(stored, Mapping) else None
     if version != FORMAT_VERSION:
         raise FormatUnknown(
             f"Stored aggregates have format version {version}, expected {FORMAT_VERSION}.",
@@ -355,12 +370,13 @@ def stored_columns(stored: Any) -> Mapping[str, Any]:
             version=version,
         )
     for kind, columns in stored.items():
-        if kind != FORMAT and not isinstance(columns, Mapping):
+        if kind != FORMAT and type(columns) is not dict and not isinstance(columns, Mapping):
             raise FormatUnknown(
                 f"The stored aggregates of {kind!r} are {type(columns).__name__}, expected an object.",
                 action="Find the program that wrote them. Then name another `store`: the aggregation begins empty.",
             )
-    return dict(stored)
+    made: Mapping[str, Any] = stored
+    return made
 
 
 def _check_column(name: Any, made: Any, aggregators: tuple[type[Aggregator], ...]) -> None:

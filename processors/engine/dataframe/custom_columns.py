@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any, ClassVar
 
 from holdfast.processors.engine.dataframe import aggregation
@@ -34,8 +35,11 @@ class Aggregator(ABC):
         """The state before the first message of a window."""
 
     @abstractmethod
-    def agg(self, old: Any, new: Any) -> Any:
-        """The state after a message; ``new`` is its value."""
+    def agg(self, *given: Any, **named: Any) -> Any:
+        """The state after a message. Declare it as ``agg(self, old, new)``; ``new`` is the message's value.
+
+        With a third argument, ``agg(self, old, new, timestamp)``, it also gets the event time in milliseconds.
+        """
 
     @abstractmethod
     def result(self, value: Any) -> Any:
@@ -64,17 +68,25 @@ class CustomColumn(aggregation.Aggregator):
 
     kind: ClassVar[str] = "custom"
     made: Any = None
+    #: Whether ``agg`` also gets the event time.
+    timed: bool = False
 
     def add(self, held: Any, item: Any, column: str) -> Any:
         """The name of the state, and the state with one more message."""
         known = held is not None and held[0] == self.made.state_suffix
-        return [self.made.state_suffix, self.made.agg(held[1] if known else self.made.initialize(), item)]
+        given = (item[1], item[0]) if self.timed else (item,)
+        return [self.made.state_suffix, self.made.agg(held[1] if known else self.made.initialize(), *given)]
 
     def merge(self, earlier: Any, later: Any, column: str) -> Any:
         """What the user's ``merge`` makes of two states; a state of another name counts as none."""
         suffix = self.made.state_suffix
         there = [held for held in (earlier, later) if held[0] == suffix]
         return [suffix, self.made.merge(earlier[1], later[1])] if len(there) == 2 else (there or [later])[0]
+
+    @property
+    def by_time(self) -> bool:
+        """Whether ``agg`` also gets the event time."""
+        return self.timed
 
     @property
     def merges(self) -> bool:
@@ -121,8 +133,17 @@ def columns_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _column(made: Any) -> Any:
     if isinstance(made, Aggregator):
-        return CustomColumn(made=made)
+        return CustomColumn(made=made, timed=_takes_time(made.agg))
     return CollectedColumn(made.column, made) if isinstance(made, Collector) else made
+
+
+def _takes_time(agg: Callable[..., Any]) -> bool:
+    """Whether a method can be called with a third argument."""
+    try:
+        signature(agg).bind(None, None, 0)
+    except TypeError:
+        return False
+    return True
 
 
 def methods_of(column: aggregation.Aggregator) -> tuple[Callable[..., Any], ...]:

@@ -54,6 +54,10 @@ class _ByTime(Aggregator):
     __slots__ = ()
     wins: ClassVar[Callable[[int, int], bool]]
 
+    @property
+    def by_time(self) -> bool:
+        return True
+
     def add(self, held: Any, item: Any, column: str) -> Any:
         return item if held is None or type(self).wins(item[0], held[0]) else held
 
@@ -172,6 +176,8 @@ class WindowAggregation(Aggregation):
         super().__init__(columns_of(columns))
         #: Whether its one column was named by a method, such as ``sum``, and not by ``agg``.
         self.alone = alone
+        #: For each message: name, aggregator's name, aggregator, and whether it takes the event time.
+        self._folds = [(name, made.kind, made, made.by_time) for name, made in self.columns.items()]
         for taken in sorted({"start", "end"} & set(columns)):
             raise AggregationInvalid(
                 f"A column of a window has the name {taken!r}, which the window's own {taken} has.",
@@ -197,11 +203,16 @@ class WindowAggregation(Aggregation):
         """
         columns = stored_columns(held)
         stored: dict[str, Any] = {FORMAT: FORMAT_VERSION}
-        for name, made in self.columns.items():
+        for name, kind, made, by_time in self._folds:
             item = made.read(value, name)
-            if isinstance(made, _ByTime):
+            if by_time:
                 item = [time_ms, item]
-            stored.setdefault(made.kind, {})[name] = made.add(columns.get(made.kind, _NOTHING).get(name), item, name)
+            part = columns.get(kind)
+            added = made.add(None if part is None else part.get(name), item, name)
+            if kind in stored:
+                stored[kind][name] = added
+            else:
+                stored[kind] = {name: added}
         return stored
 
     def seen(self, stored: Any) -> Any:
@@ -231,7 +242,7 @@ class WindowAggregation(Aggregation):
                     held = made.add(held, None, name)
                 elif name in item:
                     read = item[name]
-                    held = made.add(held, [time_ms, read] if isinstance(made, _ByTime) else read, name)
+                    held = made.add(held, [time_ms, read] if made.by_time else read, name)
             computed[name] = None if held is None else made.result(held, name)
         return computed
 
@@ -268,7 +279,8 @@ class WindowAggregation(Aggregation):
         """A window's value: its start, its end, and its columns; a column that no message filled is None."""
         columns = stored_columns(stored)
         made: dict[str, Any] = {"start": start, "end": end}
-        for name, column in self.columns.items():
-            held = columns.get(column.kind, _NOTHING).get(name)
+        for name, kind, column, _ in self._folds:
+            part = columns.get(kind)
+            held = None if part is None else part.get(name)
             made[name] = None if held is None else column.result(held, name)
         return made

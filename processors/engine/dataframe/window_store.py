@@ -11,6 +11,8 @@ from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
 from holdfast.processors.engine.state.window_keys import KEY_TIME, due_entry, window_key
 
+#: Steps of which a store remembers the windows.
+KNOWN_MAX = 64
 #: No results: most messages of a final window have none.
 _NONE: tuple[Result, ...] = ()
 
@@ -21,6 +23,8 @@ class WindowStore(StoredWindows):
     def __init__(self, spec: WindowSpec, state: StoreState, stream: StreamTime, place: MessagePlace) -> None:
         super().__init__(spec, state, stream, place)
         self._triggers = spec.before_update is not None or spec.after_update is not None
+        #: By number of the step, what ``_windows`` returned; only where all times of a step are in the same windows.
+        self._known: dict[int, list[tuple[int, int, str]]] | None = None if spec.duration_ms % spec.step_ms else {}
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
         """Counts a message in its windows; returns the results to send at once; raises as ``StoredWindows``."""
@@ -32,13 +36,11 @@ class WindowStore(StoredWindows):
         late: list[tuple[int, int]] = []
         updated: list[Result] = []
         opened: list[list[int]] = []
-        starts = spec.starts(time_ms)
-        for start in starts:
-            end = start + spec.duration_ms
+        windows = self._windows(time_ms)
+        for start, end, place in windows:
             if self._is_late(end, known):
                 late.append((start, end))
                 continue
-            place = window_key(start, end)
             held = state.get(place)
             if self._triggers:
                 stored, early = self._triggered(held, (start, end), (value, key, time_ms, headers))
@@ -55,13 +57,28 @@ class WindowStore(StoredWindows):
                 updated.append((spec.aggregation.result(start, end, stored), start))
         if late:
             now_ms = stream.time_ms if known is None else known["time"]
-            self._be_late(value, key, time_ms, late, now_ms, whole=len(late) == len(starts))
+            self._be_late(value, key, time_ms, late, now_ms, whole=len(late) == len(windows))
         if known is not None:
             closed = self._key_moves(known, raw_key, time_ms, opened)
             return [*updated, *closed] if updated and closed else closed or updated
         for start, end in opened:
             self._enter(end, start, end, raw_key)
         return updated
+
+    def _windows(self, time_ms: int) -> list[tuple[int, int, str]]:
+        """Start, end and state key of the windows that contain an event time."""
+        step, known = time_ms // self.spec.step_ms, self._known
+        found = None if known is None else known.get(step)
+        if found is None:
+            length_ms = self.spec.duration_ms
+            found = [
+                (start, start + length_ms, window_key(start, start + length_ms)) for start in self.spec.starts(time_ms)
+            ]
+            if known is not None:
+                if len(known) >= KNOWN_MAX:
+                    known.clear()
+                known[step] = found
+        return found
 
     def _triggered(
         self, held: Any, window: tuple[int, int], message: tuple[Any, Any, int, Any]

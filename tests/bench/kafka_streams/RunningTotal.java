@@ -21,6 +21,7 @@ import org.apache.kafka.streams.KafkaStreams;
 import org.apache.kafka.streams.StreamsBuilder;
 import org.apache.kafka.streams.errors.StreamsUncaughtExceptionHandler.StreamThreadExceptionResponse;
 import org.apache.kafka.streams.kstream.Consumed;
+import org.apache.kafka.streams.kstream.KStream;
 import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.processor.StateRestoreListener;
 import org.apache.kafka.streams.processor.api.Processor;
@@ -71,7 +72,7 @@ public final class RunningTotal {
         double max = Double.NEGATIVE_INFINITY;
     }
 
-    private static Serde<Payment> payments() {
+    static Serde<Payment> payments() {
         ObjectReader reader = JSON.readerFor(Payment.class);
         Deserializer<Payment> read = (topic, bytes) -> {
             try {
@@ -95,7 +96,7 @@ public final class RunningTotal {
         return Serdes.serdeFrom(write, (topic, bytes) -> { throw new UnsupportedOperationException(); });
     }
 
-    private static Serde<Totals> states() {
+    static Serde<Totals> states() {
         Serializer<Totals> write = (topic, of) -> of == null ? null : ByteBuffer.allocate(32)
             .putLong(of.count).putDouble(of.total).putDouble(of.min).putDouble(of.max).array();
         Deserializer<Totals> read = (topic, bytes) -> {
@@ -111,6 +112,13 @@ public final class RunningTotal {
             return of;
         };
         return Serdes.serdeFrom(write, read);
+    }
+
+    /** Counts a message; the last one ends the program. */
+    static void seen(long count) {
+        if (processed.incrementAndGet() == count) {
+            ended.countDown();
+        }
     }
 
     static final class Fold implements Processor<String, Payment, String, Output> {
@@ -153,9 +161,7 @@ public final class RunningTotal {
             output.max = of.max;
             output.ts = payment.ts;
             context.forward(record.withValue(output));
-            if (processed.incrementAndGet() == count) {
-                ended.countDown();
-            }
+            seen(count);
         }
     }
 
@@ -222,11 +228,20 @@ public final class RunningTotal {
         }
         long count = Long.parseLong(given.get("count"));
         StreamsBuilder builder = new StreamsBuilder();
-        builder.addStateStore(Stores.keyValueStoreBuilder(
-            Stores.persistentKeyValueStore(STORE), Serdes.String(), states()).withCachingEnabled());
-        builder.stream(given.get("source"), Consumed.with(Serdes.String(), payments()))
-            .process(() -> new Fold(count), STORE)
-            .to(given.get("output"), Produced.with(Serdes.String(), outputs()));
+        KStream<String, Payment> source =
+            builder.stream(given.get("source"), Consumed.with(Serdes.String(), payments()));
+        if (given.getOrDefault("windows", "").isEmpty()) {
+            builder.addStateStore(Stores.keyValueStoreBuilder(
+                Stores.persistentKeyValueStore(STORE), Serdes.String(), states()).withCachingEnabled());
+            source.process(() -> new Fold(count), STORE)
+                .to(given.get("output"), Produced.with(Serdes.String(), outputs()));
+        } else {
+            // A result for each message: with its cache, Kafka Streams would leave some out.
+            if (given.get("windows").contains(":current")) {
+                settings.put("statestore.cache.max.bytes", "0");
+            }
+            Windows.add(source.peek((key, payment) -> seen(count)), given.get("windows"), given.get("output"));
+        }
         Restores restores = new Restores();
         try (KafkaStreams streams = new KafkaStreams(builder.build(), settings)) {
             streams.setGlobalStateRestoreListener(restores);

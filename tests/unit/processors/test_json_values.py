@@ -64,6 +64,8 @@ CHANGED: list[tuple[Any, str]] = [
     ([memoryview(b"")], r"value\[0\] is bytes"),
     ({1: 2}, "value has the key 1, which would come back as text"),
     ({"a": {1.5: 2}}, r"value\['a'\] has the key 1.5"),
+    ({"a": {"b": math.nan}}, r"value\['a'\]\['b'\] is nan"),
+    ({"a": {"b": b""}}, r"value\['a'\]\['b'\] is bytes"),
     ({None: 2}, "str-like or number-like keys"),
     ({Number.ONE: 2}, "has the key"),
     ({1, 2}, "value is a set"),

@@ -1,0 +1,7 @@
+"""What topics are declared with, where users of Quix Streams import it from: ``from holdfast.models import …``."""
+
+from __future__ import annotations
+
+from holdfast.processors.engine.dataframe.topic import TimestampType, Topic, TopicConfig
+
+__all__ = ["TimestampType", "Topic", "TopicConfig"]

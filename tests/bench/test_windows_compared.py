@@ -1,0 +1,302 @@
+"""Windows of Holdfast and of Kafka Streams over the same topic on a real broker: the same results, kind by kind.
+
+Messages are out of order and late by a seed. ``docs/windows-compared.md`` has the differences; the last two tests show
+them, and the other tests show that there are no more.
+
+The compiled program and its jars are those of ``make bench``; without a compiler or a registry the tests are skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from confluent_kafka import Producer
+
+from holdfast import Application, Count, Sum
+from holdfast.infra.jars import JarSource
+from holdfast.infra.java import Java
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.records import TopicSpec
+from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.settings import load_settings
+from tests.bench.measured import run_measured
+from tests.bench.peers import Contender, Machine, NotHere, streams
+from tests.bench.told import Work
+
+pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
+
+SECOND = 1_000
+#: The first event time, a whole number of windows since 1970, and long ago.
+BEGIN = 1_735_689_600_000
+#: A run that lasts longer is taken for stuck, in seconds.
+PATIENCE_S = 240.0
+
+
+class Message(NamedTuple):
+    """A message of one partition."""
+
+    key: str
+    time: int
+    amount: int
+
+
+class Window(NamedTuple):
+    """A result, without the key."""
+
+    start: int
+    end: int
+    count: int
+    total: float
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A window as both declare it; milliseconds."""
+
+    name: str
+    duration: int
+    step: int
+    grace: int
+    #: That of their store; 0 is their default.
+    retention: int = 0
+
+    def theirs(self, emit: str) -> str:
+        # They close a sliding window one millisecond earlier.
+        grace = self.grace + (self.name == "sliding")
+        return f"{self.name}:{self.duration}:{self.step}:{grace}:{emit}:totals:{self.retention}"
+
+    def ours(self, frame: Any, emit: str) -> Any:
+        name = f"{self.name}-{emit}"
+        made = {
+            "tumbling": lambda: frame.tumbling_window(self.duration, self.grace, name),
+            "hopping": lambda: frame.hopping_window(self.duration, self.step, self.grace, name),
+            "session": lambda: frame.session_window(self.duration, self.grace, name),
+            "sliding": lambda: frame.sliding_window(self.duration, self.grace, name),
+        }[self.name]().agg(count=Count(), total=Sum("amount"))
+        strategy = "key" if self.name == "sliding" else "partition"
+        return made.final(strategy) if emit == "final" else made.current(strategy)
+
+
+TUMBLING = Kind("tumbling", 60 * SECOND, 60 * SECOND, 10 * SECOND)
+HOPPING = Kind("hopping", 60 * SECOND, 20 * SECOND, 10 * SECOND)
+SESSION = Kind("session", 15 * SECOND, 15 * SECOND, 10 * SECOND)
+SLIDING = Kind("sliding", 30 * SECOND, 30 * SECOND, 10 * SECOND)
+
+
+@dataclass
+class Results:
+    """By kind and ``current`` or ``final``, the results of each key in their order."""
+
+    made: dict[tuple[str, str], dict[str, list[Window]]] = field(default_factory=dict)
+
+    def of(self, kind: Kind, emit: str) -> dict[str, list[Window]]:
+        return self.made[kind.name, emit]
+
+    def state(self, kind: Kind) -> dict[tuple[str, int, int], Window]:
+        """The last result of each window."""
+        return {(key, each.start, each.end): each for key, of in self.of(kind, "current").items() for each in of}
+
+    def closed(self, kind: Kind) -> Counter[tuple[str, Window]]:
+        return Counter((key, each) for key, of in self.of(kind, "final").items() for each in of)
+
+
+@pytest.fixture(scope="module")
+def kafka_streams(java: Java) -> Contender:
+    settings = load_settings()
+    try:
+        return streams(Machine(settings.cache, java, JarSource(java, settings.ivy_settings)))
+    except NotHere as reason:
+        pytest.skip(f"Kafka Streams is not here: {reason}")
+
+
+@pytest.fixture
+def compare(
+    broker: str, unique: Callable[[str], str], tmp_path: Path, kafka_streams: Contender
+) -> Callable[..., tuple[Results, Results]]:
+    """Runs both over the same messages; returns the results of Holdfast, then those of Kafka Streams."""
+
+    def run(partitions: Sequence[Sequence[Message]], kinds: Sequence[Kind]) -> tuple[Results, Results]:
+        source, topics = unique("compared"), Topics(broker)
+        topics.create(TopicSpec(source, len(partitions), 1, {"retention.ms": "-1"}))
+        fill(broker, source, partitions)
+        asked = [(kind, emit) for kind in kinds for emit in ("current", "final")]
+        found = []
+        for who, runs in (("ours", run_ours), ("theirs", run_theirs)):
+            output = f"{source}-{who}"
+            for kind, emit in asked:
+                topics.create(TopicSpec(f"{output}-{kind.name}-{emit}", len(partitions), 1, {"retention.ms": "-1"}))
+            told = ",".join(kind.theirs(emit) for kind, emit in asked)
+            count = sum(len(of) for of in partitions)
+            work = Work(broker, output, source, output, count, "exactly-once", 0.5, str(tmp_path / who), windows=told)
+            runs(work, asked)
+            found.append(read(topics, broker, output, asked))
+        return found[0], found[1]
+
+    def run_ours(work: Work, asked: Sequence[tuple[Kind, str]]) -> None:
+        app = Application(
+            work.bootstrap,
+            consumer_group=work.group,
+            auto_offset_reset="earliest",
+            commit_interval=work.commit_s,
+            state_dir=work.state_dir,
+            loglevel=None,
+        )
+        frame = app.dataframe(app.topic(work.source))
+        for kind, emit in asked:
+            kind.ours(frame, emit).to_topic(app.topic(f"{work.output}-{kind.name}-{emit}"))
+        app.run(count=work.count, timeout=PATIENCE_S)
+
+    def run_theirs(work: Work, asked: Sequence[tuple[Kind, str]]) -> None:
+        run_measured(kafka_streams.call(work), kafka_streams.environment, os.getpid(), PATIENCE_S)
+
+    return run
+
+
+def fill(broker: str, topic: str, partitions: Sequence[Sequence[Message]]) -> None:
+    producer = Producer({"bootstrap.servers": broker, "linger.ms": 20})
+    for number, messages in enumerate(partitions):
+        for key, time, amount in messages:
+            producer.produce(topic, json.dumps({"amount": amount}).encode(), key.encode(), number, timestamp=time)
+    assert producer.flush(60) == 0
+
+
+def read(topics: Topics, broker: str, output: str, asked: Iterable[tuple[Kind, str]]) -> Results:
+    found = Results()
+    for kind, emit in asked:
+        by_key = found.made[kind.name, emit] = {}
+        topic = f"{output}-{kind.name}-{emit}"
+        for number, end in sorted(topics.settled_end_offsets(topic, 60).items()):
+            for record in read_range(broker, topic, number, 0, end):
+                told = json.loads(record.value or b"")
+                # The end of their sessions is the last message, ours is a millisecond later, as in other windows.
+                last = told["end"] + (kind.name == "session" and "-theirs-" in topic)
+                window = Window(told["start"], last, told["count"], told["total"])
+                by_key.setdefault((record.key or b"").decode(), []).append(window)
+    return found
+
+
+def drawn(partition: int, keys: int, lates: Sequence[int]) -> list[Message]:
+    """Messages of one partition, each as old as the time of the partition less one of ``lates``."""
+    random_ = random.Random(keys * 100 + partition)
+    made: list[Message] = []
+    now = BEGIN + partition
+    for _ in range(700):
+        now += random_.choice([0, 1, 500, 2 * SECOND, 4 * SECOND, random_.randrange(30 * SECOND)])
+        time = now - random_.choice(lates)
+        made.append(Message(f"key-{partition}-{random_.randrange(keys)}", time, random_.randint(1, 100)))
+    return made
+
+
+#: In order; out of order, as far as the grace allows; late.
+MIXED = [0, 0, 0, 0, 1, 5 * SECOND, 10 * SECOND, 13 * SECOND, 20 * SECOND, 33 * SECOND, 45 * SECOND, 300 * SECOND]
+#: Late for all sliding windows, or for none.
+ALL_OR_NONE = [0, 0, 0, 0, 1, 5 * SECOND, 300 * SECOND]
+NONE_LATE = [0, 0, 0, 1, 5 * SECOND, 10 * SECOND]
+
+
+def in_order(results: dict[str, list[Window]]) -> dict[tuple[str, int], list[Window]]:
+    """By key and start, the results in their order."""
+    found: dict[tuple[str, int], list[Window]] = {}
+    for key, of in results.items():
+        for each in of:
+            found.setdefault((key, each.start), []).append(each)
+    return found
+
+
+@pytest.mark.parametrize(("partitions", "keys"), [(3, 5), (1, 1)])
+def test_tumbling_hopping_and_session_windows_have_equal_results(
+    compare: Callable[..., tuple[Results, Results]], partitions: int, keys: int
+) -> None:
+    given = [drawn(number, keys, MIXED) for number in range(partitions)]
+    ours, theirs = compare(given, [TUMBLING, HOPPING, SESSION])
+    for kind in (TUMBLING, HOPPING, SESSION):
+        # all current results, so that each window has the same last one, and all closed windows
+        assert in_order(ours.of(kind, "current")) == in_order(theirs.of(kind, "current")), kind
+        assert ours.closed(kind) == theirs.closed(kind), kind
+        assert len(ours.closed(kind)) > 10 * partitions
+    # The messages were late, and connected sessions.
+    assert sum(map(len, ours.of(TUMBLING, "current").values())) < sum(map(len, given))
+    merged = [of for of in in_order(ours.of(SESSION, "current")).values() if len(of) > 1]
+    assert any(later.count > earlier.count + 1 for of in merged for earlier, later in pairwise(of))
+
+
+@pytest.mark.parametrize(("keys", "lates"), [(1, ALL_OR_NONE), (5, NONE_LATE)])
+def test_sliding_windows_have_equal_results_where_a_message_ends_one(
+    compare: Callable[..., tuple[Results, Results]], keys: int, lates: Sequence[int]
+) -> None:
+    given = [drawn(number, keys, lates) for number in range(2)]
+    ours, theirs = compare(given, [SLIDING])
+    times = {(message.key, message.time) for of in given for message in of}
+    state, theirs_state = ours.state(SLIDING), theirs.state(SLIDING)
+    assert state.items() <= theirs_state.items()
+    assert {(key, end) for key, _, end in state} <= times
+    # What they have besides are the windows that begin behind a message, and end at none.
+    others = theirs_state.keys() - state.keys()
+    assert others
+    assert {(key, start - 1) for key, start, _ in others} <= times
+    ends = {(key, end) for key, _, end in state}
+    assert not {(key, end) for key, _, end in others} & ends
+    closed = Counter({each: n for each, n in theirs.closed(SLIDING).items() if (each[0], each[1].end) in ends})
+    assert len(ours.closed(SLIDING)) > 100
+    if keys == 1:
+        assert len(ends) < len(times)  # some were late
+        assert ours.closed(SLIDING) == closed
+    else:
+        assert ours.closed(SLIDING) <= closed  # messages of other keys close theirs earlier
+
+
+@pytest.mark.parametrize("retention", [0, 86_400 * SECOND])
+def test_a_message_near_a_closed_session(compare: Callable[..., tuple[Results, Results]], retention: int) -> None:
+    """The second message of alice is within a gap of her closed session, and in time for a session of its own."""
+    given = [
+        Message("alice", BEGIN, 1),
+        Message("bob", BEGIN + SESSION.duration + SESSION.grace + 5 * SECOND, 2),  # closes the session of alice
+        Message("alice", BEGIN + 10 * SECOND, 4),
+        Message("bob", BEGIN + 100 * SECOND, 8),  # closes all
+    ]
+    ours, theirs = compare([given], [replace(SESSION, retention=retention)])
+    first, second = Window(BEGIN, BEGIN + 1, 1, 1.0), BEGIN + 10 * SECOND
+    alone = [first, Window(second, second + 1, 1, 4.0)]
+    assert ours.of(SESSION, "final")["alice"] == alone
+    assert theirs.of(SESSION, "final")["alice"] == ([first, Window(BEGIN, second + 1, 2, 5.0)] if retention else alone)
+
+
+def test_a_late_message_counts_in_later_sliding_windows(compare: Callable[..., tuple[Results, Results]]) -> None:
+    """The third message is late for its own window, and in no other one yet. That of the fourth message contains it."""
+    given = [
+        Message("alice", BEGIN, 1),
+        Message("alice", BEGIN + 100 * SECOND, 2),
+        Message("alice", BEGIN + 65 * SECOND, 4),
+        Message("alice", BEGIN + 92 * SECOND, 8),
+        Message("alice", BEGIN + 300 * SECOND, 16),
+    ]
+    ours, theirs = compare([given], [SLIDING])
+    start, end = BEGIN + 62 * SECOND, BEGIN + 92 * SECOND
+    assert ("alice", Window(start, end, 2, 12.0)) in ours.closed(SLIDING)
+    assert ("alice", Window(start, end, 1, 8.0)) in theirs.closed(SLIDING)
+
+
+def test_a_sliding_window_closes_with_a_message_of_its_key(compare: Callable[..., tuple[Results, Results]]) -> None:
+    """A message of another key makes a message late in Kafka Streams, and closes its window."""
+    given = [
+        Message("alice", BEGIN, 1),
+        Message("bob", BEGIN + 60 * SECOND, 2),
+        Message("alice", BEGIN + 40 * SECOND, 4),
+        Message("carol", BEGIN + 60 * SECOND, 8),
+        Message("bob", BEGIN + 100 * SECOND, 16),
+    ]
+    ours, theirs = compare([given], [SLIDING])
+    late, quiet = BEGIN + 40 * SECOND, BEGIN + 60 * SECOND
+    assert ours.state(SLIDING)["alice", late - SLIDING.duration, late] == Window(late - SLIDING.duration, late, 1, 4.0)
+    assert ("alice", late - SLIDING.duration, late) not in theirs.state(SLIDING)
+    assert "carol" not in ours.of(SLIDING, "final")
+    assert theirs.of(SLIDING, "final")["carol"] == [Window(quiet - SLIDING.duration, quiet, 1, 8.0)]

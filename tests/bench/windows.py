@@ -1,0 +1,109 @@
+"""Windows of the bench: how the engine declares them, what plain Python makes of the messages, and what a run has sent.
+
+A count in tumbling windows of a minute, closed by the time of their partition. Messages have event times a millisecond
+apart, so a window has 60,000 of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+
+from holdfast import Count
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from tests.bench.stream import FIRST_TIMESTAMP_MS, key_of, messages
+
+WINDOW_MS = 60_000
+Emit = Literal["", "current", "final"]
+#: Of a run of final results, windows of this first part are warm-up.
+WARM_AFTER = 0.4
+_PLACE = struct.Struct(">q")
+_COUNT = struct.Struct("<q")
+
+
+class Counted(msgspec.Struct):
+    """A result."""
+
+    start: int
+    end: int
+    value: int
+
+
+_decode = msgspec.json.Decoder(Counted).decode
+#: By key and start of a window: the window's count.
+Counts = Mapping[tuple[bytes, int], int]
+
+
+def told(emit: Emit) -> str:
+    """The windows as the arguments of a contender name them."""
+    return f"tumbling:{WINDOW_MS}:{WINDOW_MS}:0:{emit}:count:0" if emit else ""
+
+
+def builtin(frame: StreamingDataFrame, windows: str) -> StreamingDataFrame:
+    """With a built-in column."""
+    window = frame.tumbling_window(WINDOW_MS, name="windows").agg(value=Count())
+    return window.final("partition") if ":final:" in windows else window.current("partition")
+
+
+def function(frame: StreamingDataFrame, windows: str) -> StreamingDataFrame:
+    """With Python functions."""
+    window = frame.tumbling_window(WINDOW_MS, name="windows").reduce(lambda count, _: count + 1, lambda _: 1)
+    return window.final("partition") if ":final:" in windows else window.current("partition")
+
+
+def expected(count: int, keys: int, emit: Emit) -> dict[tuple[bytes, int], int]:
+    """The last result of each window, in plain Python; final results are those of closed windows."""
+    found: Counter[tuple[bytes, int]] = Counter()
+    time_of: dict[int, int] = {}
+    of: dict[tuple[bytes, int], int] = {}
+    for message in messages(count, keys):
+        at = FIRST_TIMESTAMP_MS + message.number
+        place = key_of(message.user), at // WINDOW_MS * WINDOW_MS
+        found[place] += 1
+        of[place] = message.partition
+        time_of[message.partition] = at
+    return {
+        place: many for place, many in found.items() if emit == "current" or place[1] + WINDOW_MS <= time_of[of[place]]
+    }
+
+
+def hash_of(counts: Counts) -> str:
+    """sha256 over keys and starts in order, each with its count."""
+    digest = hashlib.sha256()
+    for (key, start), many in sorted(counts.items()):
+        digest.update(key + _PLACE.pack(start) + _COUNT.pack(many))
+    return digest.hexdigest()
+
+
+@dataclass(slots=True)
+class Sent:
+    """What a run has sent, record by record."""
+
+    counts: dict[tuple[bytes, int], int] = field(default_factory=dict)
+    #: How many results there are.
+    count: int = 0
+    #: When the first result was appended, milliseconds since 1970.
+    first_ms: int = 0
+    #: By start of a window, when its last result was appended, milliseconds since 1970.
+    last_ms: dict[int, int] = field(default_factory=dict)
+
+    def add(self, key: bytes, value: bytes, appended_ms: int) -> None:
+        """Take the next record of a partition."""
+        made = _decode(value)
+        self.count += 1
+        self.first_ms = min(self.first_ms or appended_ms, appended_ms)
+        self.counts[key, made.start] = made.value
+        self.last_ms[made.start] = max(self.last_ms.get(made.start, 0), appended_ms)
+
+    def span(self) -> tuple[float, float, int]:
+        """Where the warm part begins and ends, seconds since 1970, and how many messages it has; 0 for one window."""
+        starts = sorted(self.last_ms)
+        first, last = starts[int((len(starts) - 1) * WARM_AFTER)], starts[-1]
+        begin, end = self.last_ms[first], self.last_ms[last]
+        return begin / 1000, max(end, begin + 1) / 1000, last - first
