@@ -22,7 +22,7 @@ from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.restore_start import RestorePlan
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
-from holdfast.processors.engine.state.rocksdb_options import RocksMemory
+from holdfast.processors.engine.state.rocksdb_options import BLOCK_CACHE_BYTES, RocksMemory
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
 
@@ -50,12 +50,28 @@ def test_after_a_replay_that_left_many_files_writes_do_not_wait_for_their_compac
     store.close()
 
 
+def test_the_filter_of_each_file_fits_into_a_part_of_the_block_cache(tmp_path):
+    """Else each read of a key reads the whole filter anew. A filter has about ten bits for each key."""
+    store = TaskStore(RocksDatabases(RocksMemory()), tmp_path / "task")
+    store.begin_bulk(600_000)
+    for turn in range(60):
+        keys = [b"%d-%d" % (turn, number) for number in range(10_000)]
+        store.load(keys, [os.urandom(60) for _ in keys])
+    store.end_bulk()
+    store.compact(lambda: None)
+    sizes = [file.stat().st_size for file in (tmp_path / "task").rglob("*.sst")]
+    record = sum(sizes) // 600_000
+    part = BLOCK_CACHE_BYTES // 64
+    assert max(sizes) // record * 10 // 8 < part // 2
+    store.close()
+
+
 FILLED = """
 import resource, signal, sys
 from pathlib import Path
 from holdfast.processors.engine.state.errors import StateDiskFailed
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
-from holdfast.processors.engine.state.rocksdb_options import RocksMemory
+from holdfast.processors.engine.state.rocksdb_options import BLOCK_CACHE_BYTES, RocksMemory
 from holdfast.processors.engine.state.task_store import TaskStore
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 store = TaskStore(RocksDatabases(RocksMemory(16 << 20, 256 << 20)), Path(sys.argv[1]))
