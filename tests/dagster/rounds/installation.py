@@ -20,7 +20,7 @@ from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.process import group_members, is_running, start_mark
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.local import WORKSPACE
-from holdfast.orchestration.run_launcher import identity_in
+from holdfast.orchestration.run_launcher import LocalRunLauncher
 from holdfast.orchestration.world import environment_of, open_registry
 from tests.dagster.rounds.effects import Feeder, Outputs
 from tests.dagster.rounds.history import History
@@ -123,8 +123,9 @@ class Installation:
 
     def process_of(self, run: str) -> int | None:
         """The process of a run; None while it is not recorded."""
-        found = self.instance.get_run_by_id(run)
-        identity = None if found is None else identity_in(found)
+        launcher = self.instance.run_launcher
+        assert isinstance(launcher, LocalRunLauncher)
+        identity = launcher.recorded(run)
         return None if identity is None else identity.pid
 
     def change_code(self) -> None:
