@@ -7,7 +7,6 @@ from playwright.sync_api import Page, Request, expect
 
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import local
-from tests.browser.conftest import picture
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +33,6 @@ def test_the_lineage_shows_the_whole_path(page: Page, url: str) -> None:
         expect(page.get_by_text(name, exact=True).first).to_be_visible(timeout=60_000)
     assert outside == []
     expect(page.get_by_text("Loading...")).to_have_count(0, timeout=30_000)
-    picture(page, "lineage.png")
     page.get_by_text("fleet_processor", exact=True).first.click()
     expect(page.get_by_text("Per aircraft: flights").first).to_be_visible(timeout=30_000)
 
