@@ -182,8 +182,7 @@ class LocalRunLauncher(DefaultRunLauncher):
         if identity is None or (ours and _dagster_home(str(pid)) not in (ours, None)):
             return None
         run = self._instance.get_run_by_id(run_id)
-        entry = EngineEventData(metadata={PROCESS_ENTRY: MetadataValue.text(str(identity))})
-        self._instance.report_engine_event(f"Process {pid} works on this run.", run, entry)
+        self._instance.report_engine_event(*_told(identity, run))
         return identity
 
     def recorded(self, run_id: str) -> ProcessIdentity | None:
@@ -212,9 +211,13 @@ def record_own_process(instance: DagsterInstance, run_id: str, job_name: str) ->
     The health check compares DAGSTER_HOME, and of another process it sees only the environment at its start. Without
     this entry it takes a program that sets the variable later for a stranger, and fails the run.
     """
-    entry = EngineEventData(metadata={PROCESS_ENTRY: MetadataValue.text(str(own_identity()))})
-    words = f"Process {os.getpid()} works on this run."
-    instance.report_engine_event(words, engine_event_data=entry, run_id=run_id, job_name=job_name)
+    instance.report_engine_event(*_told(own_identity()), run_id=run_id, job_name=job_name)
+
+
+def _told(process: ProcessIdentity, run: DagsterRun | None = None) -> tuple[str, DagsterRun | None, EngineEventData]:
+    """The entry of a run's log that records its process: words, run and metadata."""
+    entry = EngineEventData(metadata={PROCESS_ENTRY: MetadataValue.text(str(process))})
+    return f"Process {process.pid} works on this run.", run, entry
 
 
 def _is_on_this_machine(run: DagsterRun) -> bool:
