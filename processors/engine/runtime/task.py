@@ -54,6 +54,7 @@ from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
+from holdfast.processors.engine.runtime.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.store_time import declared_stores
 from holdfast.processors.engine.runtime.task_time import TaskTime, WindowSteps
 from holdfast.processors.engine.runtime.task_timers import OnTimerError, TimerSteps, Until
@@ -144,14 +145,11 @@ class Task:
         self.meta = TaskMeta()
         self.committed: dict[str, int] = {}
         self.positions: dict[str, int] = {}
-        #: First offsets read: the committed ones, or for an input without one the offset that was chosen.
-        self.began: dict[str, int] = {}
+        self.began: dict[str, int] = {}  # first offsets read: the committed ones, or those that were chosen
         self.outboxes = Outboxes()
-        #: Whether more timers are due before the next message than one commit takes.
-        self.held = False
-        #: Changelog records replayed before the task ran.
-        self.restored = 0
-        self.restored_s = 0.0
+        self.held = False  # whether more timers are due before the next message than one commit takes
+        #: Changelog records replayed before the task ran, and seconds of it.
+        self.restored, self.restored_s = 0, 0.0
         #: Stores that begin empty; the first commit writes this to their changelogs.
         self.begun_empty: frozenset[str] = frozenset()
         self._streams: dict[str, _Stream] = {}
@@ -159,6 +157,7 @@ class Task:
         self._times = ANY_TIME
         #: None for a task without windows and without values that end: it keeps no stream time.
         self.time: TaskTime | None = None
+        self.order: ReadingOrder | None = None  # of several inputs
 
     @property
     def running(self) -> bool:
@@ -410,6 +409,8 @@ class Task:
             state.drop()
         if self.time is not None:
             self.time.restore()
+        if self.order is not None:
+            self.order.clear()
         for box in self.outboxes.values():
             box.clear()
         self.positions = {**self.began, **self.committed}
