@@ -350,8 +350,9 @@ class Application:
             folder.release()
 
     def _standbys(self, settings: Settings) -> int:
+        # State in memory ends with the process. A disk with a standby's state may be the one to re-seed from.
         if not BACKENDS[self._state_backend].durable or (self._start is not None and self._start.reseed):
-            return 0  # state in memory ends with the process; a disk with a standby's state may be the one to re-seed from
+            return 0
         return settings.standby_replicas if self._standby_replicas is None else self._standby_replicas
 
     def _memory(self, settings: Settings) -> MemoryPlan:
