@@ -37,6 +37,7 @@ from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, Upgrades, declare
+from holdfast.processors.engine.dataframe.stream_joins import Table
 from holdfast.processors.engine.dataframe.topic import TimestampExtractor, Topic, TopicConfig
 from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES, record_limits
@@ -205,6 +206,20 @@ class Application:
             topic, renamed=self._renamed_stores, declared=self._stores
         )
         return frame
+
+    def table(self, topic: Topic, name: str | None = None, *, model: Any = None) -> Table[StreamingDataFrame]:
+        """The newest value of each key of a topic, which is compacted, as a store with a changelog of its own.
+
+        Args:
+            topic: The topic; a message with the value None deletes its key's row.
+            name: The store; None takes ``<topic>-table``.
+            model: The model of the rows, for typed columns in the warehouse.
+
+        Raises:
+            ApplicationInvalid: The topic has a stream; use ``to_table`` of it.
+            StepInvalid: The store's name can't be used.
+        """
+        return self.dataframe(topic).to_table(name, model=model)
 
     def store(
         self,
