@@ -205,3 +205,47 @@ def test_another_rule_of_a_join_is_another_version() -> None:
     first = version(on_merge=lambda a, b: a)
     assert first != version(on_merge=lambda a, b: b)
     assert version() == version()
+
+
+def test_a_right_side_that_stays_empty_holds_nothing_back() -> None:
+    cluster = world()
+    feed(cluster, "l", (1, {"a": 1}), (2, {"a": 2}))
+    app, left, right = made()
+    left.join_asof(right, "left").to_topic(app.topic("out"))
+    cluster.run(app)
+    assert sent(cluster) == [(1, {"a": 1}), (2, {"a": 2})]
+
+
+def test_a_right_side_that_is_an_hour_behind_is_joined_by_time_after_a_restart() -> None:
+    hour = 3_600_000
+    cluster = world()
+    feed(cluster, "r", (1, {"b": 1}))
+    feed(cluster, "l", (2, {"a": 1}))
+    app, left, right = made()
+    left.join_table(right.to_table("t")).to_topic(app.topic("out"))
+    cluster.run(app)
+    feed(cluster, "l", *((hour + each, {"a": each}) for each in range(300)))
+    feed(cluster, "r", *((hour + each, {"b": each}) for each in range(0, 300, 2)))
+    again, left, right = made()
+    left.join_table(right.to_table("t")).to_topic(again.topic("out"))
+    cluster.run(again)
+    # The left stream was declared first, so of equal times its message comes before the row.
+    expected = [(hour + each, {"a": each, "b": max(1 if each == 0 else 0, (each - 1) // 2 * 2)}) for each in range(300)]
+    assert sent(cluster)[1:] == expected
+
+
+def test_a_table_whose_topic_was_made_anew_is_refused_by_name() -> None:
+    cluster = world()
+    feed(cluster, "r", (1, {"b": 1}))
+    feed(cluster, "l", (2, {"a": 1}))
+
+    def build() -> Application:
+        app, left, right = made()
+        left.join_table(right.to_table("t")).to_topic(app.topic("out"))
+        return app
+
+    cluster.run(build())
+    cluster.delete_topic("r")
+    cluster.create_topic("r")
+    with pytest.raises(HoldfastError, match="r"):
+        cluster.run(build())
