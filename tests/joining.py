@@ -56,11 +56,11 @@ class AsOfJoin(NamedTuple):
         now = -1
         for message in messages:
             key, time_ms = message.key, message.time_ms
-            top = newest.get(key)
-            if top is not None and top.end_ms <= now:
+            top, here = newest.get(key), max(now, time_ms)
+            if top is not None and top.end_ms <= here:
                 top = None
             older = past.setdefault(key, [])
-            older[:] = [each for each in older if each.end_ms > now]
+            older[:] = [each for each in older if each.end_ms > here]
             if message.left:
                 known = [*older, *([top] if top is not None else [])]
                 usable = [each for each in known if each.time_ms <= time_ms]
