@@ -103,6 +103,8 @@ class Collect(Aggregator):
 class Reduce(Aggregator):
     """A value that functions of yours compute; it is stored as JSON.
 
+    The functions must only use what they get: they are called again if a message of their batch fails.
+
     Args:
         reducer: Returns the new value from the former one and a message's value.
         initializer: Returns the first value from a message's value.

@@ -9,7 +9,7 @@ from holdfast.processors.engine.dataframe.stored_windows import Closing, Message
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
-from holdfast.processors.engine.state.window_keys import KEY_TIME, due_entry, window_key
+from holdfast.processors.engine.state.window_keys import KEY_TIME, DueEntry, due_entry, window_key
 
 #: Steps of which a store remembers the windows.
 KNOWN_MAX = 64
@@ -123,10 +123,14 @@ class WindowStore(StoredWindows):
         """The next windows to close, in the order of their ends; at most ``limit``. ``closed`` counts them."""
         if not self._closes:
             return []
-        found = []
-        for place in self._due(limit, self._stream.time_ms):
-            entry = due_entry(place)
-            stored = self._of(entry.message_key, window_key(entry.start, entry.end))
-            result = None if stored is None else self.spec.aggregation.result(entry.start, entry.end, stored)
-            found.append(Closing(place, entry.message_key, result, entry.start))
-        return found
+        entries = list(map(due_entry, self._due(limit, self._stream.time_ms)))
+        held = {} if self.rows is None else self.rows.results(entries)
+        return [
+            Closing(entry.place, entry.message_key, held.get(entry.place) or self._result(entry), entry.start)
+            for entry in entries
+        ]
+
+    def _result(self, entry: DueEntry) -> dict[str, Any] | None:
+        """The result of the window of an entry, from the store; None if a command deleted it meanwhile."""
+        stored = self._of(entry.message_key, window_key(entry.start, entry.end))
+        return None if stored is None else self.spec.aggregation.result(entry.start, entry.end, stored)

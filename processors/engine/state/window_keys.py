@@ -31,6 +31,8 @@ KEY_TIME = "time"
 HELD = "held"
 COUNTED, COUNTED_OPEN = "counted", "n"
 _WINDOW, _SESSION, _CHUNK, _DUE, _HOLD = "w/", "s/", "m/", "due/", "hold/"
+#: What the state keys of the entries of the two indexes begin with.
+INDEXES = (_DUE, _HOLD)
 #: The part of an open session's record that is no column.
 SESSION = "session"
 #: The state keys of windows begin with one of these.

@@ -14,7 +14,7 @@ from holdfast import Application
 from holdfast.dataframe.windows import Count, Sum
 from holdfast.processors.engine.dataframe.stored_windows import Closing
 from holdfast.processors.engine.dataframe.window_store import WindowStore
-from holdfast.processors.engine.runtime import task_time
+from holdfast.processors.engine.runtime import columns, task_time
 from holdfast.processors.engine.state.window_keys import window_of
 from tests.tiers import variants
 from tests.window_lives import live_through, world
@@ -85,6 +85,7 @@ def check(seed: int, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:  # so that what ends at once closes in several commits
         patch.setattr(task_time, "CLOSED_AT_ONCE", (1, 3, 5_000)[seed % 3])
         patch.setattr(task_time, "REMOVED_AT_ONCE", (2, 5_000)[seed % 2])
+        patch.setattr(columns, "RUN_MIN", (1, 48)[seed // 2 % 2])  # by columns, or message by message
         model, results, windows = run(seed, tmp_path)
     assert Counter(results) == Counter(model.results)
     if not model.shape.final:
