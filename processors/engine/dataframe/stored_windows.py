@@ -122,6 +122,8 @@ class StoredWindows:
         #: The windows by columns; None if messages are counted one by one only.
         self.rows: WindowRows | None = None
         state.scattered = INDEXES
+        #: Sets a record of a window.
+        self._set = state.set_own if spec.aggregation.plain else state.set
 
     @property
     def closed_ms(self) -> int:
@@ -176,7 +178,7 @@ class StoredWindows:
         """Writes an entry of the index, and points the state at the message again."""
         state = self._state
         state.message_key = OWN_KEY
-        state.set(due_key(time_ms, start, end, raw_key), 1)
+        state.set_own(due_key(time_ms, start, end, raw_key), 1)
         state.message_key = raw_key
 
     # -- with each commit ------------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ class WindowStore(StoredWindows):
                     continue
             else:
                 stored = spec.aggregation.folded(held, value, time_ms)
-            state.set(place, stored)
+            self._set(place, stored)
             if held is None:
                 opened.append([start, end])
             if not spec.final:
@@ -107,7 +107,7 @@ class WindowStore(StoredWindows):
         left = sorted([*known["open"], *opened])
         closing = [each for each in left if each[1] + spec.grace_ms <= now_ms]
         if opened or closing or now_ms != known["time"]:
-            state.set(KEY_TIME, {"time": now_ms, "open": [each for each in left if each not in closing]})
+            state.set_own(KEY_TIME, {"time": now_ms, "open": [each for each in left if each not in closing]})
         results = []
         for start, end in closing:
             stored = state.get(window_key(start, end))

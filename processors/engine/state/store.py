@@ -442,9 +442,11 @@ class StoreState(StateMethods):
             raise TypeError(
                 f"a state key of store {self.name!r} is {key!r}, a {type(key).__name__}; expected a text"
             ) from None
+        if self.scattered and key.startswith(self.scattered):
+            return self._shared, key_prefix(self.message_key) + suffix
         if key.startswith(RESERVED):
             raise ValueError(f"state keys of store {self.name!r} that begin with {RESERVED!r} belong to Holdfast")
-        if len(self._cells) < CELLS_MAX and not key.startswith(self.scattered):
+        if len(self._cells) < CELLS_MAX:
             cell = self._cells[key] = Cell(suffix, self.record_bytes_max)
             return cell, self.message_key
         return self._shared, key_prefix(self.message_key) + suffix

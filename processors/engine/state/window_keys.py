@@ -33,6 +33,8 @@ COUNTED, COUNTED_OPEN = "counted", "n"
 _WINDOW, _SESSION, _CHUNK, _DUE, _HOLD = "w/", "s/", "m/", "due/", "hold/"
 #: What the state keys of the entries of the two indexes begin with.
 INDEXES = (_DUE, _HOLD)
+#: What state keys of sessions begin with, open and closed ones.
+SESSIONS = (_SESSION, _WINDOW)
 #: The part of an open session's record that is no column.
 SESSION = "session"
 #: The state keys of windows begin with one of these.
