@@ -365,13 +365,16 @@ class StoreState(StateMethods):
             self._bytes += len(raw) - len(dirty.get(place) or b"")
             dirty[place] = raw
 
-    def uncommitted(self, message_key: bytes) -> dict[bytes, bytes | None]:
-        """The uncommitted writes of one message key, by state key."""
+    def uncommitted(self, message_key: bytes, first: bytes, end: bytes | None) -> dict[bytes, bytes | None]:
+        """The uncommitted writes of one message key by state key, from ``first`` up to, and without, ``end``."""
         prefix, written = key_prefix(message_key), self._shared.dirty
-        found = self._written.of(written, prefix)
-        shared = ((key[len(prefix) :], written[key]) for key in found)
-        own = ((cell.suffix or b"", cell.dirty) for cell in self._cells.values())
-        return {**dict(shared), **{suffix: dirty[message_key] for suffix, dirty in own if message_key in dirty}}
+        size, least, most = len(prefix), prefix + first, behind(prefix) if end is None else prefix + end
+        found = {key[size:]: written[key] for key in self._written.of(written, prefix) if least <= key < most}
+        for cell in self._cells.values():
+            suffix = cell.suffix or b""
+            if message_key in cell.dirty and suffix >= first and (end is None or suffix < end):
+                found[suffix] = cell.dirty[message_key]
+        return found
 
     def stored(self, message_key: bytes, first: bytes) -> Generator[tuple[bytes, bytes]]:
         """State keys of one message key with their committed values, in key order, from the state key ``first``."""
