@@ -283,16 +283,19 @@ class ColumnarWindows:
         """The row of each key in the window with this start."""
         index = self._index.setdefault(start, {})
         rows = list(map(index.get, keys))
-        if None not in rows:
+        new = [place for place, row in enumerate(rows) if row is None]
+        if not new:
             return rows
-        missing = list(dict.fromkeys(key for key, row in zip(keys, rows, strict=True) if row is None))
+        missing = list(dict.fromkeys([keys[place] for place in new]))
         raws = self._store.read_many(window_key(start, start + self._spec.duration_ms), missing)
         loaded = self._table.add(missing, raws)
         index.update(zip(missing, loaded, strict=True))
         if len(self._starts) < len(self._table.keys):
             self._starts = np.append(self._starts, np.zeros(len(self._table.keys) - len(self._starts), np.int64))
         self._starts[loaded] = start
-        return list(map(index.get, keys))
+        for place in new:
+            rows[place] = index[keys[place]]
+        return rows
 
     def _enter(self, segments: Segments, window_times: Places) -> None:
         """Writes an entry of the index for each window that opens, with the time of its first message."""
@@ -300,8 +303,9 @@ class ColumnarWindows:
         if not len(opens):
             return
         rows, keys, length_ms = segments.rows[opens], self._table.keys, self._spec.duration_ms
-        windows = zip(self._starts[rows].tolist(), rows.tolist(), strict=True)
-        places = [due_key(start + length_ms, start, start + length_ms, keys[row]) for start, row in windows]
+        starts = self._starts[rows].tolist()
+        before = {start: due_key(start + length_ms, start, start + length_ms, b"") for start in set(starts)}
+        places = [before[start] + keys[row].hex() for start, row in zip(starts, rows.tolist(), strict=True)]
         opened_ms = window_times[segments.order[segments.starts[opens]]].tolist()
         heads = map(pack_head, repeat(VALUE_VERSION), repeat(CODEC_JSON), opened_ms)
         self._store.write_scattered(OWN_KEY, places, [head + _ENTRY for head in heads])

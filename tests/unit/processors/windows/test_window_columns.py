@@ -14,8 +14,15 @@ import pytest
 from holdfast import Application, InMemoryCluster
 from holdfast.dataframe.windows import Count, Last, Max, Mean, Min, Reduce, Sum
 from holdfast.processors.engine.dataframe.columnar_windows import ColumnarWindows
+from holdfast.processors.engine.dataframe.outbox import Outboxes
+from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime import columns, task, task_time
-from holdfast.processors.engine.runtime.columns import WindowedStream
+from holdfast.processors.engine.runtime.columns import WindowedStream, columnar_stream
+from holdfast.processors.engine.runtime.task_time import TaskTime
+from holdfast.processors.engine.runtime.timed_steps import time_of
+from holdfast.processors.engine.state.memory import MemoryDatabases
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from tests.tiers import variants
 
 SEEDS = variants(range(300), tested=16)
@@ -102,7 +109,7 @@ class Drawn:
                 cluster.produce("in", raw, key, timestamp_ms=at)
             # a restart finds its disk, or restores from the changelog
             cluster.run(self.application(state_dir / str(random.randrange(2))))
-        changelog = [(r.key, r.value) for _, r in cluster.read("g-w-changelog") if r.key[:1] != b"\x00"]
+        changelog = [(r.key, r.value) for _, r in cluster.read("g-w-changelog") if (r.key or b"")[:1] != b"\x00"]
         return {
             "out": [(r.key, r.value, r.timestamp_ms, r.headers) for _, r in cluster.read("out")],
             "dead": [(r.key, r.value, r.headers) for _, r in cluster.read("dead")],
@@ -189,3 +196,83 @@ def test_a_planted_bug_shows(plant: Callable[[pytest.MonkeyPatch], None], tmp_pa
             except AssertionError:
                 return
     raise AssertionError(f"no seed shows {plant.__name__}")
+
+
+def stream_of(build: Callable[[Any], Any], **topics: Any) -> tuple[Any, TaskTime]:
+    """What the engine makes of a stream with a window in the store ``w``, and the time of its task."""
+    app = Application("in-memory", consumer_group="g", loglevel=None)
+    frame = app.dataframe(app.topic("in", **topics))
+    build(frame).to_topic(app.topic("out"))
+    backend = TaskStore(MemoryDatabases(lambda path, items: None), Path("unused"))
+    names = [node.store for node in frame.source.walk() if node.store is not None]
+    states = {name: StoreState(name, backend) for name in names}
+    time = time_of([frame], states, {}, RecordTimes())
+    assert time is not None
+    return columnar_stream(frame, states, Outboxes(), {}, RecordTimes(), time), time
+
+
+def commit(state: StoreState) -> None:
+    state._backend.write(state.rocks_changes(state.writes()), TaskMeta())
+    state.committed()
+
+
+def windowed(frame: Any, **options: Any) -> Any:
+    return frame.tumbling_window(60_000, name="w", **options)
+
+
+def test_what_is_a_window_of_a_partition_and_nothing_else_goes_by_columns() -> None:
+    by_columns: list[Callable[[Any], Any]] = [
+        lambda frame: windowed(frame).count().current("partition"),
+        lambda frame: windowed(frame).reduce(max, int).final("partition"),
+        lambda frame: windowed(frame).sum("v").final("partition").filter(len).apply(len),
+        lambda frame: frame.hopping_window(60_000, 7_000, name="w").agg(n=Count(), m=Mean("v")).final("partition"),
+    ]
+    one_by_one: list[Callable[[Any], Any]] = [
+        lambda frame: windowed(frame).count().current(),
+        lambda frame: windowed(frame).count().final(),
+        lambda frame: windowed(frame).count().current("partition").filter(len),
+        lambda frame: windowed(frame).collect("v").final("partition"),
+        lambda frame: windowed(frame).agg(r=Reduce(max, int), v=Sum("v")).final("partition"),
+        lambda frame: windowed(frame, before_update=lambda *told: False).count().final("partition"),
+        lambda frame: windowed(frame).count().current("partition").suppress(every=1_000),
+        lambda frame: frame.hopping_window(60_000, 7_000, name="w").reduce(max, int).final("partition"),
+        lambda frame: frame.session_window(60_000, name="w").count().final("partition"),
+        lambda frame: windowed(frame.filter(len)).count().final("partition"),
+        lambda frame: windowed(frame.set_timestamp(lambda *told: 1)).count().final("partition"),
+    ]
+    assert [stream_of(build)[0] is not None for build in by_columns] == [True] * len(by_columns)
+    assert [stream_of(build)[0] is not None for build in one_by_one] == [False] * len(one_by_one)
+    for other in ({"value_deserializer": "str"}, {"key_deserializer": "str"}, {"timestamp_extractor": lambda *told: 1}):
+        assert stream_of(by_columns[1], **other)[0] is None
+
+
+def test_rows_of_closed_windows_and_rows_above_the_memory_limit_are_forgotten() -> None:
+    stream, time = stream_of(lambda frame: windowed(frame).count().current("partition"))
+    time.stream.look(10**12)
+    held, rows, state = stream._columns, stream._columns._table, time.windows["w"]._state
+    for minute in range(20):
+        keys: list[bytes | None] = [b"%d" % number for number in range(500)]
+        run = held.computed(keys, [b"{}"] * 500, [minute * 60_000] * 500)
+        assert json.loads(run.results[0])["value"] == 1
+        held.keep(run)
+        commit(state)
+        assert list(held._index) == [minute * 60_000]
+        assert len(rows.keys) <= 1_024
+    state.bound_cache(1)
+    keys = [b"other %d" % number for number in range(3_000)]
+    held.keep(held.computed(keys, [b"{}"] * 3_000, [19 * 60_000] * 3_000))
+    commit(state)
+    assert held._index == {19 * 60_000: {}}
+    again = held.computed(keys[:1], [b"{}"], [19 * 60_000])  # from the database
+    assert json.loads(again.results[0])["value"] == 2
+
+
+def test_late_windows_are_counted() -> None:
+    stream, time = stream_of(lambda frame: windowed(frame).count().current("partition"))
+    time.stream.look(10**12)
+    keys: list[bytes | None] = [b"k"] * 4
+    run = stream._columns.computed(keys, [b"{}"] * 4, [1, 60_000, 2, 60_001])
+    assert [json.loads(raw)["value"] for raw in run.results] == [1, 1, 2]
+    assert (time.windows["w"].late, time.stream.time_ms) == (0, -1)
+    stream._columns.keep(run)
+    assert (time.windows["w"].late, time.stream.time_ms) == (1, 60_001)
