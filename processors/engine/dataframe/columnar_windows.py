@@ -19,7 +19,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, Protocol
@@ -42,6 +42,7 @@ from holdfast.processors.engine.state.window_keys import OWN_KEY, DueEntry, due_
 #: The length of a window's state key and the head of a changelog key, in bytes.
 KEY_BYTES = len(window_key(0, 0)) + 8
 _ENTRY = encode_json(1)
+_NOTHING: Mapping[bytes, int] = {}
 
 
 class WindowRowStore(RowStore, Protocol):
@@ -153,23 +154,26 @@ class ColumnarWindows:
 
     # -- when windows close and leave ------------------------------------------------------------------------------
 
-    def results(self, entries: Sequence[DueEntry]) -> dict[str, dict[str, Any]]:
-        """The results of windows that have rows, by their places in the index by time."""
-        length_ms, there = self._spec.duration_ms, self._table.there
-        found: list[tuple[DueEntry, int]] = []
-        for entry in entries:
-            index = self._index.get(entry.start) if entry.end == entry.start + length_ms else None
-            row = None if index is None else index.get(entry.message_key)
-            if row is not None and there[row]:
-                found.append((entry, row))
-        if not found:
-            return {}
-        self._leaving += [(entry.start, entry.message_key) for entry, _ in found]
-        columns = self._table.results(np.array([row for _, row in found], np.int64))
+    def results(self, entries: Sequence[DueEntry]) -> list[dict[str, Any] | None]:
+        """The results of windows, by their entries in the index by time; None for one without a row."""
+        length_ms = self._spec.duration_ms
+        rows = np.array(
+            [
+                self._index.get(start, _NOTHING).get(key, -1) if end == start + length_ms else -1
+                for _, _, start, end, key in entries
+            ],
+            np.int64,
+        )
+        # A row without a value says nothing, as its message was left to the plain path.
+        places = np.flatnonzero((rows >= 0) & self._table.there[rows]) if len(self._table.there) else rows[:0]
+        made: list[dict[str, Any] | None] = [None] * len(entries)
         names = ("start", "end", *self._spec.aggregation.columns)
-        starts, ends = [entry.start for entry, _ in found], [entry.end for entry, _ in found]
-        made = [dict(zip(names, row, strict=True)) for row in zip(starts, ends, *columns, strict=True)]
-        return {entry.place: result for (entry, _), result in zip(found, made, strict=True)}
+        columns = self._table.results(rows[places])
+        for place, *held in zip(places.tolist(), *columns, strict=True):
+            entry = entries[place]
+            self._leaving.append((entry.start, entry.message_key))
+            made[place] = dict(zip(names, (entry.start, entry.end, *held), strict=True))
+        return made
 
     def forget(self, entry: DueEntry) -> None:
         """Forgets the row of a window that is deleted."""

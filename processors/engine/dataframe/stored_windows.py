@@ -20,7 +20,7 @@ Invariants:
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -86,8 +86,8 @@ class MessagePlace:
 class WindowRows(Protocol):
     """Windows that are held by columns between commits."""
 
-    def results(self, entries: Sequence[DueEntry]) -> Mapping[str, dict[str, Any]]:
-        """The results of windows that are held, by their places in the index by time."""
+    def results(self, entries: Sequence[DueEntry]) -> Sequence[dict[str, Any] | None]:
+        """The results of windows, by their entries in the index by time; None for one that is not held."""
 
     def forget(self, entry: DueEntry) -> None:
         """Called when a window is deleted."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 from holdfast.processors.engine.dataframe.stored_windows import Closing, MessagePlace, Result, StoredWindows
@@ -124,10 +125,10 @@ class WindowStore(StoredWindows):
         if not self._closes:
             return []
         entries = list(map(due_entry, self._due(limit, self._stream.time_ms)))
-        held = {} if self.rows is None else self.rows.results(entries)
+        held = repeat(None, len(entries)) if self.rows is None else self.rows.results(entries)
         return [
-            Closing(entry.place, entry.message_key, held.get(entry.place) or self._result(entry), entry.start)
-            for entry in entries
+            Closing(entry.place, entry.message_key, result or self._result(entry), entry.start)
+            for entry, result in zip(entries, held, strict=True)
         ]
 
     def _result(self, entry: DueEntry) -> dict[str, Any] | None:
