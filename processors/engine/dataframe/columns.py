@@ -1,7 +1,8 @@
 """The columns of a columnar aggregation: each holds arrays over the rows.
 
-A column processes a run of messages in two steps: ``run`` computes without a change, ``keep`` stores the result. A run
-that can't be computed to the bit raises ``Unfit``; then the plain path takes it.
+A column processes a run of messages in two steps: ``run`` computes without a change, ``keep`` stores the result.
+``shown`` makes the outputs between them. A run that can't be computed to the bit raises ``Unfit``; then the plain path
+takes it.
 """
 
 from __future__ import annotations
@@ -95,8 +96,14 @@ class Column(Protocol):
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
         """Puts stored values into rows; None leaves a row empty."""
 
-    def run(self, items: Any, segments: Segments) -> tuple[Any, list[Any]]:
-        """Computes a run: the argument of ``keep``, and the outputs in the order of the messages."""
+    def run(self, items: Any, segments: Segments) -> Any:
+        """Computes a run: the argument of ``shown`` and ``keep``."""
+
+    def shown(self, ran: Any, segments: Segments) -> list[Any]:
+        """The outputs of a run, in the order of the messages."""
+
+    def results(self, rows: Places) -> list[Any]:
+        """What the rows hold, as outputs; None for an empty row."""
 
     def keep(self, segments: Segments, ran: Any) -> None:
         """Stores the result of ``run`` in the rows."""
@@ -117,7 +124,7 @@ class CountColumn(Column):
         self._counts = np.zeros(0, np.int64)
 
     def grow(self, capacity: int) -> None:
-        self._counts = _grown(self._counts, capacity)
+        self._counts = grown(self._counts, capacity)
 
     def check(self, stored: Sequence[Any]) -> None:
         kinds = set(map(type, stored))
@@ -134,13 +141,14 @@ class CountColumn(Column):
     def clear(self, rows: Places) -> None:
         self._counts[rows] = 0
 
-    def run(self, items: Any, segments: Segments) -> tuple[Any, list[Any]]:
-        counts = self.counts(segments)
-        return counts, segments.unsorted(counts).tolist()
-
-    def counts(self, segments: Segments) -> Places:
-        """The counts at each message, in the order of ``segments``."""
+    def run(self, items: Any, segments: Segments) -> Places:
         return running_count(self._counts[segments.rows], segments)
+
+    def shown(self, ran: Places, segments: Segments) -> list[Any]:
+        return list(segments.unsorted(ran).tolist())
+
+    def results(self, rows: Places) -> list[Any]:
+        return [count or None for count in self._counts[rows].tolist()]
 
     def keep(self, segments: Segments, ran: Any) -> None:
         self._counts[segments.rows] = ran[segments.lasts]
@@ -161,8 +169,8 @@ class NumberColumn(Column):
         self._there = np.zeros(0, bool)
 
     def grow(self, capacity: int) -> None:
-        self._values = _grown(self._values, capacity)
-        self._whole, self._there = _grown(self._whole, capacity), _grown(self._there, capacity)
+        self._values = grown(self._values, capacity)
+        self._whole, self._there = grown(self._whole, capacity), grown(self._there, capacity)
 
     def check(self, stored: Sequence[Any]) -> None:
         kinds = set(map(type, stored))
@@ -182,13 +190,7 @@ class NumberColumn(Column):
     def clear(self, rows: Places) -> None:
         self._there[rows] = self._whole[rows] = False
 
-    def run(self, items: Numbers, segments: Segments) -> tuple[Any, list[Any]]:
-        ran = self.numbers(items, segments)
-        marks = None if ran.whole is None else segments.unsorted(ran.whole)
-        return ran, Numbers(segments.unsorted(ran.values), marks).as_python()
-
-    def numbers(self, items: Numbers, segments: Segments) -> Numbers:
-        """The totals or extremes at each message, in the order of ``segments``."""
+    def run(self, items: Numbers, segments: Segments) -> Numbers:
         rows = segments.rows
         whole = self._whole[rows]
         held = Held(Numbers(self._values[rows], whole if whole.any() else None), self._there[rows])
@@ -198,6 +200,14 @@ class NumberColumn(Column):
         if not ran.fit():
             raise Unfit
         return ran
+
+    def shown(self, ran: Numbers, segments: Segments) -> list[Any]:
+        marks = None if ran.whole is None else segments.unsorted(ran.whole)
+        return Numbers(segments.unsorted(ran.values), marks).as_python()
+
+    def results(self, rows: Places) -> list[Any]:
+        made, there = Numbers(self._values[rows], self._whole[rows]).as_python(), self._there[rows]
+        return made if there.all() else [each if held else None for each, held in zip(made, there, strict=True)]
 
     def keep(self, segments: Segments, ran: Numbers) -> None:
         rows, last = segments.rows, ran.take(segments.lasts)
@@ -238,10 +248,16 @@ class MeanColumn(Column):
         self._totals.clear(rows)
         self._counts.clear(rows)
 
-    def run(self, items: Numbers, segments: Segments) -> tuple[Any, list[Any]]:
-        totals, counts = self._totals.numbers(items, segments), self._counts.counts(segments)
+    def run(self, items: Numbers, segments: Segments) -> tuple[Numbers, Places]:
+        return self._totals.run(items, segments), self._counts.run(None, segments)
+
+    def shown(self, ran: tuple[Numbers, Places], segments: Segments) -> list[Any]:
         # Total and count are exact as floats, so the quotient is rounded once, as in Python.
-        return (totals, counts), segments.unsorted(totals.values / counts).tolist()
+        return list(segments.unsorted(ran[0].values / ran[1]).tolist())
+
+    def results(self, rows: Places) -> list[Any]:
+        pairs = zip(self._totals.results(rows), self._counts.results(rows), strict=True)
+        return [None if count is None else total / count for total, count in pairs]
 
     def keep(self, segments: Segments, ran: Any) -> None:
         self._totals.keep(segments, ran[0])
@@ -260,19 +276,25 @@ class LastColumn(Column):
         self._values: Any = np.zeros(0, object)
 
     def grow(self, capacity: int) -> None:
-        self._values = _grown(self._values, capacity)
+        self._values = grown(self._values, capacity)
 
     def check(self, stored: Sequence[Any]) -> None:
-        """Does nothing: the value is overwritten before it is read."""
+        """Does nothing: a row can hold every value."""
 
     def load(self, rows: Places, stored: Sequence[Any]) -> None:
-        """Does nothing: the value is overwritten before it is read."""
+        self._values[rows] = np.fromiter(stored, object, len(stored))
 
     def clear(self, rows: Places) -> None:
-        """Does nothing: the value is overwritten before it is read."""
+        self._values[rows] = None
 
-    def run(self, items: list[Any], segments: Segments) -> tuple[Any, list[Any]]:
-        return items, items
+    def run(self, items: list[Any], segments: Segments) -> list[Any]:
+        return items
+
+    def shown(self, ran: list[Any], segments: Segments) -> list[Any]:
+        return ran
+
+    def results(self, rows: Places) -> list[Any]:
+        return list(self._values[rows].tolist())
 
     def keep(self, segments: Segments, ran: list[Any]) -> None:
         items = np.fromiter(ran, object, len(ran))
@@ -280,6 +302,20 @@ class LastColumn(Column):
 
     def stored(self, rows: Places) -> list[list[bytes]]:
         return [as_json(self._values[rows].tolist())]
+
+
+def struct_of(name: str, fields: Iterable[str], kind: Any = Any, default: Any = msgspec.NODEFAULT) -> Any:
+    """A class whose objects are JSON objects with these fields, in this order.
+
+    Raises:
+        Unfit: A field has a name that JSON has to escape.
+    """
+    names = {f"field_{number}": field for number, field in enumerate(fields)}
+    made = [(plain, kind, msgspec.field(default=default)) for plain in names]
+    try:
+        return msgspec.defstruct(name, made, rename=names, gc=False)
+    except (TypeError, ValueError) as failure:  # msgspec refuses names that JSON has to escape
+        raise Unfit from failure
 
 
 class StoredMean(msgspec.Struct, forbid_unknown_fields=True, gc=False):
@@ -297,7 +333,8 @@ def _parted(means: Sequence[StoredMean | None]) -> tuple[list[Any], list[Any]]:
     return [total for total, _ in parts], [count for _, count in parts]
 
 
-def _grown(array: Any, capacity: int) -> Any:
+def grown(array: Any, capacity: int) -> Any:
+    """A copy of an array with this length; what is new is zero."""
     made = np.zeros(capacity, array.dtype)
     made[: len(array)] = array
     return made

@@ -274,9 +274,9 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"], StreamJoins["Strea
         return self.update(print)
 
     def concat(self, other: StreamingDataFrame) -> StreamingDataFrame:
-        """One stream of the messages of both; messages of one key are in the order of their times.
+        """One stream of the messages of both.
 
-        A stateful step behind it shares its store between the inputs, so they are read as one task.
+        A stateful step behind it shares its store between the inputs, so they are read in the order of their times.
 
         Raises:
             JoinInvalid: The other stream is of another application.

@@ -28,9 +28,11 @@ from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
 from holdfast.processors.engine.state.window_keys import (
+    INDEXES,
     KEY_TIME,
     OWN_KEY,
     SESSION,
+    SESSIONS,
     DueEntry,
     due_entry,
     due_key,
@@ -67,6 +69,7 @@ class SessionStore(StoredWindows):
         super().__init__(spec, state, stream, place)
         # An entry of the index may be there before its session is closed, so each one is looked at before it leaves.
         self._closes = False
+        state.scattered = (*INDEXES, *SESSIONS)
         #: Sessions that ``closing`` found and ``closed`` has not counted yet: place, key, session.
         self._closing: deque[tuple[str, bytes, Open]] = deque()
 
@@ -142,7 +145,7 @@ class SessionStore(StoredWindows):
 
     def _keep(self, session: Open) -> None:
         about = {"start": session.start, "end": session.end, "entered": session.entered}
-        self._state.set(session_key(session.opened), {**session.stored, SESSION: about})
+        self._set(session_key(session.opened), {**session.stored, SESSION: about})
 
     def _entered_at(self, session: Open, due_ms: int, raw_key: bytes) -> Open:
         """The session with an entry in the index for its present end."""
@@ -176,7 +179,7 @@ class SessionStore(StoredWindows):
                     self._settle(session, max(due_ms, self._stream.time_ms), raw_key)
                 closed += 1
         if closed or now_ms != known["time"] or opens is not known["open"]:
-            self._state.set(KEY_TIME, {"time": now_ms, "open": opens[closed:]})
+            self._state.set_own(KEY_TIME, {"time": now_ms, "open": opens[closed:]})
         return results
 
     def _settle(self, session: Open, due_ms: int, raw_key: bytes) -> None:
@@ -184,7 +187,7 @@ class SessionStore(StoredWindows):
         self._leave_index(session, raw_key)
         self._enter(due_ms, session.start, session.end, raw_key)
         self._state.delete(session_key(session.opened))
-        self._state.set(window_key(session.start, session.end), session.stored)
+        self._set(window_key(session.start, session.end), session.stored)
 
     # -- with each commit ------------------------------------------------------------------------------------------
 
@@ -232,7 +235,7 @@ class SessionStore(StoredWindows):
             known = state.get(KEY_TIME) or {"time": NO_TIME, "open": []}
             left = [each for each in known["open"] if each[1] != session.opened]
             if left:
-                state.set(KEY_TIME, {**known, "open": left})
+                state.set_own(KEY_TIME, {**known, "open": left})
             else:
                 state.delete(KEY_TIME)
             # It leaves by its real end. Its entry may not go back: what is before it may be removed already.

@@ -31,6 +31,7 @@ from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime, shown
 from holdfast.processors.engine.state.window_keys import (
     CLOCK,
+    INDEXES,
     OWN_KEY,
     DueEntry,
     due_before,
@@ -82,6 +83,16 @@ class MessagePlace:
     offset: Any = None
 
 
+class WindowRows(Protocol):
+    """Windows that are held by columns between commits."""
+
+    def results(self, entries: Sequence[DueEntry]) -> Sequence[dict[str, Any] | None]:
+        """The results of windows, by their entries in the index by time; None for one that is not held."""
+
+    def forget(self, entry: DueEntry) -> None:
+        """Called when a window is deleted."""
+
+
 class StoredWindows:
     """The windows of one step in one task; a subclass for each kind takes messages and finds what is due.
 
@@ -108,6 +119,16 @@ class StoredWindows:
         self._pending: Any = None
         #: Windows that a message came too late for, since the task runs.
         self.late = 0
+        #: The windows by columns; None if messages are counted one by one only.
+        self.rows: WindowRows | None = None
+        state.scattered = INDEXES
+        #: Sets a record of a window.
+        self._set = state.set_own if spec.aggregation.plain else state.set
+
+    @property
+    def closed_ms(self) -> int:
+        """The end of the last window that is closed, without its grace, in milliseconds; no window opens up to it."""
+        return self._closed_ms
 
     # -- with each message -----------------------------------------------------------------------------------------
 
@@ -157,7 +178,7 @@ class StoredWindows:
         """Writes an entry of the index, and points the state at the message again."""
         state = self._state
         state.message_key = OWN_KEY
-        state.set(due_key(time_ms, start, end, raw_key), 1)
+        state.set_own(due_key(time_ms, start, end, raw_key), 1)
         state.message_key = raw_key
 
     # -- with each commit ------------------------------------------------------------------------------------------
@@ -192,6 +213,8 @@ class StoredWindows:
             entry = due_entry(place)
             if not self._may_leave(entry):
                 break
+            if self.rows is not None:
+                self.rows.forget(entry)
             state.point_at(entry.message_key, self._stream.time_ms)
             state.delete(window_key(entry.start, entry.end))
             state.point_at(OWN_KEY, self._stream.time_ms)

@@ -17,6 +17,10 @@ from holdfast.processors.engine.dataframe.aggregation import (
     AggregationInvalid,
     Aggregator,
     Count,
+    Max,
+    Mean,
+    Min,
+    Sum,
     stored_columns,
 )
 from holdfast.processors.engine.dataframe.custom_columns import (
@@ -103,6 +107,8 @@ class Collect(Aggregator):
 class Reduce(Aggregator):
     """A value that functions of yours compute; it is stored as JSON.
 
+    The functions must only use what they get: they are called again if a message of their batch fails.
+
     Args:
         reducer: Returns the new value from the former one and a message's value.
         initializer: Returns the first value from a message's value.
@@ -167,6 +173,10 @@ WINDOW_AGGREGATORS: tuple[type[Aggregator], ...] = (
 )
 
 
+#: Aggregators that store nothing but finite numbers, and texts.
+_PLAIN = frozenset(made.kind for made in (Count, Sum, Mean, Min, Max))
+
+
 class WindowAggregation(Aggregation):
     """The columns of one window."""
 
@@ -184,6 +194,11 @@ class WindowAggregation(Aggregation):
                 action="Give the column another name in `agg`.",
                 column=taken,
             )
+
+    @property
+    def plain(self) -> bool:
+        """Whether all that is stored are finite numbers, and texts."""
+        return _PLAIN.issuperset(made.kind for made in self.columns.values())
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:

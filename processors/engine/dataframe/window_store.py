@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 from holdfast.processors.engine.dataframe.stored_windows import Closing, MessagePlace, Result, StoredWindows
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
-from holdfast.processors.engine.state.window_keys import KEY_TIME, due_entry, window_key
+from holdfast.processors.engine.state.window_keys import KEY_TIME, DueEntry, due_entry, window_key
 
 #: Steps of which a store remembers the windows.
 KNOWN_MAX = 64
@@ -50,7 +51,7 @@ class WindowStore(StoredWindows):
                     continue
             else:
                 stored = spec.aggregation.folded(held, value, time_ms)
-            state.set(place, stored)
+            self._set(place, stored)
             if held is None:
                 opened.append([start, end])
             if not spec.final:
@@ -107,7 +108,7 @@ class WindowStore(StoredWindows):
         left = sorted([*known["open"], *opened])
         closing = [each for each in left if each[1] + spec.grace_ms <= now_ms]
         if opened or closing or now_ms != known["time"]:
-            state.set(KEY_TIME, {"time": now_ms, "open": [each for each in left if each not in closing]})
+            state.set_own(KEY_TIME, {"time": now_ms, "open": [each for each in left if each not in closing]})
         results = []
         for start, end in closing:
             stored = state.get(window_key(start, end))
@@ -123,10 +124,14 @@ class WindowStore(StoredWindows):
         """The next windows to close, in the order of their ends; at most ``limit``. ``closed`` counts them."""
         if not self._closes:
             return []
-        found = []
-        for place in self._due(limit, self._stream.time_ms):
-            entry = due_entry(place)
-            stored = self._of(entry.message_key, window_key(entry.start, entry.end))
-            result = None if stored is None else self.spec.aggregation.result(entry.start, entry.end, stored)
-            found.append(Closing(place, entry.message_key, result, entry.start))
-        return found
+        entries = list(map(due_entry, self._due(limit, self._stream.time_ms)))
+        held = repeat(None, len(entries)) if self.rows is None else self.rows.results(entries)
+        return [
+            Closing(entry.place, entry.message_key, result or self._result(entry), entry.start)
+            for entry, result in zip(entries, held, strict=True)
+        ]
+
+    def _result(self, entry: DueEntry) -> dict[str, Any] | None:
+        """The result of the window of an entry, from the store; None if a command deleted it meanwhile."""
+        stored = self._of(entry.message_key, window_key(entry.start, entry.end))
+        return None if stored is None else self.spec.aggregation.result(entry.start, entry.end, stored)

@@ -1,6 +1,8 @@
-"""Runs of messages by columns, for streams that are one built-in aggregation and nothing else.
+"""Runs of messages by columns, for streams that are one built-in aggregation or window and nothing else.
 
     source ── aggregate ── to_topic (one or more)
+    source ── window.current() ── to_topic (one or more)
+    source ── window.final() ── any steps
 
 The values are JSON, the keys stay bytes. All other streams, and every run whose result would differ in a bit, go
 through the stream's steps message by message.
@@ -8,25 +10,29 @@ through the stream's steps message by message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from holdfast.infra.files import package_folder
 from holdfast.infra.installation import install_line
 from holdfast.infra.kafka.records import Batch
+from holdfast.processors.engine.dataframe.aggregation import Aggregation
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.outbox import Outbox, Outboxes
 from holdfast.processors.engine.dataframe.serialization import as_is, deserializer, headers_size, serializer
+from holdfast.processors.engine.dataframe.window_store import WindowStore
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import RecordTimes
+from holdfast.processors.engine.runtime.task_time import TaskTime
 from holdfast.processors.engine.state.store import StoreState
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation
+    from holdfast.processors.engine.dataframe.columnar_windows import ColumnarWindows
 
 _log = structlog.get_logger("columns")
 
@@ -40,17 +46,18 @@ REST_MAX = 64
 HEADERS_ROOM = 4096
 
 
+class Leaves(Protocol):
+    """State by columns."""
+
+    def leave(self, keys: Iterable[bytes | None]) -> None:
+        """Gives what is held of these keys back to the store, before the steps use them."""
+
+
 class ColumnarStream:
-    """Processes one stream of one task by columns; ``boxes`` are the outboxes of its outputs.
+    """Processes one stream of one task by columns; a subclass takes the runs."""
 
-    ``headers_room`` are the bytes that each output leaves for the headers of its message; ``times`` are the times that
-    the outputs' topics take.
-    """
-
-    def __init__(
-        self, columns: ColumnarAggregation, boxes: list[Outbox], headers_room: int, times: RecordTimes
-    ) -> None:
-        self._columns, self._boxes, self._headers_room, self._times = columns, boxes, headers_room, times
+    def __init__(self, columns: Leaves) -> None:
+        self._leaves = columns
         self._rest, self._rested = 0, 0
         #: Total messages processed by columns, and message by message.
         self.taken = self.left = 0
@@ -69,8 +76,38 @@ class ColumnarStream:
 
     def take(self, batch: Batch, first: int, last: int) -> bool:
         """Process a run; False when nothing was done, and the steps must process it."""
-        if last - first < RUN_MIN:
-            return False
+        done = last - first >= RUN_MIN and self._taken(batch, first, last)
+        if done:
+            self.taken += last - first
+        return done
+
+    def _taken(self, batch: Batch, first: int, last: int) -> bool:
+        raise NotImplementedError
+
+    def split(self, first: int, last: int) -> int | None:
+        """The middle of a run that could not be taken; None when it is too short to halve."""
+        return (first + last) // 2 if last - first >= 2 * RUN_MIN else None
+
+    def leave(self, batch: Batch, first: int, last: int) -> None:
+        """Write back what the columns hold of these messages' keys; the steps process them next."""
+        self._leaves.leave(batch.keys[first:last])
+        self.left += last - first
+
+
+class AggregationStream(ColumnarStream):
+    """A stream that is an aggregation; ``boxes`` are the outboxes of its outputs.
+
+    ``headers_room`` are the bytes that each output leaves for the headers of its message; ``times`` are the times that
+    the outputs' topics take.
+    """
+
+    def __init__(
+        self, columns: ColumnarAggregation, boxes: list[Outbox], headers_room: int, times: RecordTimes
+    ) -> None:
+        super().__init__(columns)
+        self._columns, self._boxes, self._headers_room, self._times = columns, boxes, headers_room, times
+
+    def _taken(self, batch: Batch, first: int, last: int) -> bool:
         keys, timestamps, sent = batch.keys[first:last], batch.timestamps[first:last], batch.headers[first:last]
         headers = {index: pairs for index, pairs in enumerate(sent) if pairs} if any(sent) else {}
         if headers and max(map(headers_size, headers.values())) > self._headers_room:
@@ -90,32 +127,53 @@ class ColumnarStream:
             box.values.extend(outputs)
             box.keys.extend(keys)
             box.timestamps.extend(timestamps)
-        self.taken += last - first
         return True
 
-    def split(self, first: int, last: int) -> int | None:
-        """The middle of a run that could not be taken; None when it is too short to halve."""
-        return (first + last) // 2 if last - first >= 2 * RUN_MIN else None
 
-    def leave(self, batch: Batch, first: int, last: int) -> None:
-        """Write back what the columns hold of these messages' keys; the steps process them next."""
-        self._columns.leave(batch.keys[first:last])
-        self.left += last - first
+class WindowedStream(ColumnarStream):
+    """A stream that is a window; ``boxes`` are the outboxes of its current results, none for final ones."""
+
+    def __init__(self, columns: ColumnarWindows, boxes: list[Outbox], times: RecordTimes) -> None:
+        super().__init__(columns)
+        self._columns, self._boxes, self._times = columns, boxes, times
+
+    def _taken(self, batch: Batch, first: int, last: int) -> bool:
+        run = self._columns.computed(batch.keys[first:last], batch.values[first:last], batch.timestamps[first:last])
+        if run is None:
+            return False
+        for topic in [box.topic for box in self._boxes if run.starts and self._times.limits(box.topic)]:
+            earliest, latest = self._times.bounds(topic)
+            if min(run.starts) < earliest or max(run.starts) > latest:
+                return False
+        self._columns.keep(run)
+        for box in self._boxes:
+            box.values.extend(run.results)
+            box.keys.extend(run.keys)
+            box.timestamps.extend(run.starts)
+        return True
 
 
-def columnar_stream(
+def columnar_stream(  # tidy: allow-wide because these are what the steps of a stream are compiled with
     frame: StreamingDataFrame,
     states: Mapping[str, StoreState],
     outboxes: Outboxes,
     record_bytes_max: Mapping[str, int],
     times: RecordTimes,
+    time: TaskTime | None = None,
 ) -> ColumnarStream | None:
     """The stream by columns; None when it lacks the form that the module draws, or numpy."""
     if len(frame.source.children) != 1:
         return None
     step = frame.source.children[0]
-    aggregation, sinks = step.aggregation, step.walk()[1:]
-    if aggregation is None or step.store is None or not sinks or not all(map(_is_plain, sinks)):
+    if step.store is None or (time is not None and time.timers is not None):  # timers fire between messages
+        return None
+    windows = None if time is None else time.windows.get(step.store)
+    if (windows is None) is (step.aggregation is None) or (time is not None and windows is None):
+        return None  # and an aggregation moves no stream time
+    sinks = step.walk()[1:]
+    if windows is not None and windows.spec.final:
+        sinks = []
+    elif not sinks or not all(map(_is_plain, sinks)):
         return None
     if frame.topic.timestamp_extractor is not None or frame.topic.deserialize_value is not deserializer("json"):
         return None
@@ -127,31 +185,69 @@ def columnar_stream(
     if not _numpy_is_there():
         return None
     # Imported here: numpy costs a tenth of a second at the start, and most of the modules of a worker.
-    from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation
     from holdfast.processors.engine.dataframe.columns import Unfit
 
-    state = states[step.store]
-    output_bytes_max = min(record_bytes_max.get(topic, UNLIMITED) for topic in topics)
-    headers_room = min(HEADERS_ROOM, output_bytes_max // 4)
+    boxes = [outboxes[topic] for topic in topics]
+    output_bytes_max = min((record_bytes_max.get(topic, UNLIMITED) for topic in topics), default=UNLIMITED)
     try:
-        columns = ColumnarAggregation(
-            aggregation,
-            state,
-            output_bytes_max=output_bytes_max - headers_room,
-            state_bytes_max=state.record_bytes_max,
-            rows_bytes_max=state.cache_bytes,
-        )
+        if isinstance(windows, WindowStore) and time is not None:
+            return _windowed(
+                windows, states[step.store], time, frame.source.max_ahead_ms or 0, output_bytes_max, boxes, times
+            )
+        if step.aggregation is not None:
+            return _aggregated(step.aggregation, states[step.store], output_bytes_max, boxes, times)
     except Unfit:
-        return None
+        pass
+    return None
+
+
+def _aggregated(
+    aggregation: Aggregation, state: StoreState, output_bytes_max: int, boxes: list[Outbox], times: RecordTimes
+) -> ColumnarStream:
+    from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation
+
+    headers_room = min(HEADERS_ROOM, output_bytes_max // 4)
+    columns = ColumnarAggregation(
+        aggregation,
+        state,
+        output_bytes_max=output_bytes_max - headers_room,
+        state_bytes_max=state.record_bytes_max,
+        rows_bytes_max=state.cache_bytes,
+    )
     state.attach(columns)
-    return ColumnarStream(columns, [outboxes[topic] for topic in topics], headers_room, times)
+    return AggregationStream(columns, boxes, headers_room, times)
+
+
+def _windowed(
+    windows: WindowStore,
+    state: StoreState,
+    time: TaskTime,
+    max_ahead_ms: int,
+    output_bytes_max: int,
+    boxes: list[Outbox],
+    times: RecordTimes,
+) -> ColumnarStream:
+    from holdfast.processors.engine.dataframe.columnar_windows import ColumnarWindows
+
+    columns = ColumnarWindows(
+        windows,
+        state,
+        time.stream,
+        max_ahead_ms,
+        output_bytes_max=output_bytes_max,
+        state_bytes_max=state.record_bytes_max,
+        rows_bytes_max=state.cache_bytes,
+    )
+    windows.rows = columns
+    state.attach(columns)
+    return WindowedStream(columns, boxes, times)
 
 
 @cache
 def _numpy_is_there() -> bool:
     if package_folder("numpy") is not None:
         return True
-    _log.info("aggregations run message by message: numpy is not installed", install=install_line("columns"))
+    _log.info("no columns: numpy is not installed", install=install_line("columns"))
     return False
 
 

@@ -10,6 +10,7 @@ import structlog
 from holdfast.infra.clock import Clock
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.joins import AsOfRight, TablePut
 from holdfast.processors.engine.dataframe.topic import TimestampType
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ports import GroupMember
@@ -84,12 +85,18 @@ def order_of(
 ) -> ReadingOrder | None:
     """The order in which a task reads its inputs, given all inputs in the order of their declaration; None for one."""
     own = [frames[topic] for topic in declared if topic in task.inputs]
+    own.sort(key=lambda frame: not _feeds_others(frame))  # a row is there for messages of its own millisecond
     stamped = options.record_times.stamped
     return (
         None
         if len(own) < 2
         else ReadingOrder({each.topic.name: _times_of(each, stamped) for each in own}, options.wait_s)
     )
+
+
+def _feeds_others(frame: StreamingDataFrame) -> bool:
+    """Whether a stream has the rows of a table, or is the right side of an as-of join."""
+    return any(isinstance(node.function, (AsOfRight, TablePut)) for node in frame.source.walk())
 
 
 def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:

@@ -4,8 +4,8 @@
                           │                                └── none: an input is empty and not read to its end
                           └── full: the input is paused until three quarters of them are processed
 
-A head is the first buffered record of an input. Of equal times, the input that was declared first is next. An empty
-input is waited for, because its next record may be older than all heads, until it is read to its end, or for
+A head is the first buffered record of an input. Of equal times, the input that comes first in ``times_of`` is next. An
+empty input is waited for, because its next record may be older than all heads, until it is read to its end, or for
 ``wait_s`` seconds. So a restart with a backlog, and a rebuild, process messages in the order of their times, however
 fast Kafka delivers each input. Kafka Streams reads its inputs in the same way (KIP-353, KIP-695).
 
@@ -101,7 +101,7 @@ class ReadingOrder:
     """Buffers of the inputs of one task, in the order of their declaration.
 
     Args:
-        times_of: By input topic, in the order of declaration, the event times of a batch.
+        times_of: By input topic, the event times of a batch; of equal times, the topic that comes first here is next.
         wait_s: How long an empty input that is not read to its end is waited for, in seconds; None for as long as it
             takes.
     """

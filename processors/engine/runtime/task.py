@@ -199,7 +199,7 @@ class Task:
             source = frame.source.bound({at: each.on_message for at, each in processors.items()})
             run = compile_run(source, self.states, self.outboxes, *limits, self._timing(topic))
             self._add_steps(frame, source, processors, seen)
-            columns = columnar_stream(frame, self.states, self.outboxes, *limits)
+            columns = columnar_stream(frame, self.states, self.outboxes, *limits, self.time)
             self._streams[topic] = _Stream(run, columns, frame.topic.deserialize_value, frame.topic.deserialize_key)
         self.committed = dict(committed)
         self.began = dict(began)

@@ -11,7 +11,15 @@ from itertools import islice
 from typing import Any, cast
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.engine.changelog.format import decode_value, encode_bytes
+from holdfast.processors.engine.changelog.format import (
+    CODEC_JSON,
+    VALUE_VERSION,
+    decode_value,
+    encode_bytes,
+    encode_json,
+    encode_value,
+    pack_head,
+)
 from holdfast.processors.engine.state.own_keys import RESERVED_BYTES
 from holdfast.processors.engine.state.ranges import Ranged, behind, state_keys
 
@@ -62,6 +70,14 @@ class StateMethods:
         if ttl is not None:
             raise self.without_ttl()
         self._store(key, encode_bytes(value, self.timestamp_ms))
+
+    def set_own(self, key: str, value: Any) -> None:
+        """``set`` for a value that surely comes back from JSON: the engine made it, of finite numbers and texts."""
+        try:
+            raw = pack_head(VALUE_VERSION, CODEC_JSON, self.timestamp_ms) + encode_json(value)
+        except (TypeError, ValueError, OverflowError):
+            raw = encode_value(value, self.timestamp_ms, where=f" for key {key!r} of store {self.name!r}")
+        self._store(key, raw)
 
     def increment(self, key: str, by: float = 1) -> Any:
         """As in ``State``."""

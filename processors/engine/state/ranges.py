@@ -14,8 +14,8 @@ from holdfast.processors.engine.changelog.format import prefix_of
 class Ranged(Protocol):
     """A store as ranges read it: ``StoreState``."""
 
-    def uncommitted(self, message_key: bytes) -> dict[bytes, bytes | None]:
-        """The uncommitted writes of one message key, by state key."""
+    def uncommitted(self, message_key: bytes, first: bytes, end: bytes | None) -> dict[bytes, bytes | None]:
+        """The uncommitted writes of one message key by state key, from ``first`` up to, and without, ``end``."""
 
     def stored(self, message_key: bytes, first: bytes) -> Generator[tuple[bytes, bytes]]:
         """State keys of one message key with their committed values, in key order, from the state key ``first``."""
@@ -85,14 +85,14 @@ def state_keys(
 
 
 def _ascending(state: Ranged, message_key: bytes, first: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
-    writes = {key: raw for key, raw in state.uncommitted(message_key).items() if key >= first}
+    writes = state.uncommitted(message_key, first, end)
     with closing(state.stored(message_key, first)) as stored:
         merged = merge(_ranked(sorted(writes.items()), 0), _ranked(stored, 1))
         yield from _newest(merged, lambda key: end is None or key < end)
 
 
 def _descending(state: Ranged, message_key: bytes, first: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
-    writes = {key: raw for key, raw in state.uncommitted(message_key).items() if end is None or key < end}
+    writes = state.uncommitted(message_key, first, end)
     with closing(state.stored_back(message_key, end)) as stored:
         # In reverse, the higher rank of two equal keys comes first: that of the write.
         merged = merge(_ranked(sorted(writes.items(), reverse=True), 1), _ranked(stored, 0), reverse=True)

@@ -19,6 +19,7 @@ in the order of their starts. The entries of the index are neighbours, in the or
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from holdfast.processors.engine.changelog.format import key_prefix
@@ -31,6 +32,10 @@ KEY_TIME = "time"
 HELD = "held"
 COUNTED, COUNTED_OPEN = "counted", "n"
 _WINDOW, _SESSION, _CHUNK, _DUE, _HOLD = "w/", "s/", "m/", "due/", "hold/"
+#: What the state keys of the entries of the two indexes begin with.
+INDEXES = (_DUE, _HOLD)
+#: What state keys of sessions begin with, open and closed ones.
+SESSIONS = (_SESSION, _WINDOW)
 #: The part of an open session's record that is no column.
 SESSION = "session"
 #: The state keys of windows begin with one of these.
@@ -128,5 +133,15 @@ def first_due() -> str:
 
 def due_entry(place: str) -> DueEntry:
     """The entry with this state key."""
-    _, time_ms, start, end, key = place.split("/")
-    return DueEntry(place, int(time_ms), int(start), int(end), bytes.fromhex(key))
+    return DueEntry(place, *_due_times(place[:_DUE_KEY_AT]), bytes.fromhex(place[_DUE_KEY_AT:]))
+
+
+@lru_cache(maxsize=64)
+def _due_times(before: str) -> tuple[int, int, int]:
+    """The times of an entry from all that is before its message key: windows that end together share it."""
+    _, time_ms, start, end, _ = before.split("/")
+    return int(time_ms), int(start), int(end)
+
+
+#: Where the message key of an entry begins: behind three times.
+_DUE_KEY_AT = len(due_key(0, 0, 0, b""))

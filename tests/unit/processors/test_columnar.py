@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from holdfast import Collect, Count, Last, Max, Mean, Min, Sum
 from holdfast.processors.engine.changelog.format import decode_value, encode_value
 from holdfast.processors.engine.dataframe.aggregation import STATE_KEY, Aggregation
-from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation, skipping_is_safe
+from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation
 from holdfast.processors.engine.dataframe.columns import Unfit
 from holdfast.processors.engine.dataframe.kernels import RANKS_MAX
+from holdfast.processors.engine.dataframe.message_columns import skipping_is_safe
 from holdfast.processors.engine.dataframe.serialization import deserializer, serializer
 
 decode, encode = deserializer("json"), serializer("json")
@@ -272,7 +273,7 @@ def test_rows_that_were_not_used_lately_are_forgotten_after_a_commit_and_come_ba
             assert columnar.run(keys, [b"{}"] * 500, [turn] * 500) == [b'{"n":%d}' % turn] * 500
             columnar.write_back()
             columnar.committed()
-            assert len(columnar._dirty) * columnar._row_bytes < 3_000 * 500
+            assert len(columnar._table.dirty) * columnar._table.row_bytes < 3_000 * 500
     assert len(memory.values) == 4000
 
 

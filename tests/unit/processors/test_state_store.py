@@ -5,7 +5,8 @@ import os
 
 import pytest
 
-from holdfast.processors.engine.changelog.format import ValueNotStorable, key_prefix
+from holdfast.processors.engine.changelog.format import ValueNotStorable, encode_value, key_prefix
+from holdfast.processors.engine.record_size import RecordTooLarge
 from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint, iterate_checkpoint
 from holdfast.processors.engine.state.errors import StateDiskFailed, StateFolderForeign, StateFolderTaken
 from holdfast.processors.engine.state.fingerprint import fingerprint_of
@@ -189,6 +190,38 @@ def test_state_keys_without_number_are_the_same_as_few(backend):
     assert len(state._cells) <= CELLS_MAX
     stored = dict(backend.items("s"))
     assert len(stored) == sum(value is not None for value in expected.values())
+
+
+def test_state_keys_without_a_cell_are_the_same_as_others(backend):
+    state = StoreState("s", backend)
+    state.scattered = ("i/", "j/")
+    for committed in (False, True):
+        at(state, b"a").set("i/1", 1)
+        at(state, b"a").set_own("i/2", {"n": 2})
+        state.write_scattered(b"a", ["i/3", "i/4"], [encode_value(3, 1), encode_value(4, 1)])
+        state.write_many("j/1", [b"a", b"b"], [encode_value(5, 1), encode_value(6, 1)])
+        if committed:
+            state.keep_message()
+            commit(state, backend)
+        held = at(state, b"a")
+        assert [held.get(key) for key in ("i/1", "i/2", "i/3", "i/4", "j/1")] == [1, {"n": 2}, 3, 4, 5]
+        assert held.keys(start="i/2", end="i/4") == ["i/2", "i/3"]
+        assert held.keys(start="i/2", end="i/4", reverse=True) == ["i/3", "i/2"]
+        assert state.read_many("j/1", [b"b", b"none", b"a"]) == [encode_value(6, 1), None, encode_value(5, 1)]
+        assert len(state._cells) == 0
+
+
+def test_what_the_engine_made_is_stored_as_all_else(backend):
+    state = StoreState("s", backend, "log", 100)
+    for value in ({"n": {"x": 1.5, "y": -0.0}}, [1, 2], "é", 1 << 62):
+        at(state).set("n", value)
+        [raw] = state.writes().values
+        at(state).set_own("n", value)
+        assert state.writes().values == [raw]
+    with pytest.raises(ValueNotStorable):
+        at(state).set_own("n", object())
+    with pytest.raises(RecordTooLarge):
+        at(state).set_own("n", "x" * 100)
 
 
 def test_overwriting_does_not_add_up(backend):

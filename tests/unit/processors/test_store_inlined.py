@@ -48,7 +48,9 @@ STEPS = st.lists(
 
 def store_of(kind):
     backend = TaskStore(MemoryDatabases(lambda path, items: None), Path("unused"))
-    return kind("s", backend, "log", RECORD_BYTES_MAX), backend
+    made = kind("s", backend, "log", RECORD_BYTES_MAX)
+    made.scattered = ("1", "é")
+    return made, backend
 
 
 def done(store, backend, step):
