@@ -120,6 +120,10 @@ def _hold_books(patch: pytest.MonkeyPatch, seams: Seams) -> None:
 
         return write
 
+    def recorded(spark: Any, processor: str) -> versions.Versions | None:
+        return records.recorded_so_far(spark, processor) if seams.booked else None
+
+    patch.setattr(steps, "recorded_so_far", recorded)
     patch.setattr(steps, "create_views", booked(views.create_views))
     for module in (steps, past):
         patch.setattr(module, "record_snapshot", booked(records.record_snapshot))
