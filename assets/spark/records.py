@@ -68,7 +68,7 @@ def _is_recorded(
     """Whether main has a snapshot's rows: by the summaries of the versions since it was published, or else by a scan.
 
     Versions of compactions and of former Holdfasts do not say which snapshot they record, and maintenance may have
-    expired a version: then the rows decide.
+    expired a version: then the rows decide. The first branch of an empty table begins with a version without rows.
     """
     head = next(seen.ancestors(), None)
     if head is None:
@@ -76,7 +76,8 @@ def _is_recorded(
     if unpublished is not None:
         since = list(takewhile(lambda version: version not in unpublished.summaries, seen.ancestors()))
         before = seen.parents[since[-1]] if since else head
-        said = [seen.summaries[version].get(ID_PROPERTY) for version in since]
+        held = (seen.summaries[version] for version in since)
+        said = [each.get(ID_PROPERTY) for each in held if each.get("total-records") != "0"]
         whole = before in unpublished.summaries or (before is None and not unpublished.summaries)
         if whole and None not in said:
             return snapshot_id in said
