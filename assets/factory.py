@@ -9,8 +9,10 @@ Invariants:
     - A definition that can't be imported becomes an asset that shows the error; all other assets load.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
+from functools import partial
+from typing import cast
 
 import dagster as dg
 
@@ -21,6 +23,7 @@ from holdfast.assets.check_result import CheckResult
 from holdfast.assets.compaction_check import compaction_check
 from holdfast.assets.growth import home_asset, room_check
 from holdfast.assets.maintenance import maintenance_asset
+from holdfast.assets.metadata import docs_below
 from holdfast.assets.orphans import orphans_asset, orphans_check
 from holdfast.assets.processors import processor_asset
 from holdfast.assets.proven import proven_check
@@ -60,16 +63,18 @@ def build_assets(
     loaded: Sequence[ProcessorDefinition | BrokenDefinition],
     snapshots: SnapshotSettings | None = None,
     began: datetime | None = None,
+    path_prefix: str = "",
 ) -> dg.Definitions:
     """The assets and checks of all processors, topics, orphans, the home folder and broken definitions.
 
-    ``began`` is when the first store began: the time partitions of all tables start then. One start for all, because
-    Dagster publishes only assets with equal partitions in one run, and a run for each would start a JVM for each.
+    Their links to the docs are below ``path_prefix``, the webserver's. ``began`` is when the first store began: the
+    time partitions of all tables start then. One start for all, because Dagster publishes only assets with equal
+    partitions in one run, and a run for each would start a JVM for each.
     """
     working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
     owners = list(dict.fromkeys(owner for definition in working for owner in definition.owners))
     broken = [_broken(definition) for definition in loaded if isinstance(definition, BrokenDefinition)]
-    return dg.Definitions.merge(
+    made = dg.Definitions.merge(
         dg.Definitions(assets=topic_assets(working), asset_checks=watch_checks(working)),
         dg.Definitions(
             assets=[orphans_asset(owners), home_asset(owners)], asset_checks=[orphans_check(), room_check()]
@@ -77,6 +82,11 @@ def build_assets(
         dg.Definitions(assets=[spec for spec, _ in broken], asset_checks=[check for _, check in broken]),
         *(build_processor(definition, snapshots, began) for definition in working),
     )
+    if not path_prefix:
+        return made
+    assets = cast("Iterable[dg.AssetsDefinition | dg.AssetSpec]", made.assets or ())
+    linked = dg.map_asset_specs(partial(docs_below, path_prefix), assets)
+    return dg.Definitions(assets=linked, asset_checks=made.asset_checks)
 
 
 def _broken(broken: BrokenDefinition) -> tuple[dg.AssetSpec, dg.AssetChecksDefinition]:

@@ -5,6 +5,8 @@ from typing import Any
 
 import dagster as dg
 
+#: The metadata of an asset that links to the docs.
+DOCS = "docs"
 _KINDS = {int: "int", float: "float", str: "string"}
 
 
@@ -21,6 +23,14 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str] = ()) -> dg.
 def docs(page: str) -> dict[str, dg.UrlMetadataValue]:
     """A link to the page of the docs that says what the asset is and what to do about it.
 
-    ``page`` is its file below ``docs``. The webserver serves it.
+    ``page`` is its file below ``docs``. The webserver serves it; ``docs_below`` adds its path prefix.
     """
-    return {"docs": dg.MetadataValue.url(f"/docs/{page}")}
+    return {DOCS: dg.MetadataValue.url(f"/docs/{page}")}
+
+
+def docs_below(prefix: str, spec: dg.AssetSpec) -> dg.AssetSpec:
+    """The asset with its link to the docs below the path prefix of the webserver."""
+    link = spec.metadata.get(DOCS)
+    if not isinstance(link, dg.UrlMetadataValue):
+        return spec
+    return spec.replace_attributes(metadata={**spec.metadata, DOCS: dg.MetadataValue.url(f"{prefix}{link.url}")})

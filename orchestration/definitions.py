@@ -48,7 +48,7 @@ def build_definitions(settings: Settings) -> dg.Definitions:
     stores = {definition.name: tuple(store.name for store in definition.topology.stores) for definition in working}
     checks = [key for definition in working for key in compaction_check_keys(definition)]
     return dg.Definitions.merge(
-        build_assets(loaded, settings.snapshots, began(settings.paths, stores)),
+        build_assets(loaded, settings.snapshots, began(settings.paths, stores), settings.webserver.path_prefix),
         dg.Definitions(
             jobs=[
                 provision_and_deploy,

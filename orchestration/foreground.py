@@ -57,11 +57,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def answers(port: int) -> bool:
-    """Whether Dagster's UI answers, with a page or with a question for its token."""
+    """Whether Dagster's UI answers, with a page, with the path below which it is, or with a question for its token."""
     asked = http.client.HTTPConnection("127.0.0.1", port, timeout=CHECK_WITHIN_S)
     try:
-        asked.request("GET", "/server_info")
-        return asked.getresponse().status in (200, 401)
+        asked.request("GET", "/")
+        return asked.getresponse().status in (200, 307, 401)
     except OSError:
         return False
     finally:

@@ -157,7 +157,7 @@ def start_webserver(settings: Settings, *, port: int | None = None, timeout_s: f
                 )
             chosen = port or (PORT if can_bind(PORT) else free_port())
             host = settings.webserver.host
-            url = f"http://{_reached(host)}:{chosen}"
+            url = f"http://{_reached(host)}:{chosen}{settings.webserver.path_prefix}"
             command = [sys.executable, "-m", "holdfast.orchestration.cli", WEBSERVER, "-h", host, "-p", str(chosen)]
             headers, environment = _own_token(settings)
             process = _launch(settings, WEBSERVER, command, url, environment)

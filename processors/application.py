@@ -7,14 +7,12 @@ Modules that only a worker needs are imported in ``run``: the Dagster code serve
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.infra.errors import HoldfastError
 from holdfast.infra.log import configure_logging
 from holdfast.infra.privacy import private_files
 from holdfast.processors.arguments import (
@@ -34,22 +32,22 @@ from holdfast.processors.commit_interval import commit_bounds
 from holdfast.processors.described import Declared, describe
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.backends import BACKENDS, StateBackend
-from holdfast.processors.engine.changelog.names import check_name, shadow_group, transactional_id
+from holdfast.processors.engine.changelog.names import check_name, shadow_group
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, Upgrades, declare
+from holdfast.processors.engine.dataframe.stream_joins import Table
 from holdfast.processors.engine.dataframe.topic import TimestampExtractor, Topic, TopicConfig
 from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
-from holdfast.processors.engine.record_size import OVERHEAD_BYTES, UNLIMITED, record_limits
+from holdfast.processors.engine.record_size import OVERHEAD_BYTES, record_limits
 from holdfast.processors.engine.record_times import record_times
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.signals import stop_on_signals
 
 if TYPE_CHECKING:
     from holdfast.infra.kafka.cluster import KafkaCluster
     from holdfast.infra.settings import Settings
     from holdfast.processors.engine.checkpoints.ports import Storage
-    from holdfast.processors.engine.runtime.assignment import Assignment
     from holdfast.processors.engine.runtime.failures import OnProcessingError
     from holdfast.processors.engine.runtime.loop import Worker
     from holdfast.processors.engine.runtime.options import RuntimeOptions, Start
@@ -58,6 +56,7 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.runtime.tickets import Ticket, Work
     from holdfast.processors.engine.state.database import Databases
     from holdfast.processors.engine.state.folder import StateFolder
+    from holdfast.processors.worker_run import How
 
 
 class Application:
@@ -90,6 +89,8 @@ class Application:
             the tail; None takes the settings.
         state_backend: ``rocksdb``, or ``memory``: state in the process, restored from the changelogs at each start.
         memory_max_bytes: Memory limit of the process; None takes the settings.
+        max_wait: How long streams that share a store wait for one that is not read to its end, milliseconds or a
+            timedelta; None for as long as it takes, so that messages are processed in the order of their times.
         description: One sentence for readers of the catalog.
         owners: Owners as Dagster names them: ``team:<name>`` or a mail address.
         prove: Whether a deploy runs a new version on the last messages first; False for functions with outside effects.
@@ -120,6 +121,7 @@ class Application:
         standby_replicas: int | None = None,
         state_backend: StateBackend = "rocksdb",
         memory_max_bytes: int | None = None,
+        max_wait: int | timedelta | None = None,
         description: str = "",
         owners: tuple[str, ...] = (),
         prove: bool = True,
@@ -152,6 +154,7 @@ class Application:
         self._errand: Callable[[Owner, Ticket], Work] | None = None
         self._standby_replicas, self._state_backend = standby_replicas, state_backend
         self._memory_max_bytes = None if memory_max_bytes is None else plan_memory(memory_max_bytes).total
+        self._wait_s = None if max_wait is None else milliseconds("max_wait", max_wait, least=0) / 1000
         self._frames: dict[str, StreamingDataFrame] = {}
         self._stores: dict[str, StoreOptions] = {}
         self._worker: Worker | None = None
@@ -204,6 +207,20 @@ class Application:
         )
         return frame
 
+    def table(self, topic: Topic, name: str | None = None, *, model: Any = None) -> Table[StreamingDataFrame]:
+        """The newest value of each key of a topic, which is compacted, as a store with a changelog of its own.
+
+        Args:
+            topic: The topic; a message with the value None deletes its key's row.
+            name: The store; None takes ``<topic>-table``.
+            model: The model of the rows, for typed columns in the warehouse.
+
+        Raises:
+            ApplicationInvalid: The topic has a stream; use ``to_table`` of it.
+            StepInvalid: The store's name can't be used.
+        """
+        return self.dataframe(topic).to_table(name, model=model)
+
     def store(
         self,
         name: str,
@@ -232,18 +249,19 @@ class Application:
 
     def topology(self) -> Topology:
         """The frozen description of the application."""
-        return describe(
-            Declared(
-                self.consumer_group,
-                self._frames,
-                self._stores,
-                self._changelog_config if self._use_changelogs else None,
-                self._renamed_stores,
-                self._dead_letter_topic,
-                self._consumer_config,
-                exactly_once=self._exactly_once,
-                prove=self.prove,
-            )
+        return describe(self._declared())
+
+    def _declared(self) -> Declared:
+        return Declared(
+            self.consumer_group,
+            self._frames,
+            self._stores,
+            self._changelog_config if self._use_changelogs else None,
+            self._renamed_stores,
+            self._dead_letter_topic,
+            self._consumer_config,
+            exactly_once=self._exactly_once,
+            prove=self.prove,
         )
 
     # -- running ---------------------------------------------------------------------------------------------------
@@ -305,6 +323,7 @@ class Application:
         from holdfast.processors.engine.runtime.assignment import Assignment
         from holdfast.processors.engine.runtime.told_changes import change_for
         from holdfast.processors.engine.state.folder import StateFolder
+        from holdfast.processors.worker_run import How, make_worker
 
         topology = self.topology()
         if not topology.inputs:
@@ -313,10 +332,6 @@ class Application:
                 action="Declare one with `app.dataframe(topic)`.",
             )
         state_dir = self.state_dir or settings.paths.state
-        chosen = settings.standby_replicas if self._standby_replicas is None else self._standby_replicas
-        if not BACKENDS[self._state_backend].durable or (self._start is not None and self._start.reseed):
-            # State in memory ends with the process. A disk with a standby's state may be the one to re-seed from.
-            chosen = 0
         memory = self._memory(settings)
         facts = required_topics.prepare(cluster.topics(), topology, may_create=self._may_create)
         options = self._options()
@@ -326,7 +341,7 @@ class Application:
             record_bytes_max=(limits := record_limits(written, facts, cluster.record_bytes_max)),
             record_times=record_times(written, topology.inputs, facts, cluster.clock),
             batch_bytes_max=min([BATCH_BYTES_MAX, *(most + OVERHEAD_BYTES for most in limits.values())]),
-            standby_replicas=chosen,
+            standby_replicas=self._standbys(settings),
             overlay_bytes_max=memory.overlay,
             state_cache_bytes=memory.state_cache,
             exports=settings.paths.exports(self.consumer_group),
@@ -339,14 +354,21 @@ class Application:
             keep = (databases, settings, storage, folder, cluster.clock, topology)
             keeper = None if start.shadow else open_keeper(*keep)
             assignment = Assignment(topology, cluster, folder, databases, options, keeper)
-            worker = self._make_worker(topology, cluster, assignment, folder, options)
+            worker = make_worker(self._declared(), self._on_processing_error, topology, cluster, assignment, folder)
+            worker.maintenance.errand = self._errand
             try:
-                self._work(worker, settings, folder, count=count, timeout=timeout, serve=serve)
+                self._work(worker, settings, folder, How(count, timeout, serve, self._foreground))
             finally:
                 if keeper is not None:
                     keeper.close()
         finally:
             folder.release()
+
+    def _standbys(self, settings: Settings) -> int:
+        # State in memory ends with the process. A disk with a standby's state may be the one to re-seed from.
+        if not BACKENDS[self._state_backend].durable or (self._start is not None and self._start.reseed):
+            return 0
+        return settings.standby_replicas if self._standby_replicas is None else self._standby_replicas
 
     def _memory(self, settings: Settings) -> MemoryPlan:
         return plan_memory(self._memory_max_bytes or settings.memory_max_mb << 20)
@@ -397,60 +419,15 @@ class Application:
             configure_logging(self._log_level.upper(), settings.log_format)
         return settings
 
-    def _make_worker(
-        self,
-        topology: Topology,
-        cluster: Cluster,
-        assignment: Assignment,
-        folder: StateFolder,
-        options: RuntimeOptions,
-    ) -> Worker:
-        from holdfast.infra.clock import SystemClock
-        from holdfast.processors.engine.commands.table import COMMANDS
-        from holdfast.processors.engine.runtime.failures import FailurePolicy
-        from holdfast.processors.engine.runtime.loop import Worker
-        from holdfast.processors.engine.runtime.same_changelogs import SameChangelogs
+    def _work(self, worker: Worker, settings: Settings, folder: StateFolder, how: How) -> None:
+        from holdfast.processors.worker_run import run_worker
 
-        rejects = self._dead_letter_topic
-        limit = options.record_bytes_max.get(rejects or "", UNLIMITED)
-        failures = FailurePolicy(
-            rejects, self._on_processing_error, self.consumer_group, topology.code_version, limit, options.record_times
-        )
-        name = transactional_id(self.consumer_group, folder.id, folder.slot)
-        worker = Worker(topology, self._frames, cluster, options, failures, assignment, name, COMMANDS)
-        worker.maintenance.errand = self._errand
-        if isinstance(cluster.clock, SystemClock):  # its thread can't run on virtual time
-            worker.same_changelogs = SameChangelogs(topology, cluster)
-        return worker
-
-    def _work(
-        self, worker: Worker, settings: Settings, folder: StateFolder, *, count: int, timeout: float, serve: bool
-    ) -> None:
         self._worker = worker
         if self._stop_asked:
             worker.stop()
-        restore_signals = stop_on_signals(worker.stop)
-        server = None
-        shown: AbstractContextManager[None] = nullcontext()
         try:
-            if serve:
-                from holdfast.processors.engine.serving.server import serve_worker
-
-                server = serve_worker(worker, self.consumer_group, folder.slot, settings)
-            if self._foreground:
-                from holdfast.processors.engine.serving.live_line import live_line
-
-                shown = live_line(worker, self.consumer_group, folder.slot)
-            with shown:
-                worker.run(count=count, timeout_s=timeout)
-        except HoldfastError as error:
-            if server is not None:
-                server.failed(error.as_dict())
-            raise
+            run_worker(worker, self.consumer_group, folder.slot, settings, how)
         finally:
-            if server is not None:
-                server.close()
-            restore_signals()
             self._worker = None
             self._stop_asked = self._foreground = False
 
@@ -464,6 +441,7 @@ class Application:
             commits=self._commits,
             commit_every=self._commit_every,
             broker_timeout_s=self._broker_timeout_s,
+            wait_s=self._wait_s,
         )
 
     def with_run_overrides(self, *, slot: str | None, auto_create_topics: bool, start: Start | None = None) -> None:

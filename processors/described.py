@@ -12,6 +12,7 @@ from holdfast.processors.engine.changelog.config import chosen_config
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.described_stores import described_stores
+from holdfast.processors.engine.dataframe.node import steps_of
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
 from holdfast.processors.engine.topology import ChangelogSpec, Topology, code_version_of, source_of, subtopologies_of
 
@@ -49,7 +50,8 @@ def describe(app: Declared) -> Topology:
             if node.topic is not None:
                 outputs[node.topic.name] = node.topic.spec()
     inputs = tuple(frame.topic.spec() for frame in app.frames.values())
-    stores = described_stores([node for steps in nodes.values() for node in steps], users, app.stores)
+    steps = steps_of(frame.source for frame in app.frames.values())
+    stores = described_stores(steps, users, app.stores)
     has_changelogs, config = app.changelog_config is not None, app.changelog_config or {}
     check_time(stores, loses_commits=app.exactly_once and not has_changelogs)
     changelogs = tuple(
@@ -76,6 +78,7 @@ def describe(app: Declared) -> Topology:
         prove=app.prove,
     )
     check_strategy(app.consumer_config, described)
-    functions = [code for steps in nodes.values() for node in steps for code in node.functions]
+    functions = [code for node in steps for code in node.functions]
     functions += [code for options in app.stores.values() for code in options.functions]
-    return replace(described, code_version=code_version_of(described, "".join(map(source_of, functions))))
+    texts = [*map(source_of, functions), *(node.rule for node in steps)]
+    return replace(described, code_version=code_version_of(described, "".join(texts)))

@@ -33,6 +33,7 @@ from holdfast.processors.engine.schema.evolution import (
     from_spark,
     inferred_changes,
     plain,
+    reads_objects_again,
 )
 from holdfast.processors.engine.schema.inference import inferred_schema
 from holdfast.processors.engine.schema.types import Record, StoreSchema, tick
@@ -53,6 +54,7 @@ class Shape:
     """What a table needs for a schema: its schema version ``before``, that of afterwards, and the changes between.
 
     The version is 0 without a schema, and one more for each change of the schema. ``digest`` identifies the schema.
+    ``again`` says that rows have values in an added column though they do not change.
     """
 
     before: int
@@ -60,6 +62,7 @@ class Shape:
     digest: str
     steps: tuple[Change, ...]
     comments: tuple[tuple[str, str], ...] = ()
+    again: bool = False
 
     @property
     def changed(self) -> bool:
@@ -73,8 +76,8 @@ class Shape:
 
     @property
     def replaced(self) -> bool:
-        """Whether a column is made again: it is null in all rows until they are written again."""
-        return any(isinstance(step, Replace) for step in self.steps)
+        """Whether a column is null, and must not be, in rows that do not change until they are written again."""
+        return self.again or any(isinstance(step, Replace) for step in self.steps)
 
 
 def resolve_schema(
@@ -124,7 +127,8 @@ def shape_for(spark: SparkSession, table: str, schema: StoreSchema | None, *, in
         SchemaChangeRefused: A column can't get the schema's type.
     """
     wanted = schema.columns if schema is not None else ()
-    steps = (inferred_changes if inferred else changes)(table_columns(spark, table), wanted)
+    has = table_columns(spark, table)
+    steps = (inferred_changes if inferred else changes)(has, wanted)
     refused = [step for step in steps if isinstance(step, Refused)]
     if refused:
         raise _refusal(table, refused)
@@ -133,7 +137,8 @@ def shape_for(spark: SparkSession, table: str, schema: StoreSchema | None, *, in
         return Shape(before, before, "", ())
     digest = hashlib.sha256(repr(schema).encode()).hexdigest()[:16]
     comments = tuple((each.name, each.comment) for each in wanted if each.comment)
-    return Shape(before, before + (digest != known), digest, steps, comments)
+    again = inferred and reads_objects_again(has, wanted)
+    return Shape(before, before + (digest != known), digest, steps, comments, again)
 
 
 def reshape(spark: SparkSession, table: str, shape: Shape) -> None:

@@ -158,6 +158,9 @@ class GroupConsumer:
         self._came = False
         #: Start offset of the partitions that the group gave to this member and ``resume`` has not started yet.
         self._held: dict[Partition, int] = {}
+        #: Offsets at which the library told the end of a partition. It tells the end of committed records, so an open
+        #: transaction is behind it.
+        self._read_to: dict[Partition, int] = {}
         #: Partitions sought or revoked since the last poll began.
         self._moved: set[Partition] = set()
         self._ask_at = 0.0
@@ -180,6 +183,7 @@ class GroupConsumer:
             **(config or {}),
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
+            "enable.partition.eof": True,
             # The engine chooses every position. A reset would replace a deleted position silently.
             "auto.offset.reset": "error",
             "error_cb": self._on_library_error,
@@ -306,6 +310,7 @@ class GroupConsumer:
 
     def seek(self, partition: Partition, offset: int) -> None:
         self._moved.add(partition)
+        self._read_to.pop(partition, None)
         if partition not in self._next:
             self._held[partition] = offset
             return
@@ -356,6 +361,7 @@ class GroupConsumer:
         for partition in partitions:
             self._next.pop(partition, None)
             self._held.pop(partition, None)
+            self._read_to.pop(partition, None)
         if self._cooperative:
             consumer.incremental_unassign(places_of(known))
         else:
@@ -369,6 +375,14 @@ class GroupConsumer:
         except (KafkaException, RuntimeError):  # no fetch yet, or closed
             return None
         return int(high) if high >= 0 else None
+
+    def is_ended(self, partition: Partition) -> bool:
+        end = self.high_watermark(partition)
+        position = self._next.get(partition)
+        if end is None or position is None:
+            return False
+        # Offsets behind the last record may be markers of transactions: the library tells that there is nothing else.
+        return max(position, self._read_to.get(partition, 0)) >= end
 
     def group_metadata(self) -> GroupMetadata:
         metadata = self._consumer.consumer_group_metadata()
@@ -435,7 +449,9 @@ class GroupConsumer:
                 action="Check the rights of this client, and that its topics still hold the committed offsets.",
                 error=error.name(),
             )
-        elif error.code() != KafkaError._PARTITION_EOF:
+        elif error.code() == KafkaError._PARTITION_EOF:
+            self._read_to[Partition(message.topic(), message.partition())] = message.offset()
+        else:
             _log.warning("input error", error=error.str(), next="the client library retries")
 
 

@@ -16,12 +16,17 @@ _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:\d{1,5})?")
 _PERSON = re.compile(r"[A-Za-z0-9._@+-]{1,64}")
 _TOKEN = re.compile(r"[!-~]{16,}")
 _HEADER = re.compile(r"[A-Za-z0-9-]+")
+_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 
 class WebserverSettings(Group):
     """Dagster's webserver behind the checks of ``holdfast webserver``."""
 
     host: str = Field(default="127.0.0.1", description="Listening address of Dagster's UI.")
+    path_prefix: str = Field(
+        default="",
+        description="Path below which the UI and the docs are served, as /dagster; links to the docs use it.",
+    )
     hosts: tuple[str, ...] = Field(
         default=(),
         description="Further names under which browsers reach the UI: a JSON list of name or name:port.",
@@ -43,6 +48,13 @@ class WebserverSettings(Group):
     def asks(self) -> bool:
         """Whether each request needs a token, or a proxy that names its person."""
         return bool(self.tokens or self.proxies)
+
+    @field_validator("path_prefix")
+    @classmethod
+    def _path(cls, value: str) -> str:
+        if not _PATH.fullmatch(value):
+            raise ValueError(f"{value!r} is no path with a slash in front and none behind, as /dagster")
+        return value
 
     @field_validator("hosts")
     @classmethod

@@ -41,11 +41,11 @@ class WebserverUnguarded(BadConfiguration):
 
 
 class PathPrefixInvalid(BadConfiguration):
-    """``--path-prefix`` does not begin with a slash, or ends with one."""
+    """``--path-prefix`` is not the path of the settings, which links to the docs have."""
 
 
 def webserver_command(settings: Settings) -> click.Command:
-    """The command ``holdfast webserver``: Dagster's options, with the address of the settings as default."""
+    """The command ``holdfast webserver``: Dagster's options, with address and path of the settings as defaults."""
     dagsters: click.Command = create_dagster_webserver_cli()  # type: ignore[no-untyped-call]
     return click.Command(
         "webserver",
@@ -53,7 +53,7 @@ def webserver_command(settings: Settings) -> click.Command:
         callback=_serving(settings),
         help="Serve Dagster's UI: on loopback to programs of this machine, elsewhere to holders of a token.",
         context_settings={
-            "default_map": {"host": settings.webserver.host},
+            "default_map": {"host": settings.webserver.host, "path_prefix": settings.webserver.path_prefix},
             "auto_envvar_prefix": "DAGSTER_WEBSERVER",
         },
     )
@@ -138,9 +138,14 @@ def _check(host: str, prefix: str, settings: Settings) -> None:
             action="Set `HOLDFAST_WEBSERVER__TOKENS` or `HOLDFAST_WEBSERVER__PROXIES`, or listen on 127.0.0.1.",
             host=host,
         )
-    if prefix and (not prefix.startswith("/") or prefix.endswith("/")):
+    if prefix != settings.webserver.path_prefix:
         raise PathPrefixInvalid(
-            f"The path prefix is {prefix!r}.", action="Write it as `--path-prefix /dagster`.", prefix=prefix
+            f"The path prefix is {prefix!r}; the settings have {settings.webserver.path_prefix!r}. Code servers write "
+            "the links to the docs, and know the settings only.",
+            action="Leave `--path-prefix` out. Set `HOLDFAST_WEBSERVER__PATH_PREFIX`, as `/dagster`, where the "
+            "webserver, the daemon and the code servers run.",
+            prefix=prefix,
+            expected=settings.webserver.path_prefix,
         )
 
 

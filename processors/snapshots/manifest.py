@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.changelog.format import unknown_version
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 
 MANIFEST_VERSION = 1
@@ -162,11 +162,7 @@ class SnapshotManifest:
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as failure:
             raise _damaged(f"it is {text[:60]!r}") from failure
         if version != MANIFEST_VERSION:
-            raise FormatUnknown(
-                f"A snapshot's manifest has version {version}, expected {MANIFEST_VERSION}.",
-                action="Use the Holdfast version that wrote the manifest, or a newer one.",
-                version=version,
-            )
+            raise unknown_version("A snapshot's manifest", version, MANIFEST_VERSION)
         try:
             for part in document["partitions"]:
                 for name in ("fingerprint", *({"typed"} & part.keys())):

@@ -92,6 +92,10 @@ class InMemoryMember(GroupMember):
     def high_watermark(self, partition: Partition) -> int | None:
         return self._ends.get(partition)
 
+    def is_ended(self, partition: Partition) -> bool:
+        end, position = self._ends.get(partition), self._positions.get(partition)
+        return end is not None and position is not None and position >= end
+
     def group_metadata(self) -> GroupMetadata:
         member = self._member
         if member is None or member.generation < 0 or member.learned:

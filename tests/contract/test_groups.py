@@ -43,6 +43,36 @@ def test_a_member_reads_committed_records_only(bench: Bench) -> None:
     assert reader.values == [b"committed", b"open"]
 
 
+def test_a_partition_is_ended_behind_markers_and_not_before_an_open_transaction(bench: Bench) -> None:
+    place = Partition(bench.topic(), 0)
+    producer, foreign = bench.producer(bench.name("id")), bench.producer(bench.name("id"))
+    reader = bench.joined(bench.name("group"), place.topic)
+    assert not reader.member.is_ended(place)
+    reader.flow_from(place, 0)
+    bench.wait_for(lambda: reader.poll() or reader.member.is_ended(place), "the end of an empty partition")
+    producer.begin()
+    send(producer, place, [b"committed"])
+    producer.commit()
+    bench.wait_settled(place.topic, {0: 2})
+    bench.wait_for(lambda: reader.poll() or reader.read, "the record")
+    bench.wait_for(lambda: reader.poll() or reader.member.is_ended(place), "the end behind the marker")
+    foreign.begin()
+    send(foreign, place, [b"open"])
+    bench.wait_for(lambda: reader.poll() or not reader.member.is_ended(place), "the open transaction")
+    assert [reader.poll() for _ in range(IDLE_POLLS)] == [[]] * IDLE_POLLS
+    assert not reader.member.is_ended(place)
+    foreign.abort()
+    bench.wait_for(lambda: reader.poll() or reader.member.is_ended(place), "the end behind the aborted record")
+    assert reader.values == [b"committed"]
+    reader.member.pause([place])
+    reader.poll()
+    reader.member.resume([place])
+    bench.wait_for(lambda: reader.poll() or reader.member.is_ended(place), "the end after a pause")
+    reader.member.seek(place, 0)
+    bench.wait_for(lambda: reader.poll() or reader.values == [b"committed"] * 2, "the record again")
+    bench.wait_for(lambda: reader.poll() or reader.member.is_ended(place), "the end after a seek")
+
+
 def test_no_more_records_than_asked_for(bench: Bench) -> None:
     place = Partition(bench.topic(), 0)
     send(bench.producer(), place, [b"%d" % number for number in range(10)])

@@ -249,8 +249,8 @@ def test_no_process_shows_the_token(webserver: Webserver) -> None:
         assert TOKEN.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
-@pytest.mark.parametrize("words", [["-h", "0.0.0.0"], ["--host", "192.0.2.1"], ["--path-prefix", "dagster/"]])
-def test_it_does_not_start_where_anybody_could_use_it(words: list[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [["-h", "0.0.0.0"], ["--host", "192.0.2.1"], ["--path-prefix", "/dagster"]])
+def test_it_does_not_start_where_anybody_could_use_it_or_links_lead_elsewhere(words: list[str], tmp_path: Path) -> None:
     from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
     from holdfast.orchestration.cli import main
 

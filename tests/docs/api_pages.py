@@ -22,7 +22,24 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         "from holdfast import Application, Count\n\n"
         'app = Application("localhost:9092", consumer_group="shop")\n'
         'app.dataframe(app.topic("orders")).aggregate({"orders": Count()}).to_topic(app.topic("totals"))',
-        ("Application", "Topic", "TopicConfig"),
+        ("Application",),
+    ),
+    "api-topics.md": (
+        "Python API: topics",
+        "What `Application.topic` returns, and how a topic is created.",
+        "from holdfast import Application, TopicConfig\n\n"
+        'app = Application("localhost:9092", consumer_group="shop")\n'
+        'orders = app.topic("orders", config=TopicConfig(num_partitions=6))',
+        ("Topic", "TopicConfig"),
+    ),
+    "api-joins.md": (
+        "Python API: joins",
+        "What joins a stream with another one, or with a table. [Joins](../joins.md) has the rules.",
+        "from holdfast import Application\n\n"
+        'app = Application("localhost:9092", consumer_group="shop")\n'
+        'prices = app.table(app.topic("prices"))\n'
+        'app.dataframe(app.topic("orders")).join_table(prices, on_merge="keep-left").to_topic(app.topic("priced"))',
+        (),
     ),
     "api-streams.md": (
         "Python API: streams",
@@ -141,6 +158,10 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
 
 #: Page -> more classes on it, which users meet under these names and do not import.
 UNNAMED: dict[str, dict[str, str]] = {
+    "api-joins.md": {
+        "StreamingDataFrame": "processors.engine.dataframe.stream_joins.StreamJoins",
+        "Table": "processors.engine.dataframe.stream_joins.Table",
+    },
     "api-windows.md": {
         "StreamingDataFrame": "processors.engine.dataframe.stream_windows.StreamWindows",
     },

@@ -30,7 +30,7 @@ from holdfast.processors.testing.consumers import InMemoryReplayer
 from holdfast.processors.testing.groups import Group
 from holdfast.processors.testing.log import PartitionLog
 from holdfast.processors.testing.producer import InMemoryProducer
-from tests.simulation import planted_checkpoints, planted_world
+from tests.simulation import planted_checkpoints, planted_time, planted_world
 from tests.simulation.run import runner
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -367,6 +367,8 @@ BUGS = (
     Planted("a standby counts as complete before it has reached the end", _standby_counts_as_complete),
     *(Planted(name, plant) for name, plant in planted_world.PLANTS.items()),
 )
+#: Those that only windows, sessions and timers show.
+TIMED_BUGS = tuple(Planted(name, plant) for name, plant in planted_time.PLANTS.items())
 
 
 def seeds_until_caught(seeds: Any, bug: Any, seeds_max: int) -> tuple[int, Any] | None:
@@ -397,9 +399,10 @@ def print_table(seeds: Any, bugs: Iterable[Any], seeds_max: int) -> None:
 
 
 def main() -> None:
-    """Print the table of the bugs of the engine."""
-    with runner() as seeds:
-        print_table(seeds, BUGS, 500)
+    """Print the tables of the bugs of the engine."""
+    for bugs, timed in ((BUGS, False), (TIMED_BUGS, True)):
+        with runner(timed=timed) as seeds:
+            print_table(seeds, bugs, 500)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 python -m tests.simulation.run --seed 17              one seed, with its trace
 python -m tests.simulation.run --seeds 10000          seeds 0 to 9999; prints progress and every failing seed
+python -m tests.simulation.run --timed --seeds 5000   the same with windows, sessions and timers
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import structlog
 
 from holdfast.infra.settings import Settings
 from tests.simulation.faults import Faults
-from tests.simulation.schedule import draw_schedule
+from tests.simulation.schedule import draw_schedule, timed_schedule
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.world import World
 
@@ -45,6 +46,7 @@ class Outcome:
     exits: tuple[str, ...]
     struck: tuple[str, ...]
     tail: tuple[str, ...]
+    timed: bool
 
     def text(self) -> str:
         """For people: what broke, the end of the trace, and how to see it again."""
@@ -53,21 +55,22 @@ class Outcome:
                 f"seed {self.seed} broke {self.invariant!r}: {self.detail}",
                 *(f"  {line}" for line in self.tail),
                 f"trace {self.trace_hash[:16]}, {self.points} points, {self.virtual_s:.1f} virtual seconds",
-                f"reproduce: python -m tests.simulation.run --seed {self.seed}",
+                f"reproduce: python -m tests.simulation.run{' --timed' if self.timed else ''} --seed {self.seed}",
             ]
         )
 
 
 class SeedRunner:
-    """Runs one seed after the other in this process; quiet."""
+    """Runs one seed after the other in this process; quiet. ``timed``: with windows, sessions and timers."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, *, timed: bool = False) -> None:
+        self._folder, self._timed = folder, timed
         self._settings = Settings()
 
     def run(self, seed: int, *, hashed: bool = False) -> Outcome:
         """Run a seed; what breaks is told, not raised."""
-        world = World(draw_schedule(seed), self._folder, self._settings)
+        schedule = timed_schedule(seed) if self._timed else draw_schedule(seed)
+        world = World(schedule, self._folder, self._settings)
         faults = Faults(world)
         invariant, detail = None, ""
         try:
@@ -90,11 +93,12 @@ class SeedRunner:
             exits=tuple(type(failure).__name__ for failure in world.exits),
             struck=tuple(kind.value for kind in faults.struck.elements()),
             tail=tuple(simulation.trace_lines(TAIL)) if invariant is not None else (),
+            timed=self._timed,
         )
 
 
 @contextmanager
-def runner() -> Iterator[SeedRunner]:
+def runner(*, timed: bool = False) -> Iterator[SeedRunner]:
     """A runner with a folder of its own; nobody logs meanwhile."""
     former = structlog.get_config()
     structlog.configure(
@@ -103,24 +107,24 @@ def runner() -> Iterator[SeedRunner]:
     memory = Path("/dev/shm")
     try:
         with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-            yield SeedRunner(Path(folder))
+            yield SeedRunner(Path(folder), timed=timed)
     finally:
         structlog.configure(**former)
 
 
-def _share(job: tuple[int, int, int], results: multiprocessing.Queue[Outcome]) -> None:
+def _share(job: tuple[int, int, int], timed: bool, results: multiprocessing.Queue[Outcome]) -> None:
     first, last, step = job
-    with runner() as seeds:
+    with runner(timed=timed) as seeds:
         for seed in range(first, last, step):
             results.put(seeds.run(seed))
 
 
-def run_many(first: int, count: int, jobs: int) -> int:
+def run_many(first: int, count: int, jobs: int, *, timed: bool = False) -> int:
     """Run many seeds on several cores; returns how many failed."""
     context = multiprocessing.get_context("spawn")
     results: multiprocessing.Queue[Outcome] = context.Queue()
     workers = [
-        context.Process(target=_share, args=((first + job, first + count, jobs), results), daemon=True)
+        context.Process(target=_share, args=((first + job, first + count, jobs), timed, results), daemon=True)
         for job in range(jobs)
     ]
     for worker in workers:
@@ -130,7 +134,7 @@ def run_many(first: int, count: int, jobs: int) -> int:
     struck: Counter[str] = Counter()
     points = 0
     for done in range(1, count + 1):
-        outcome = results.get(timeout=120)
+        outcome = results.get(timeout=600)
         exits.update(outcome.exits)
         struck.update(outcome.struck)
         points += outcome.points
@@ -156,10 +160,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10_000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--timed", action="store_true", help="windows, sessions and timers instead of functions")
     asked = parser.parse_args()
     if asked.seed is None:
-        return 1 if run_many(asked.first, asked.seeds, asked.jobs) else 0
-    with runner() as seeds:
+        return 1 if run_many(asked.first, asked.seeds, asked.jobs, timed=asked.timed) else 0
+    with runner(timed=asked.timed) as seeds:
         outcome = seeds.run(asked.seed, hashed=True)
     if outcome.invariant is None:
         print(f"seed {asked.seed} holds; trace {outcome.trace_hash[:16]}, {outcome.points} points")

@@ -130,6 +130,7 @@ class Schedule:
         intruders_at: When a member joins that reads only the first of two inputs.
         regroups_at: When an operator deploys a version that joins the tasks of two inputs, or parts them again. Each
             input has a store of its own then, and the joined version one more that both feed.
+        timed: Windows, sessions and timers are run instead of functions.
     """
 
     seed: int
@@ -166,6 +167,7 @@ class Schedule:
     intruders_at: tuple[float, ...]
     regroups_at: tuple[float, ...]
     faults: tuple[Fault, ...]
+    timed: bool = False
 
 
 def draw_schedule(seed: int) -> Schedule:
@@ -243,6 +245,21 @@ def plain_schedule(seed: int) -> Schedule:
         deletes_at=(),
         intruders_at=(),
         regroups_at=(),
+    )
+
+
+def timed_schedule(seed: int) -> Schedule:
+    """The schedule of a seed with windows, sessions and timers, on one input: two would have no order of times."""
+    drawn = draw_schedule(seed)
+    return replace(
+        plain_schedule(seed),
+        timed=True,
+        aggregated=False,
+        partitions=drawn.partitions,
+        twins=drawn.twins,
+        markers_left_out=drawn.markers_left_out,
+        clears_at=drawn.clears_at,
+        deletes_at=drawn.deletes_at,
     )
 
 

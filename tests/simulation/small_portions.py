@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast.processors.engine.checkpoints import decision
-from holdfast.processors.engine.runtime import columns, commit, loop, restore
-from holdfast.processors.engine.state import task_store
+from holdfast.processors.engine.runtime import columns, commit, loop, restore, task_time, task_timers
+from holdfast.processors.engine.state import task_store, time_index
 from holdfast.processors.testing import producer
 from tests.simulation.schedule import Schedule
 
@@ -30,6 +30,8 @@ def tuned(schedule: Schedule) -> Iterator[None]:
     ]
     if schedule.pieces:
         values.append((task_store, "BATCH_OPERATIONS_MAX", schedule.pieces))
+    if schedule.timed:
+        values += portions_of_time(schedule.seed)
     former = [(module, name, getattr(module, name)) for module, name, _ in values]
     for module, name, value in values:
         setattr(module, name, value)
@@ -38,3 +40,14 @@ def tuned(schedule: Schedule) -> Iterator[None]:
     finally:
         for module, name, value in former:
             setattr(module, name, value)
+
+
+def portions_of_time(seed: int) -> list[tuple[Any, str, float]]:
+    """So few windows and timers that what is due at once takes several commits."""
+    return [
+        (task_time, "CLOSED_AT_ONCE", (1, 3, 5_000)[seed % 3]),
+        (task_time, "REMOVED_AT_ONCE", (2, 5_000)[seed % 2]),
+        (task_timers, "FIRED_AT_ONCE", (1, 3, 5_000)[seed % 3]),
+        (task_timers, "READ_AT_ONCE", (2, 500)[seed % 2]),
+        (time_index, "NEAR", (1, 4, 1_000)[seed // 6 % 3]),
+    ]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.planted import BUGS, Planted, seeds_until_caught
+from tests.simulation.planted import BUGS, TIMED_BUGS, Planted, seeds_until_caught
 from tests.simulation.run import SeedRunner, runner
 from tests.tiers import named
 
@@ -17,7 +17,9 @@ RARE = frozenset(
     {
         "a checkpoint of another changelog is restored",
         "a refused commit counts as done",
+        "a restart forgets the stream time",
         "a standby counts as complete before it has reached the end",
+        "a value that is deleted keeps its end",
         "an abort rewinds the first tasks only",
         "an aborted transaction that was left open is committed",
         "an unknown outcome counts as failure",
@@ -27,9 +29,12 @@ RARE = frozenset(
         "files are collected that another upload is about to name",
         "markers that Kafka left out are not looked for",
         "offsets are committed before the transaction, not in it",
+        "offsets tell whether a commit happened that moves none",
         "outputs to a deleted topic count as sent",
         "the group's generation does not fence",
         "the restore target is the last stable offset",
+        "timers that fire without a message are not committed",
+        "windows that an aborted commit closed stay closed",
     }
 )
 DOCS = Path(__file__).resolve().parent.parent.parent / "docs" / "simulation.md"
@@ -41,8 +46,24 @@ def seeds() -> Iterator[SeedRunner]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def timed_seeds() -> Iterator[SeedRunner]:
+    with runner(timed=True) as running:
+        yield running
+
+
 @pytest.mark.parametrize("bug", named(BUGS, thorough=RARE))
 def test_a_planted_bug_is_caught(seeds: SeedRunner, bug: Planted) -> None:
+    check_caught(seeds, bug)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", named(TIMED_BUGS, thorough=RARE))
+def test_a_planted_bug_in_windows_or_timers_is_caught(timed_seeds: SeedRunner, bug: Planted) -> None:
+    check_caught(timed_seeds, bug)
+
+
+def check_caught(seeds: SeedRunner, bug: Planted) -> None:
     caught = seeds_until_caught(seeds, bug, SEEDS_MAX)
     assert caught is not None, f"{SEEDS_MAX} seeds ran with this bug, and nothing was found"
     needed, outcome = caught
@@ -51,4 +72,4 @@ def test_a_planted_bug_is_caught(seeds: SeedRunner, bug: Planted) -> None:
 
 def test_the_documentation_lists_every_planted_bug() -> None:
     text = DOCS.read_text(encoding="utf-8")
-    assert [bug.name for bug in BUGS if f"| {bug.name} |" not in text] == []
+    assert [bug.name for bug in (*BUGS, *TIMED_BUGS) if f"| {bug.name} |" not in text] == []

@@ -12,17 +12,27 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.run import SeedRunner, runner
-from tests.simulation.schedule import Kind
+from tests.simulation.schedule import Kind, timed_schedule
+from tests.simulation.timed import BRANCHES, SESSIONS, WINDOWS, timed_workload
+from tests.simulation.timed_model import expect_timed
 from tests.tiers import variants
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 SEEDS = 300
 SHARE = 25
+#: Of two properties, both of each.
+ALL_PAIRS = {(first, second) for first in (False, True) for second in (False, True)}
 
 
 @pytest.fixture(scope="module")
 def seeds() -> Iterator[SeedRunner]:
     with runner() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def timed_seeds() -> Iterator[SeedRunner]:
+    with runner(timed=True) as running:
         yield running
 
 
@@ -40,6 +50,32 @@ def test_state_changelog_and_outputs_are_right_under_every_schedule(
         outcome = seeds.run(seed)
         seen.update(outcome.struck)
         assert outcome.invariant is None, outcome.text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", variants(range(0, 120, 10), tested=1))
+def test_windows_sessions_and_timers_are_right_under_every_schedule(timed_seeds: SeedRunner, first: int) -> None:
+    for seed in range(first, first + 10):
+        outcome = timed_seeds.run(seed)
+        assert outcome.invariant is None, outcome.text()
+
+
+def test_a_seed_with_windows_reproduces_its_trace_too(timed_seeds: SeedRunner) -> None:
+    first, second = timed_seeds.run(3, hashed=True), timed_seeds.run(3, hashed=True)
+    assert first == second
+    assert first.points > 50
+
+
+def test_the_seeds_have_each_kind_of_window_and_timer() -> None:
+    works = [timed_workload(timed_schedule(seed)) for seed in range(40)]
+    assert {branch for work in works for branch in work.branches} == set(BRANCHES)
+    windows = [work for work in works if WINDOWS in work.branches]
+    assert {(work.window.step < work.window.duration, work.window.final) for work in windows} == ALL_PAIRS
+    sessions = [work for work in works if SESSIONS in work.branches]
+    assert {(work.session.closing == "key", work.session.final) for work in sessions} == ALL_PAIRS
+    models = [models for work in works for models in expect_timed(work).models]
+    assert sum(model.windows.late for model in models) > 100
+    assert sum(model.sessions.merged for model in models) > 100
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -40,20 +39,8 @@ from tests.simulation.schedule import Schedule
 from tests.simulation.scheduler import SimulatedProcess, Simulation, SimulationStuck, Step, signals_kept
 from tests.simulation.small_portions import tuned
 from tests.simulation.verifier import DatabaseCheck, FinalCheck, History, InvariantBroken
-from tests.simulation.workload import (
-    ANY_TIME_AHEAD,
-    DEAD,
-    GROUP,
-    INPUT,
-    JOINT,
-    OUTPUT,
-    SECOND,
-    aggregated,
-    apart,
-    dated,
-    draw_workload,
-    expect,
-)
+from tests.simulation.work import final_check, workload_of
+from tests.simulation.workload import ANY_TIME_AHEAD, DEAD, GROUP, JOINT, OUTPUT
 
 #: Everything healed, the rest of the input is processed in less than so many virtual seconds.
 RECOVERY_S = 400.0
@@ -109,19 +96,7 @@ class World:
         self.network.marker_delay_s = schedule.marker_delay_s
         self.cluster = InMemoryCluster(clock=self.clock, network=self.network)
         self.cluster.assignor = schedule.assignor
-        self.workload = draw_workload(
-            self.random,
-            schedule.partitions,
-            schedule.stores,
-            exactly_once=schedule.exactly_once,
-            dead_letters=schedule.dead_letters,
-        )
-        inputs = (INPUT, SECOND)[: schedule.inputs]
-        self.workload = replace(dated(self.workload, schedule.past), inputs=inputs, form=schedule.form)
-        if schedule.regroups_at:
-            self.workload = apart(self.workload)
-        if schedule.aggregated:
-            self.workload = aggregated(self.workload)
+        self.workload = workload_of(schedule, self.random)
         #: Which version runs; and the id of the changelog that the joined one began with.
         self.joined = False
         self._begun_with = ""
@@ -140,7 +115,7 @@ class World:
         self._folder = folder
         self._sent = [0] * schedule.partitions
         self._ends: dict[Partition, int] = {}
-        for topic in (*inputs, OUTPUT, DEAD):
+        for topic in (*self.workload.inputs, OUTPUT, DEAD):
             self.create(topic)
         for store in self.workload.names:
             self._create_changelog(store)
@@ -320,8 +295,8 @@ class World:
         often = 0.9 if self.schedule.standby_replicas else 0.5
         absent = self._take_away() if self.schedule.retention_s < 60.0 and self.random.random() < often else None
         self._until(self.consumed, RECOVERY_S, "liveness")
-        final = FinalCheck(self.cluster, self.workload, expect(self.workload), self.history, self.others)
-        self._until(lambda: not final.missing(self.databases()) and self._all_owned(), RECOVERY_S, "liveness")
+        final = final_check(self.cluster, self.workload, self.history, self.others)
+        self._until_settled(final)
         if absent is not None:
             self._come_back(absent, final)
         damaged = {
@@ -458,6 +433,18 @@ class World:
             if machine.process is not None:
                 machine.process.thaw()
         self._until(lambda: not any(machine.alive for machine in self.machines), 120.0, "liveness")
+
+    def _until_settled(self, final: FinalCheck) -> None:
+        try:
+            self._until(
+                lambda: self._all_owned() and final.settled() and not final.missing(self.databases()),
+                RECOVERY_S,
+                "liveness",
+            )
+        except InvariantBroken:
+            if not final.settled():  # what is not sent yet says more
+                final.check_outputs()
+            raise
 
     def _until(self, done: Callable[[], bool], timeout_s: float, invariant: str) -> None:
         try:

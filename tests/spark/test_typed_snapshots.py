@@ -128,6 +128,37 @@ def test_after_a_column_was_made_again_the_next_increment_changes_its_rows(chang
     assert snapshot().manifest.source == "incremental"
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "columns"),
+    [
+        ([(b"empty", {}), (b"none", None)], [(b"text", "x"), (b"number", -3)], {"empty": "{}", "text": "x"}),
+        ([(b"empty", {}), (b"text", "x")], [(b"object", {"a": 1})], {"empty": None, "text": "x", "object": None}),
+    ],
+    ids=["the first column is of whole values", "the first column of a field"],
+)
+def test_an_object_that_does_not_change_has_what_a_full_snapshot_gives_it(
+    changelog: Any, before: Any, after: Any, columns: dict[str, str | None]
+) -> None:
+    """Without columns of fields, the column of whole values has the texts of objects, too."""
+
+    def snapshot(**options: Any) -> Any:
+        shape = planned_shape(changelog.spark, changelog.processor, "s", INFERRED)
+        return changelog.snapshot(changelog.plan(schema_version=shape, **options), schema=INFERRED)
+
+    def content() -> dict[str, str | None]:
+        rows = changelog.spark.table(f"holdfast.`{changelog.processor}`.s").select("message_key", "content").collect()
+        return {row["message_key"]: row["content"] for row in rows if row["message_key"] in columns}
+
+    changelog.write(0, before)
+    snapshot()
+    changelog.write(0, after)
+    assert snapshot().manifest.source == "incremental"
+    assert content() == columns
+    changelog.write(0, [(b"later", "y")])
+    assert snapshot().manifest.source == "incremental"
+    assert content() == columns
+
+
 def loose(value: Any) -> Any:
     """A value as a wider type has it: numbers are equal, and a text has the JSON of what is no text."""
     if isinstance(value, dict):

@@ -46,7 +46,7 @@ def test_a_setting_says_what_it_means(name: str) -> None:
 def test_the_default_on_the_page_is_the_default(name: str) -> None:
     default = SETTINGS[name][1]
     shown = str(default).lower() if isinstance(default, bool) else str(default).removesuffix(".0")
-    assert ROWS[name] == f"`{shown}`"
+    assert ROWS[name] == (f"`{shown}`" if shown else "none")
 
 
 @pytest.mark.parametrize("page", ["README.md", "ARCHITECTURE.md", "docs/settings.md"])

@@ -52,11 +52,18 @@ decode_json = msgspec.json.Decoder().decode
 #: Values nested up to this depth are read also where the reader itself is deep in calls.
 _NESTING_READ = 300
 _key_head, _value_head = itemgetter(slice(0, _LENGTH_BYTES)), itemgetter(slice(0, 2))
+#: What to do about bytes of a newer version.
+RUN_ITS_WRITER = "Run the Holdfast version that wrote it, or a newer version."
 _VALUE_HEADS = frozenset({bytes([VALUE_VERSION, CODEC_JSON]), bytes([VALUE_VERSION, CODEC_BYTES])})
 
 
 class FormatUnknown(BadConfiguration):
     """Bytes on disk or in a changelog are in no format that this code reads: of another version, or damaged."""
+
+
+def unknown_version(what: str, seen: object, expected: int, *, action: str = RUN_ITS_WRITER) -> FormatUnknown:
+    """The error for ``what``, whose format has a version that this code does not read."""
+    return FormatUnknown(f"{what} has format version {seen}, expected {expected}.", action=action, version=seen)
 
 
 class ValueNotStorable(HoldfastError):
@@ -204,9 +211,7 @@ def _foreign(topic: str, partition: int, offset: int, seen: str, **fields: Any) 
 
 
 def _unknown(seen: str, expected: object, **fields: Any) -> FormatUnknown:
-    return FormatUnknown(
-        f"{seen}, expected {expected}.", action="Run the Holdfast version that wrote it, or a newer version.", **fields
-    )
+    return FormatUnknown(f"{seen}, expected {expected}.", action=RUN_ITS_WRITER, **fields)
 
 
 def event_time_ms(stored: bytes) -> int:

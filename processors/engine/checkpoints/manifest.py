@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.infra.storage.errors import ObjectTooLarge
 from holdfast.infra.storage.objects import is_object_name
-from holdfast.processors.engine.changelog.format import KEY_VERSION, VALUE_VERSION, Commands, FormatUnknown
+from holdfast.processors.engine.changelog.format import KEY_VERSION, VALUE_VERSION, Commands, unknown_version
 from holdfast.processors.engine.changelog.names import file_name
 from holdfast.processors.engine.checkpoints.ports import Objects
 from holdfast.processors.engine.state.task_store import META_VERSION, StoreOffset, TaskMeta
@@ -101,11 +101,8 @@ class Manifest:
         except (ValueError, RecursionError) as failure:
             raise ManifestDamaged(f"it is no manifest ({len(raw)} bytes)") from failure
         if version != MANIFEST_VERSION:
-            raise FormatUnknown(
-                f"A checkpoint's manifest has version {version}, expected {MANIFEST_VERSION}.",
-                action="Nothing: the changelog restores the state.",
-                version=version,
-            )
+            action = "Nothing: the changelog restores the state."
+            raise unknown_version("A checkpoint's manifest", version, MANIFEST_VERSION, action=action)
         try:
             read = msgspec.json.decode(raw, type=_Document)
         except (ValueError, RecursionError) as failure:

@@ -21,7 +21,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
-from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.changelog.format import FormatUnknown, unknown_version
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.interface import State
@@ -364,11 +364,8 @@ def stored_columns(stored: Any) -> Mapping[str, Any]:
         return _NOTHING
     version = stored.get(FORMAT) if type(stored) is dict or isinstance(stored, Mapping) else None
     if version != FORMAT_VERSION:
-        raise FormatUnknown(
-            f"Stored aggregates have format version {version}, expected {FORMAT_VERSION}.",
-            action="Run the Holdfast version that wrote them, or set another `store` for the aggregation.",
-            version=version,
-        )
+        action = "Run the Holdfast version that wrote it, or set another `store` for the aggregation."
+        raise unknown_version("A stored aggregate", version, FORMAT_VERSION, action=action)
     for kind, columns in stored.items():
         if kind != FORMAT and type(columns) is not dict and not isinstance(columns, Mapping):
             raise FormatUnknown(

@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.dataframe.count_windows import CountSpec, CountStore
-from holdfast.processors.engine.dataframe.dataframe import Node
+from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.outbox import Output
 from holdfast.processors.engine.dataframe.serialization import ValueUnwritable, headers_size, written_headers
 from holdfast.processors.engine.dataframe.stored_windows import Taker

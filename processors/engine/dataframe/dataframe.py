@@ -7,25 +7,23 @@ and ``to_topic`` extend the stream. A node with several children is a branch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.dataframe.aggregation import Aggregation, Aggregator, Field
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
 from holdfast.processors.engine.dataframe.durations import milliseconds
+from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.processing import Processing
-from holdfast.processors.engine.dataframe.recent import DropDuplicates, MovingAverage, Recent
+from holdfast.processors.engine.dataframe.recent import DropDuplicates, MovingAverage
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare
+from holdfast.processors.engine.dataframe.stream_joins import StreamJoins
 from holdfast.processors.engine.dataframe.stream_windows import StreamWindows
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.state.keys import store_prefix
-from holdfast.processors.engine.state.stream_time import MAX_AHEAD_MS
-
-if TYPE_CHECKING:
-    pass
 
 
 class StepInvalid(BadConfiguration):
@@ -35,72 +33,7 @@ class StepInvalid(BadConfiguration):
 _NOT_RENAMED: Mapping[str, str] = {}
 
 
-@dataclass(slots=True)
-class Node:
-    """One step. A stateful step has a ``store``, an output a ``topic``; ``model`` is None unless declared.
-
-    The ``function`` of a source is its ``timestamp_extractor``; a window has a ``window`` and a store of its own.
-    """
-
-    kind: Literal["source", "apply", "update", "filter", "to_topic", "set_timestamp", "window"]
-    function: Callable[..., Any] | None = None
-    store: str | None = None
-    expand: bool = False
-    metadata: bool = False
-    topic: Topic | None = None
-    #: Makes the headers of an output from its value; None sends the message's own.
-    headers: Callable[[Any], Any] | None = None
-    #: Whether the name of its store comes from the stream.
-    unnamed: bool = False
-    #: The model of the store's values, an argument of ``schema_of``.
-    model: Any = None
-    #: Where event times are given: how far ahead of the worker's clock they may be, in milliseconds.
-    #: None for one behind a window, which moves no stream time.
-    max_ahead_ms: int | None = MAX_AHEAD_MS
-    window: WindowSpec | CountSpec | None = None
-    children: list[Node] = field(default_factory=list)
-
-    @property
-    def aggregation(self) -> Aggregation | None:
-        """The step's built-in aggregation; None for a user function."""
-        return self.function if isinstance(self.function, Aggregation) else None
-
-    @property
-    def processing(self) -> Processing | None:
-        """The declaration of a step with timers; None for another step."""
-        return self.function if isinstance(self.function, Processing) else None
-
-    @property
-    def asks_headers(self) -> bool:
-        """Whether a window asks functions that get headers."""
-        window = self.window
-        return isinstance(window, WindowSpec) and (window.before_update or window.after_update) is not None
-
-    @property
-    def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The user functions of this step."""
-        if self.window is not None:
-            return self.window.functions
-        if isinstance(self.function, (Aggregation, Processing, *Recent)):
-            return self.function.functions
-        return tuple(function for function in (self.function, self.headers) if function is not None)
-
-    def walk(self) -> list[Node]:
-        """This node and all nodes below it, parents first."""
-        nodes = [self]
-        for child in self.children:
-            nodes.extend(child.walk())
-        return nodes
-
-    def bound(self, functions: Mapping[int, Callable[..., Any]]) -> Node:
-        """These steps with other functions for some nodes, which are given by their ids; the nodes themselves stay."""
-        if not any(id(node) in functions for node in self.walk()):
-            return self
-        children = [child.bound(functions) for child in self.children]
-        return replace(self, function=functions.get(id(self), self.function), children=children)
-
-
-class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
+class StreamingDataFrame(StreamWindows["StreamingDataFrame"], StreamJoins["StreamingDataFrame"]):
     """The stream of one input topic.
 
     A function gets ``(value)``, and with ``stateful`` also ``(value, state)``. With ``metadata`` it gets
@@ -120,7 +53,10 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
         #: What ``app.store`` declares about stores; all streams of an application share it.
         self.declared: dict[str, StoreOptions] = {} if declared is None else declared
         self._source = source or Node("source", topic.timestamp_extractor, max_ahead_ms=topic.max_ahead_ms)
-        self._node = node or self._source
+        #: The nodes that the next step comes behind: one, or those of several streams.
+        self._tails: tuple[Node, ...] = (node or self._source,)
+        #: The topics whose messages it has.
+        self._topics: tuple[str, ...] = (topic.name,)
         self._behind_window = False
 
     @property
@@ -154,9 +90,9 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
         Raises:
             StepInvalid: The store's name or the model can't be used.
         """
-        kept = self._store(store, self.topic.name) if stateful else None
+        kept = self._store(store, self._stem) if stateful else None
         return self._then(
-            Node("apply", func, kept, expand, metadata, unnamed=store is None, model=_modelled(kept, model))
+            Node("apply", func, kept, expand, metadata, unnamed=self._is_unnamed(store), model=_modelled(kept, model))
         )
 
     def update(
@@ -172,9 +108,9 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
 
         The arguments are those of ``apply``.
         """
-        kept = self._store(store, self.topic.name) if stateful else None
+        kept = self._store(store, self._stem) if stateful else None
         return self._in_place(
-            Node("update", func, kept, False, metadata, unnamed=store is None, model=_modelled(kept, model))
+            Node("update", func, kept, False, metadata, unnamed=self._is_unnamed(store), model=_modelled(kept, model))
         )
 
     def filter(
@@ -187,9 +123,9 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
         model: Any = None,
     ) -> StreamingDataFrame:
         """Keeps the values for which ``func`` returns a true value; the arguments are those of ``apply``."""
-        kept = self._store(store, self.topic.name) if stateful else None
+        kept = self._store(store, self._stem) if stateful else None
         return self._then(
-            Node("filter", func, kept, False, metadata, unnamed=store is None, model=_modelled(kept, model))
+            Node("filter", func, kept, False, metadata, unnamed=self._is_unnamed(store), model=_modelled(kept, model))
         )
 
     def aggregate(
@@ -216,8 +152,8 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
         if isinstance(model, Aggregator):  # a column with the name "model"
             named, model = {**named, "model": model}, None
         made = Aggregation({**(columns or {}), **named})
-        kept = self._store(store, f"{self.topic.name}-aggregate")
-        return self._then(Node("apply", made, kept, unnamed=store is None, model=model))
+        kept = self._store(store, f"{self._stem}-aggregate")
+        return self._then(Node("apply", made, kept, unnamed=self._is_unnamed(store), model=model))
 
     def process(self, processor: Callable[[], Any], *, store: str | None = None) -> StreamingDataFrame:
         """Replaces each value by what a processor emits for it, and for its timers.
@@ -231,9 +167,9 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
             ProcessorInvalid: It is no such class.
             StepInvalid: The store's name can't be used.
         """
-        kept = self._store(store, f"{self.topic.name}-process")
+        kept = self._store(store, f"{self._stem}-process")
         made = Processing(processor)
-        return self._then(Node("apply", made, kept, expand=True, metadata=True, unnamed=store is None))
+        return self._then(Node("apply", made, kept, expand=True, metadata=True, unnamed=self._is_unnamed(store)))
 
     def drop_duplicates(
         self, by: Field = None, *, within: int | timedelta, store: str | None = None
@@ -250,9 +186,9 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
             AggregationInvalid: ``by`` is no field and no function.
             DurationInvalid: ``within`` is out of range.
         """
-        made, kept = DropDuplicates(by, within), self._store(store, f"{self.topic.name}-duplicates")
+        made, kept = DropDuplicates(by, within), self._store(store, f"{self._stem}-duplicates")
         declare(self.declared, made.options(kept))
-        return self._then(Node("filter", made, kept, unnamed=store is None))
+        return self._then(Node("filter", made, kept, unnamed=self._is_unnamed(store)))
 
     def moving_average(
         self, of: Field, over: int | timedelta, into: str | None = None, *, store: str | None = None
@@ -269,9 +205,9 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
             AggregationInvalid: An argument can't be used.
         """
         made = MovingAverage(of, over, into)
-        kept = self._store(store, f"{self.topic.name}-{made.into}")
+        kept = self._store(store, f"{self._stem}-{made.into}")
         declare(self.declared, made.options(kept))
-        return self._then(Node("apply", made, kept, metadata=True, unnamed=store is None))
+        return self._then(Node("apply", made, kept, metadata=True, unnamed=self._is_unnamed(store)))
 
     def to_topic(
         self,
@@ -307,8 +243,8 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
                 "A window is behind another window of the same stream: results of a window have past event times.",
                 action="Send the first window's results to a topic, and declare the second window on that topic.",
             )
-        kept = self._store(name, f"{self.topic.name}-{unnamed}")
-        made = self._then(Node("window", None, kept, unnamed=name is None, window=spec))
+        kept = self._store(name, f"{self._stem}-{unnamed}")
+        made = self._then(Node("window", None, kept, unnamed=self._is_unnamed(name), window=spec))
         made._behind_window = True
         return made
 
@@ -323,7 +259,7 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
             DurationInvalid: ``every`` is out of range.
             StepInvalid: It does not come first behind ``current()`` of a window by time.
         """
-        node, every_ms = self._node, milliseconds("every", every, least=1)
+        node, every_ms = self._tails[0], milliseconds("every", every, least=1)
         spec = node.window
         if not isinstance(spec, WindowSpec) or spec.final or spec.every_ms is not None or node.children:
             raise StepInvalid(
@@ -337,11 +273,36 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
         """Prints each value, for development. Works in place."""
         return self.update(print)
 
-    def _then(self, node: Node) -> StreamingDataFrame:
-        self._node.children.append(node)
-        made = StreamingDataFrame(self.topic, self._source, node, self._renamed, self.declared)
-        made._behind_window = self._behind_window
+    def concat(self, other: StreamingDataFrame) -> StreamingDataFrame:
+        """One stream of the messages of both; messages of one key are in the order of their times.
+
+        A stateful step behind it shares its store between the inputs, so they are read as one task.
+
+        Raises:
+            JoinInvalid: The other stream is of another application.
+        """
+        self._check_same_application(other)
+        made = StreamingDataFrame(self.topic, self._source, None, self._renamed, self.declared)
+        made._tails = tuple({id(node): node for node in (*self._tails, *other._tails)}.values())
+        made._topics = tuple(dict.fromkeys((*self._topics, *other._topics)))
+        made._behind_window = self._behind_window or other._behind_window
         return made
+
+    def _then(self, node: Node) -> StreamingDataFrame:
+        for tail in self._tails:
+            tail.children.append(node)
+        made = StreamingDataFrame(self.topic, self._source, node, self._renamed, self.declared)
+        made._topics, made._behind_window = self._topics, self._behind_window
+        return made
+
+    @property
+    def _stem(self) -> str:
+        """What the names of stores begin with that the user does not name."""
+        return "-".join(self._topics)
+
+    def _is_unnamed(self, store: str | None) -> bool:
+        """Whether a store has the name of one stream, so that no other stream may share it."""
+        return store is None and len(self._topics) == 1
 
     def _store(self, store: str | None, unnamed: str) -> str:
         """The name under which a step's store is stored; ``unnamed`` for one without a name."""
@@ -365,8 +326,9 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"]):
         return kept
 
     def _in_place(self, node: Node) -> StreamingDataFrame:
-        self._node.children.append(node)
-        self._node = node
+        for tail in self._tails:
+            tail.children.append(node)
+        self._tails = (node,)
         return self
 
 

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 
 from holdfast.processors.engine.dataframe.aggregation import Aggregation
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
-from holdfast.processors.engine.dataframe.dataframe import Node, StepInvalid
+from holdfast.processors.engine.dataframe.dataframe import StepInvalid
+from holdfast.processors.engine.dataframe.joins import AsOfLeft, AsOfRight, TablePut, TableRead
+from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.recent import Recent
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
@@ -52,6 +54,7 @@ def described_stores(
                 action="Give each of these steps a store of its own: `drop_duplicates(..., store='seen')`.",
                 store=store,
             )
+        _check_join(store, steps)
         timers = [node for node in steps if node.processing is not None]
         if len(timers) > 1:
             raise StepInvalid(
@@ -63,6 +66,21 @@ def described_stores(
         timed = bool(timers) or (options is not None and options.expires)
         described.append(StoreSpec(store, tuple(topics), kind, columns=columns, schema=schemas.get(store), timed=timed))
     return tuple(described)
+
+
+def _check_join(store: str, steps: Sequence[Node]) -> None:
+    """Raises StepInvalid if the store of a join or a table has steps of something else."""
+    rules = {id(node.function.spec) for node in steps if isinstance(node.function, (AsOfLeft, AsOfRight))}
+    tables = [node for node in steps if isinstance(node.function, TablePut)]
+    if not rules and not tables:
+        return
+    known = (AsOfLeft, AsOfRight) if rules else (TablePut, TableRead)
+    if len(rules) + len(tables) > 1 or any(not isinstance(node.function, known) for node in steps):
+        raise StepInvalid(
+            f"Store {store!r} is of one join or table, and a step of another one, or a function, uses it, too.",
+            action="Give each its own store: `join_asof(..., name='prices')`, `to_table('planes')`.",
+            store=store,
+        )
 
 
 def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) -> dict[str, StoreSchema]:

@@ -48,7 +48,7 @@ from holdfast.processors.engine.dataframe.compilation import (
     taker_of,
     unwritable,
 )
-from holdfast.processors.engine.dataframe.dataframe import Node
+from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.outbox import Outboxes
 from holdfast.processors.engine.dataframe.serialization import headers_size, written_headers
 from holdfast.processors.engine.dataframe.stored_windows import MessagePlace

@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.changelog.format import unknown_version
 from holdfast.processors.engine.dataframe.stored_windows import Closing, MessagePlace, Result, StoredWindows
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.state.store import StoreState
@@ -90,12 +90,8 @@ class SlidingStore(StoredWindows):
         if stored is None:
             return []
         if stored.get("format") != CHUNK_VERSION:
-            raise FormatUnknown(
-                f"Messages of a window in store {self._state.name} have format version {stored.get('format')}, "
-                f"expected {CHUNK_VERSION}.",
-                action="Run the Holdfast version that wrote them, or a newer version.",
-                version=stored.get("format"),
-            )
+            what = f"A record of messages in store {self._state.name}"
+            raise unknown_version(what, stored.get("format"), CHUNK_VERSION)
         return [(time_ms, item) for time_ms, item in stored["items"]]
 
     def _windows(self, known: _Key, first_ms: int, last_ms: int) -> list[Result]:

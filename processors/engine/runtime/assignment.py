@@ -28,6 +28,7 @@ from holdfast.processors.engine.checkpoints.fetching import Fetching
 from holdfast.processors.engine.checkpoints.keeper import CheckpointKeeper
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.runtime.fencing import LOOK_EVERY_S
+from holdfast.processors.engine.runtime.inputs_in_order import order_of
 from holdfast.processors.engine.runtime.inputs_together import check_together
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
@@ -74,7 +75,7 @@ class Assignment:
         self._cluster = cluster
         self._folder = folder
         self._databases = databases
-        self._options = options
+        self.options = options
         self._restorer = Restorer(cluster)
         self.scratch = ScratchFolder(databases, folder.path)
         self.reseeds = Reseeds(options.start.reseed)
@@ -97,6 +98,11 @@ class Assignment:
     def tasks(self) -> Sequence[Task]:
         """All tasks assigned to this worker now, running or not."""
         return list(self._tasks.values())
+
+    @property
+    def ordered(self) -> Sequence[Task]:
+        """The running tasks that read several inputs in the order of time."""
+        return [task for task in self._tasks.values() if task.order is not None and task.phase is TaskPhase.RUNNING]
 
     @property
     def restoring(self) -> Mapping[str, TaskRestore]:
@@ -159,7 +165,7 @@ class Assignment:
         """Give each store of each task the same share of the cache for committed values."""
         states = [state for task in self._tasks.values() for state in task.states.values()]
         for state in states:
-            state.bound_cache(self._options.state_cache_bytes // len(states))
+            state.bound_cache(self.options.state_cache_bytes // len(states))
 
     def advance(self, member: GroupMember, frames: Mapping[str, StreamingDataFrame]) -> list[Task]:
         """Open pending tasks, replay some records, and return the tasks that run now; raises StateIncoherent."""
@@ -238,7 +244,7 @@ class Assignment:
         topics = self._cluster.topics()
         names = sorted({partition.topic for partition in inputs})
         described = topics.describe(names)
-        check_together(self._options.group, self._topology, self.pending, topics)
+        check_together(self.options.group, self._topology, self.pending, topics)
         for name in names:
             if name not in described:
                 raise source_missing(name)
@@ -248,7 +254,7 @@ class Assignment:
                 if partition.topic == name:
                     start, end = starts.get(partition.number, 0), ends.get(partition.number, 0)
                     check_source(name, partition.number, committed[partition], start, end)
-                    self._starts[partition] = start if self._options.offset_reset == "earliest" else end
+                    self._starts[partition] = start if self.options.offset_reset == "earliest" else end
 
     def _changelog_facts(self, tasks: Sequence[Task]) -> dict[Partition, ChangelogFacts]:
         """Facts of every changelog partition of these tasks; the high watermarks are read last."""
@@ -309,8 +315,8 @@ class Assignment:
                 store.close()
             raise
         changelogs_of = {spec.store: spec.topic.name for spec in self._topology.changelogs}
-        task.open(store, self._stores(task), changelogs_of, self._options.record_bytes_max, self._options.record_times)
-        empty = may_begin_empty(self._options.start.begin_empty, facts)
+        task.open(store, self._stores(task), changelogs_of, self.options.record_bytes_max, self.options.record_times)
+        empty = may_begin_empty(self.options.start.begin_empty, facts)
         task.meta = without_emptied(task.meta, empty, facts) or task.meta
         self._restorer.begin(task, decided, facts, committed, looked_at)
 
@@ -325,7 +331,7 @@ class Assignment:
         meta = None if store is None else store.meta()
         if meta == TaskMeta():
             meta = None
-        empty = may_begin_empty(self._options.start.begin_empty, facts)
+        empty = may_begin_empty(self.options.start.begin_empty, facts)
         meta = without_emptied(meta, empty, facts)
         decided = plan_restore(task.name, meta, facts, looked_at, committed)
         unknown = [name for name in facts if meta is None or name not in meta.stores]
@@ -355,7 +361,7 @@ class Assignment:
         replay = sum(known.end - decided.starts[name] for name, known in facts.items())
         if self.checkpoints is None or task.name in self._fetched or not worth_looking(replay):
             return False
-        if self._options.start.from_changelog:
+        if self.options.start.from_changelog:
             return False
         wanted = Wanted(task.name, self.checkpoints.database, facts, committed, dict(self.topic_ids), looked_at, replay)
         self._fetching[task.name] = task, self.checkpoints.fetch(wanted)
@@ -430,7 +436,7 @@ class Assignment:
         check_sources_same(task.name, restore.sources, self.topic_ids)
         committed = {topic: offset for topic, offset in restore.committed.items() if offset is not None}
         if restore.replays:
-            task.begun_empty = restore.never_written(may_begin_empty(self._options.start.begin_empty, restore.facts))
+            task.begun_empty = restore.never_written(may_begin_empty(self.options.start.begin_empty, restore.facts))
             held = {name: at for name, at in restore.state_inputs().items() if name not in task.begun_empty}
             fed_by = {name: self._topology.inputs_of(name) for name in held}
             resume = check_inputs(task.name, held, restore.committed, fed_by)
@@ -446,6 +452,7 @@ class Assignment:
         task.restored = restore.records
         task.restored_s = self._cluster.clock.monotonic() - restore.started_at
         task.start(frames, committed, began)
+        task.order = order_of(task, self._inputs_of(task), frames, self.options)
         progress = restore.progress(self._cluster.clock.monotonic())
         fetched = self._fetched.get(task.name)
         used = None if fetched is None or fetched.manifest is None else fetched.manifest.checkpoint_id
@@ -481,6 +488,9 @@ class Assignment:
             cause="offsets-reset",
             task=task.name,
         )
+
+    def _inputs_of(self, task: Task) -> tuple[str, ...]:
+        return next(sub.inputs for sub in self._topology.subtopologies if sub.name == task.subtopology)
 
     def _stores(self, task: Task) -> tuple[str, ...]:
         return next(sub.stores for sub in self._topology.subtopologies if sub.name == task.subtopology)

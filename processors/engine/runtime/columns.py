@@ -17,7 +17,8 @@ import structlog
 from holdfast.infra.files import package_folder
 from holdfast.infra.installation import install_line
 from holdfast.infra.kafka.records import Batch
-from holdfast.processors.engine.dataframe.dataframe import Node, StreamingDataFrame
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.outbox import Outbox, Outboxes
 from holdfast.processors.engine.dataframe.serialization import as_is, deserializer, headers_size, serializer
 from holdfast.processors.engine.record_size import UNLIMITED

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 import structlog
 
@@ -22,17 +23,20 @@ from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed, Membersh
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.runtime.assignment import Assignment
-from holdfast.processors.engine.runtime.commit_pace import Overlays, Pace, is_due, slice_size
+from holdfast.processors.engine.runtime.commit_pace import slice_size
 from holdfast.processors.engine.runtime.committer import Committer, Outcome, OwnershipLost
 from holdfast.processors.engine.runtime.failures import FailurePolicy, ProcessingFailed
 from holdfast.processors.engine.runtime.idle import IdleTime
+from holdfast.processors.engine.runtime.inputs_in_order import InputsInOrder, NextRuns, in_one_batch
 from holdfast.processors.engine.runtime.maintenance import Maintenance
 from holdfast.processors.engine.runtime.membership import warm_up
+from holdfast.processors.engine.runtime.open_work import OpenWork
 from holdfast.processors.engine.runtime.options import RECORDS_PER_POLL, RECORDS_PER_SLICE, RuntimeOptions
 from holdfast.processors.engine.runtime.owner import CommandTable
 from holdfast.processors.engine.runtime.phases import Phase
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.reach import Reach
+from holdfast.processors.engine.runtime.reading_order import Run
 from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.engine.runtime.same_changelogs import SameChangelogs
 from holdfast.processors.engine.runtime.task import Task, TaskPhase, timed
@@ -82,15 +86,11 @@ class Worker:
         self._cluster = cluster
         self.clock = cluster.clock
         self._stop = self._lost = self._leaving = False
-        self._damages_in_a_row = self._rewinds = self._processed_open = 0
+        self._damages_in_a_row = self._rewinds = 0
         self._broken: Exception | None = None
-        self._pace = Pace(options.commits)
+        self._open = OpenWork(options)
+        self._order = InputsInOrder(self.reach, cluster.clock)
         self._idle = IdleTime(cluster)
-        #: Arrival of the first record since the last commit; None without one, or when the commit only pins a start.
-        self._open_since: float | None = None
-        self._commit_due_at = 0.0
-        self._uncommitted = 0
-        self._overlays = Overlays()
         self._slice = RECORDS_PER_SLICE
         self._message_at = cluster.clock.monotonic()
 
@@ -192,6 +192,9 @@ class Worker:
         if self.member is not None:
             running = [task for task in self.assignment.tasks if task.phase is TaskPhase.RUNNING]
             change(self.member, [Partition(topic, task.partition) for task in running for topic in task.inputs])
+            for task in running:
+                if task.order is not None:
+                    task.order.flows()
 
     # -- one membership of the group -----------------------------------------------------------------------------
 
@@ -199,10 +202,7 @@ class Worker:
         self._lost = False
         self._leaving = False
         self._broken = None
-        self._uncommitted = 0
-        self._overlays.clear()
-        self.processed -= self._processed_open
-        self._processed_open = 0
+        self.processed -= self._open.drop()
         self.member = member = self.committer.join()
         try:
             member.subscribe([spec.name for spec in self.topology.inputs], self._assigned, self._revoked, self._dropped)
@@ -251,17 +251,15 @@ class Worker:
         room = RECORDS_PER_POLL if not count else max(1, min(RECORDS_PER_POLL, count - self.processed))
         batches = member.poll(room, self.assignment.rest_s if restoring else self._patience())
         self._raise_what_failed()
-        self._pace.polled(sum(len(batch.offsets) for batch in batches), room)
-        if self._uncommitted and self._open_since is not None:
-            self._commit_due_at = self._open_since + self._pace.interval_s
-        self._process_all(batches)
+        self._open.polled(sum(len(batch.offsets) for batch in batches), room)
+        self._process_all(batches, count)
         if not restoring:
             self.assignment.follow(member, idle=not batches)
             live = not (self.paused or self.maintenance.holds or self.reach.bounded)
             if live and self._idle.step(timed(self.assignment.tasks), silent=not batches):
-                self._commit_in(0.0)
+                self._open.commit_in(0.0, self.clock.monotonic())
         self._update_phase(member)
-        if self._commit_is_due():
+        if self._open.is_due(self.clock.monotonic()):
             self._commit()
         if self.assignment.checkpoints is not None:
             self.assignment.checkpoints.tend(self.assignment.tasks)
@@ -286,6 +284,8 @@ class Worker:
         """Read the inputs of tasks from their positions."""
         assert self.member is not None
         for task in tasks:
+            if task.order is not None:
+                task.order.clear()
             for topic, offset in task.positions.items():
                 self.member.seek(Partition(topic, task.partition), offset)
 
@@ -293,9 +293,7 @@ class Worker:
         if self.maintenance.busy:
             return 0.0
         longest = STANDBY_PATIENCE_S if self.assignment.standbys.busy else 0.1
-        if not self._uncommitted:
-            return longest
-        return min(longest, max(0.0, self._commit_due_at - self.clock.monotonic()))
+        return min(longest, max(0.0, self._open.remaining_s(self.clock.monotonic())))
 
     def _update_phase(self, member: GroupMember) -> None:
         down = member.brokers_down_s
@@ -318,52 +316,73 @@ class Worker:
 
     # -- processing ----------------------------------------------------------------------------------------------
 
-    def _process_all(self, batches: list[Batch]) -> None:
+    def _process_all(self, batches: list[Batch], count: int = 0) -> None:
         rewinds = self._rewinds
         for batch in batches:
-            self._process(batch)
+            task = self.assignment.running(batch.partition)
+            if task is None:
+                continue  # revoked while this batch was in flight; the next owner reads it again
+            self._message_at = self.clock.monotonic()
+            within = self.reach.within(batch)
+            if within < len(batch.offsets) and self.member is not None:
+                self.member.pause([batch.partition])  # records beyond the bound are not fetched again and again
+            if task.order is not None:
+                task.order.add(batch, within)
+                continue
+            self._process(task, partial(in_one_batch, task, batch, within))
             if self._rewinds != rewinds:
                 return  # every batch in hand is read again
+        if not (self.paused or self.maintenance.holds):
+            self._process_in_order(count)
 
-    def _process(self, batch: Batch) -> None:
-        task = self.assignment.running(batch.partition)
-        if task is None:
-            return  # revoked while this batch was in flight; the next owner reads it again
-        self._message_at = self.clock.monotonic()
-        first, total, topic = 0, self.reach.within(batch), batch.partition.topic
-        if total < len(batch.offsets) and self.member is not None:
-            self.member.pause([batch.partition])  # records beyond the bound are not fetched again and again
-        while first < total:
-            if task.phase is not TaskPhase.RUNNING or self._stop:
+    def _process_in_order(self, count: int) -> None:
+        """Process what tasks with several inputs have buffered, as far as no input has to be waited for."""
+        member, rewinds = self.member, self._rewinds
+        assert member is not None
+
+        def next_runs(task: Task, most: int) -> Sequence[Run]:
+            return self._order.next_runs(task, member, count - self.processed if count else None, most)
+
+        for task in self.assignment.ordered:
+            self._process(task, partial(next_runs, task))
+            if self._rewinds != rewinds:
+                return
+            self._order.pause_full(task, member)
+
+    def _process(self, task: Task, next_runs: NextRuns) -> None:
+        """Process what ``next_runs`` gives, slice by slice, until it gives nothing."""
+        rewinds = self._rewinds
+        while task.phase is TaskPhase.RUNNING and not self._stop:
+            began = self.clock.monotonic()
+            runs = next_runs(self._open.room(self._slice))
+            if not runs:
                 return
             self._show_life()
-            began = self.clock.monotonic()
-            if not self._uncommitted:
-                self._open_since, self._commit_due_at = began, began + self._pace.interval_s
-            rewinds = self._rewinds
-            last = min(first + self._slice, total)
-            if self.options.commit_every:
-                last = min(last, first + max(1, self.options.commit_every - self._uncommitted))
-            before = task.positions[topic]
-            try:
-                done = task.process(batch, first, last, self.failures)
-            except ProcessingFailed as failed:
-                self._send_before(failed, task)
-                raise
-            if task.positions[topic] != before:
-                self._uncommitted += max(done, 1)
-                self._overlays.grown(task.name, task.dirty_bytes())
-            self.processed += done
-            self._processed_open += done
-            first = first if task.held else last
+            self._open.begin(began)
+            self._process_runs(task, runs)
             if not self._send(task):
                 return  # every batch in hand is read again
             self._message_at = self.clock.monotonic()
             self._slice = slice_size(self._slice, self._message_at - began, RECORDS_PER_SLICE)
-            if task.held or self._commit_is_due():
+            if task.held or self._open.is_due(self._message_at):
                 self._commit()
                 if self._rewinds != rewinds:
-                    return  # the rest of this batch is read again
+                    return  # the rest is read again
+
+    def _process_runs(self, task: Task, runs: Sequence[Run]) -> None:
+        for run in runs:
+            topic = run.batch.partition.topic
+            before = task.positions[topic]
+            try:
+                done = task.process(run.batch, run.first, run.last, self.failures)
+            except ProcessingFailed as failed:
+                self._send_before(failed, task)
+                raise
+            if task.positions[topic] != before:
+                self._open.add(task.name, done, task.dirty_bytes())
+            self.processed += done
+            if task.held:
+                return  # commit first: the records behind are given again
 
     def _send_before(self, failed: ProcessingFailed, task: Task) -> None:
         """Send the outputs of the messages before the failed one.
@@ -385,15 +404,6 @@ class Worker:
 
     # -- commit --------------------------------------------------------------------------------------------------
 
-    def _commit_is_due(self) -> bool:
-        return is_due(
-            self._uncommitted,
-            commit_every=self.options.commit_every,
-            remaining_s=self._commit_due_at - self.clock.monotonic(),
-            dirty_bytes=self._overlays.total,
-            overlay_bytes_max=self.options.overlay_bytes_max,
-        )
-
     def _commit(self) -> None:
         for task in timed(self.assignment.tasks):
             task.before_commit(self.failures)
@@ -407,30 +417,19 @@ class Worker:
         if outcome is Outcome.DROPPED:
             self._rewind()
             return
-        self._uncommitted = 0
-        self._overlays.clear()
-        self._processed_open = 0
+        self._open.clear()
         if outcome is Outcome.DONE:
             self._damages_in_a_row = 0
-            self._pace.committed(self.committer.last_s)
+            self._open.committed(self.committer.last_s)
         if any(task.time is not None and task.time.more for task in timed(self.assignment.tasks)):
-            self._commit_in(0.0)
             self._message_at = self.clock.monotonic()
-
-    def _commit_in(self, seconds: float) -> None:
-        """Commit soon, though no message waits for it."""
-        if not self._uncommitted:
-            self._uncommitted, self._open_since = 1, None
-            self._commit_due_at = self.clock.monotonic() + seconds
+            self._open.commit_in(0.0, self._message_at)
 
     def _rewind(self) -> None:
         """Read again everything since the last commit."""
         assert self.member is not None
         self._rewinds += 1
-        self._uncommitted = 0
-        self._overlays.clear()
-        self.processed -= self._processed_open
-        self._processed_open = 0
+        self.processed -= self._open.drop()
         self._message_at = self.clock.monotonic()
         for task in self.assignment.tasks:
             if task.phase is TaskPhase.RUNNING:
@@ -443,7 +442,7 @@ class Worker:
     def _pin(self, task: Task) -> None:
         """Commit soon the start of inputs without a committed offset: a restart then begins at the same record."""
         if task.progressed or (task.time is not None and task.time.more):
-            self._commit_in(min(0.1, self.options.commits.longest_s))
+            self._open.commit_in(min(0.1, self.options.commits.longest_s), self.clock.monotonic())
 
     def _while_waiting(self, since: float | None) -> None:
         """Update the heartbeat and answer read-only requests while a request to Kafka waits."""

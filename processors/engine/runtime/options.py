@@ -56,6 +56,8 @@ class RuntimeOptions:
     commits: Bounds
     commit_every: int
     broker_timeout_s: float
+    #: How long a task waits for an input that is not read to its end; None for as long as it takes.
+    wait_s: float | None = None
     #: Other processes that follow each task's changelogs.
     standby_replicas: int = 0
     #: By topic that is written to, the maximum bytes of a record's key, value and headers together.

@@ -54,6 +54,9 @@ class GroupMember(Protocol):
     def high_watermark(self, partition: Partition) -> int | None:
         """The partition's end at the last fetch; None before the first."""
 
+    def is_ended(self, partition: Partition) -> bool:
+        """Whether ``poll`` has returned all records up to the end at the last fetch; an open transaction is no end."""
+
     def group_metadata(self) -> GroupMetadata:
         """Member id and generation now; raises MembershipLost without a membership."""
 

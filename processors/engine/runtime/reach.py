@@ -19,13 +19,23 @@ class Reach:
     def __init__(self, *, bounded: bool) -> None:
         self.bounded = bounded
         self._bounds: dict[Partition, int] = {}
+        #: Partitions of which a record at or past the bound was seen.
+        self._passed: set[Partition] = set()
 
     def within(self, batch: Batch) -> int:
         """How many records of a batch to process, counted from its first."""
         if not self.bounded:
             return len(batch.offsets)
-        return bisect_left(batch.offsets, self._bounds.get(batch.partition, 0))
+        within = bisect_left(batch.offsets, self._bounds.get(batch.partition, 0))
+        if within < len(batch.offsets):
+            self._passed.add(batch.partition)
+        return within
+
+    def is_ended(self, partition: Partition, position: int) -> bool:
+        """Whether there is nothing to process at and behind a position: its bound was reached."""
+        return self.bounded and (partition in self._passed or position >= self._bounds.get(partition, 0))
 
     def extend(self, bounds: Mapping[Partition, int]) -> None:
         """Process records of these partitions up to new offsets."""
         self._bounds.update(bounds)
+        self._passed.difference_update(bounds)

@@ -33,7 +33,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from operator import length_hint
@@ -43,17 +42,20 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Batch, Headers, Partition
 from holdfast.processors.engine.changelog.format import FormatUnknown, encode_json
 from holdfast.processors.engine.dataframe.compilation import Timing
-from holdfast.processors.engine.dataframe.dataframe import Node, StreamingDataFrame
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.fusion import Run, compile_run
+from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.outbox import Outboxes, Output
 from holdfast.processors.engine.dataframe.processing import Processor
-from holdfast.processors.engine.dataframe.serialization import Deserializer, ValueUnreadable, as_is
+from holdfast.processors.engine.dataframe.serialization import Deserializer
 from holdfast.processors.engine.dataframe.stored_windows import Closing
 from holdfast.processors.engine.dataframe.topic import TimestampType
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
+from holdfast.processors.engine.runtime.deserialized import ENDING, Readable, read
+from holdfast.processors.engine.runtime.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.store_time import declared_stores
 from holdfast.processors.engine.runtime.task_time import TaskTime, WindowSteps
 from holdfast.processors.engine.runtime.task_timers import OnTimerError, TimerSteps, Until
@@ -68,10 +70,6 @@ _NONE: Mapping[str, Any] = {}
 
 class FunctionExits(HoldfastError):
     """A user's function raised ``SystemExit`` or ``GeneratorExit``, which would end the process in mid-message."""
-
-
-#: Not subclasses of Exception, but raised by the user's function: they count as failures of the message.
-_ENDING = (SystemExit, GeneratorExit)
 
 
 #: Records deserialized at once: few enough to stay in the CPU caches until they are processed, many enough that the
@@ -121,15 +119,6 @@ class _Stream:
     deserialize_key: Deserializer
 
 
-@dataclass(slots=True)
-class _Readable:
-    """Values and keys of consecutive messages; ``failure`` is why the message behind them can't be deserialized."""
-
-    values: list[Any]
-    keys: list[Any]
-    failure: BaseException | None = None
-
-
 class Task:
     """The stores, positions and pending outputs of a task; its name is ``<subtopology>-<partition>``."""
 
@@ -144,14 +133,11 @@ class Task:
         self.meta = TaskMeta()
         self.committed: dict[str, int] = {}
         self.positions: dict[str, int] = {}
-        #: First offsets read: the committed ones, or for an input without one the offset that was chosen.
-        self.began: dict[str, int] = {}
+        self.began: dict[str, int] = {}  # first offsets read: the committed ones, or those that were chosen
         self.outboxes = Outboxes()
-        #: Whether more timers are due before the next message than one commit takes.
-        self.held = False
-        #: Changelog records replayed before the task ran.
-        self.restored = 0
-        self.restored_s = 0.0
+        self.held = False  # whether more timers are due before the next message than one commit takes
+        #: Changelog records replayed before the task ran, and seconds of it.
+        self.restored, self.restored_s = 0, 0.0
         #: Stores that begin empty; the first commit writes this to their changelogs.
         self.begun_empty: frozenset[str] = frozenset()
         self._streams: dict[str, _Stream] = {}
@@ -159,6 +145,7 @@ class Task:
         self._times = ANY_TIME
         #: None for a task without windows and without values that end: it keeps no stream time.
         self.time: TaskTime | None = None
+        self.order: ReadingOrder | None = None  # of several inputs
 
     @property
     def running(self) -> bool:
@@ -206,12 +193,12 @@ class Task:
         self.states.update({name: state for name, (state, _) in declared.items()})
         self.time = time_of(own, self.states, declared, self._times)
         processors = processors_of(own, declared, self.time, self._times)
+        limits, seen = (self._record_bytes_max, self._times), set[int]()
         for topic in self.inputs:
             frame = frames[topic]
-            limits = self._record_bytes_max, self._times
             source = frame.source.bound({at: each.on_message for at, each in processors.items()})
             run = compile_run(source, self.states, self.outboxes, *limits, self._timing(topic))
-            self._add_steps(frame, source, processors)
+            self._add_steps(frame, source, processors, seen)
             columns = columnar_stream(frame, self.states, self.outboxes, *limits)
             self._streams[topic] = _Stream(run, columns, frame.topic.deserialize_value, frame.topic.deserialize_key)
         self.committed = dict(committed)
@@ -226,14 +213,19 @@ class Task:
         kind = kinds.TIMESTAMP_LOG_APPEND_TIME if topic in self._times.stamped else kinds.TIMESTAMP_CREATE_TIME
         return Timing(kind=kind) if self.time is None else Timing(self.time.stream, kind, self.time.takers)
 
-    def _add_steps(self, frame: StreamingDataFrame, source: Node, processors: Mapping[int, Processor]) -> None:
-        """Compile the steps behind windows and timers as functions of results and of timers."""
+    def _add_steps(
+        self, frame: StreamingDataFrame, source: Node, processors: Mapping[int, Processor], seen: set[int]
+    ) -> None:
+        """Compile the steps behind windows and timers as functions of results and of timers, but those ``seen``."""
         time, topic = self.time, frame.topic
         if time is None:
             return
         timing = self._timing(topic.name)
         limits = self._record_bytes_max, self._times
         for node, declared in zip(source.walk(), frame.source.walk(), strict=True):
+            if id(declared) in seen:
+                continue
+            seen.add(id(declared))
             if isinstance(node.window, WindowSpec):
                 run = compile_run(node, self.states, self.outboxes, *limits, timing)
                 for closes in (time.windows[node.store or ""], time.held.get(node.store or "")):
@@ -269,7 +261,7 @@ class Task:
         self, topic: str, key: bytes, value: Any, timestamp_ms: int, error: BaseException, on_failure: OnFailure
     ) -> None:
         """Decide about a result or a timer that raised, as about a message."""
-        if not isinstance(error, (Exception, *_ENDING)):
+        if not isinstance(error, (Exception, *ENDING)):
             raise error
         place, offset = Partition(topic, self.partition), self.positions[topic] - 1
         raised = error if isinstance(error, Exception) else _exits(error)
@@ -327,7 +319,9 @@ class Task:
             for state in asked:
                 state.prefetch(keys)
         while index < last:
-            readable = _read(stream, batch, index, min(index + RECORDS_AT_ONCE, last))
+            readable = read(
+                batch, index, min(index + RECORDS_AT_ONCE, last), stream.deserialize, stream.deserialize_key
+            )
             end = index + len(readable.values)
             if index < end and (reached := self._run(stream, batch, index, end, readable, on_failure)) < end:
                 index = reached
@@ -341,7 +335,7 @@ class Task:
         return index
 
     def _run(
-        self, stream: _Stream, batch: Batch, first: int, last: int, readable: _Readable, on_failure: OnFailure
+        self, stream: _Stream, batch: Batch, first: int, last: int, readable: Readable, on_failure: OnFailure
     ) -> int:
         """Process records that are deserialized; the module's docstring draws how a failed one is found.
 
@@ -371,7 +365,7 @@ class Task:
                     self.positions[topic] = offsets[failed - 1] + 1
                 if isinstance(error, (StateFailed, FormatUnknown)):
                     raise  # the state is at fault, not the message
-                if not isinstance(error, (Exception, *_ENDING)):
+                if not isinstance(error, (Exception, *ENDING)):
                     raise
                 if isinstance(error, RecordTimeRefused):
                     newest = max(batch.timestamps[failed:last])  # not of each message for itself: each would run twice
@@ -410,6 +404,8 @@ class Task:
             state.drop()
         if self.time is not None:
             self.time.restore()
+        if self.order is not None:
+            self.order.clear()
         for box in self.outboxes.values():
             box.clear()
         self.positions = {**self.began, **self.committed}
@@ -432,51 +428,6 @@ class Task:
 def timed(tasks: Sequence[Task]) -> list[Task]:
     """The running tasks that keep a stream time."""
     return [task for task in tasks if task.time is not None and task.phase is TaskPhase.RUNNING]
-
-
-def _read(stream: _Stream, batch: Batch, first: int, last: int) -> _Readable:
-    """Deserialize as many records as can be read."""
-    raw_keys, raw_values = batch.keys[first:last], batch.values[first:last]
-    with suppress(Exception, *_ENDING):
-        return _Readable(_all_of(raw_values, stream.deserialize), _all_of(raw_keys, stream.deserialize_key))
-    # One record can't be deserialized: deserialize them one by one, up to that record.
-    readable = _Readable([], [])
-    for raw_key, raw in zip(raw_keys, raw_values, strict=True):
-        try:
-            value = None if raw is None else stream.deserialize(raw)
-            key = None if raw_key is None else stream.deserialize_key(raw_key)
-        except (HoldfastError, *_ENDING) as failure:
-            readable.failure = failure
-        except Exception as failure:
-            readable.failure = _unreadable(batch, first + len(readable.values), failure)
-            readable.failure.__cause__ = failure
-        else:
-            readable.values.append(value)
-            readable.keys.append(key)
-            continue
-        break
-    return readable
-
-
-def _all_of(raws: list[bytes | None], deserialize: Deserializer) -> list[Any]:
-    if deserialize is as_is:
-        return raws
-    if all(raws):
-        return list(map(deserialize, raws))  # type: ignore[arg-type]
-    return [None if raw is None else deserialize(raw) for raw in raws]
-
-
-def _unreadable(batch: Batch, index: int, failure: Exception) -> ValueUnreadable:
-    partition, offset = batch.partition, batch.offsets[index]
-    shown = (batch.values[index] or b"")[:40]
-    return ValueUnreadable(
-        f"The message at {partition.topic}[{partition.number}] offset {offset} can't be read: {failure} "
-        f"(its value begins with {shown!r}).",
-        action="Correct the producer or the topic's deserializer, or set `dead_letter_topic`.",
-        topic=partition.topic,
-        partition=partition.number,
-        offset=offset,
-    )
 
 
 def _exits(error: BaseException) -> FunctionExits:

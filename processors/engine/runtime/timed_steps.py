@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.held_back import HeldBack
+from holdfast.processors.engine.dataframe.node import steps_of
 from holdfast.processors.engine.dataframe.processing import Processor
 from holdfast.processors.engine.dataframe.window_kinds import stored_windows
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
@@ -20,7 +21,7 @@ def time_of(
     frames: Sequence[StreamingDataFrame], states: Mapping[str, StoreState], declared: DeclaredStores, times: RecordTimes
 ) -> TaskTime | None:
     """The time of a task with these streams and stores; None for one that needs none."""
-    steps = [node for frame in frames for node in frame.source.walk() if node.store is not None]
+    steps = [node for node in steps_of(frame.source for frame in frames) if node.store is not None]
     timers = {node.store for node in steps if node.processing is not None}
     expiring = {name for name, (_, options) in declared.items() if options is not None and options.expires}
     if not (timers or expiring or any(isinstance(node.window, WindowSpec) for node in steps)):
@@ -49,7 +50,7 @@ def processors_of(
         ProcessorInvalid: A function made something else than a processor.
     """
     found = {}
-    for node in (node for frame in frames for node in frame.source.walk()):
+    for node in steps_of(frame.source for frame in frames):
         if node.processing is not None and node.store is not None and time is not None:
             found[id(node)] = Processor(node.processing, declared[node.store][0], time.stream, times.now_ms)
     return found

@@ -92,13 +92,25 @@ def changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, ...]:
 def inferred_changes(has: Record, wanted: tuple[Column, ...]) -> tuple[Change, ...]:
     """The changes to inferred columns: where a type can't be widened in place, the whole column is replaced.
 
-    Inferred types only widen, to text in the end, and every value is read again from its JSON.
+    Inferred types only widen, to text in the end, and every value is read again from its JSON. The column of whole
+    values has objects, too, as long as no column is of a field: with the first one, it is made again without them.
     """
     found = changes(has, wanted)
     types = {each.name: each.type for each in wanted}
     replaced = {step.path[0] for step in found if isinstance(step, Refused | Replace)}
+    if has.members and all(map(_is_of_whole_values, has.members)) and any(each.paths != ((),) for each in wanted):
+        replaced.update(each.name for each in has.members)
     kept = [step for step in found if step.path[0] not in replaced]
     return (*kept, *(Replace((name,), types[name]) for name in sorted(replaced)))
+
+
+def reads_objects_again(has: Record, wanted: tuple[Column, ...]) -> bool:
+    """Whether objects that had no column get one: that of whole values, as long as no column is of a field."""
+    return not has.members and bool(wanted) and all(each.paths == ((),) for each in wanted)
+
+
+def _is_of_whole_values(member: Member) -> bool:
+    return member.sources == ("",)
 
 
 def in_table_order(schema: StoreSchema, steps: tuple[Change, ...]) -> StoreSchema:

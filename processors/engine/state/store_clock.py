@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.processors.engine.changelog.format import FormatUnknown, key_prefix
+from holdfast.processors.engine.changelog.format import key_prefix, unknown_version
 from holdfast.processors.engine.state.declared import DeclaredState
 from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
@@ -36,12 +36,7 @@ class StoreClock:
         """
         self._saved = record = self._state.read_own(OWN_KEY, CLOCK_OF_STORE)
         if record is not None and record.get("format") != CLOCK_VERSION:
-            raise FormatUnknown(
-                f"The clock of store {self._state.name} has format version {record.get('format')}, expected "
-                f"{CLOCK_VERSION}.",
-                action="Run the Holdfast version that wrote it, or a newer version.",
-                version=record.get("format"),
-            )
+            raise unknown_version(f"The clock of store {self._state.name}", record.get("format"), CLOCK_VERSION)
         return self.restore()
 
     def restore(self) -> tuple[int, Sequence[int]]:

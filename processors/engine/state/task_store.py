@@ -22,7 +22,14 @@ from typing import Any, NamedTuple
 import msgspec
 import structlog
 
-from holdfast.processors.engine.changelog.format import META_KEY, Commands, FormatUnknown, decode_json, encode_json
+from holdfast.processors.engine.changelog.format import (
+    META_KEY,
+    Commands,
+    FormatUnknown,
+    decode_json,
+    encode_json,
+    unknown_version,
+)
 from holdfast.processors.engine.state.database import Change, Database, DatabaseCorrupt, Databases
 from holdfast.processors.engine.state.errors import StateCorrupt, StateDiskFailed, StateFailed
 from holdfast.processors.engine.state.keys import store_prefix
@@ -97,11 +104,8 @@ class TaskMeta:
                 return msgspec.convert(fields, TaskMeta)
         except (ValueError, AttributeError, RecursionError) as failure:
             raise DatabaseCorrupt(f"the offsets can't be decoded ({failure}): {raw[:60]!r}") from failure
-        raise FormatUnknown(
-            f"A state folder has format version {version}, expected {META_VERSION}.",
-            action="Run the Holdfast version that wrote it, or delete the folder to restore from the changelog.",
-            version=version,
-        )
+        action = "Run the Holdfast version that wrote it, or delete the folder to restore from the changelog."
+        raise unknown_version("A state folder", version, META_VERSION, action=action)
 
 
 class TaskStore:

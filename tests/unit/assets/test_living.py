@@ -84,6 +84,16 @@ def specs() -> list[Any]:
     return list(dg.Definitions.merge(build_assets(loaded), resources).resolve_all_asset_specs())
 
 
+def test_links_to_the_docs_are_below_the_path_of_the_webserver(specs: list[Any]) -> None:
+    made = build_assets(load_processors(load_settings()), path_prefix="/tools")
+    resources = dg.Definitions(resources=build_resources())
+    below = {spec.key: spec for spec in dg.Definitions.merge(made, resources).resolve_all_asset_specs()}
+    assert below.keys() == {spec.key for spec in specs}
+    for spec in specs:
+        links = {"docs": dg.MetadataValue.url("/tools" + spec.metadata["docs"].url)}
+        assert below[spec.key].metadata == {**spec.metadata, **links}, spec.key
+
+
 def test_every_asset_has_owners_a_page_of_the_docs_and_where_its_thing_is(specs: list[Any]) -> None:
     for spec in specs:
         assert spec.owners, spec.key

@@ -14,8 +14,9 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.compilation import CurrentMessage, compile_steps
-from holdfast.processors.engine.dataframe.dataframe import Node, StreamingDataFrame
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.fusion import compile_run
+from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.outbox import Outboxes, Output
 from holdfast.processors.engine.dataframe.serialization import ValueUnwritable
 from holdfast.processors.engine.dataframe.topic import Topic

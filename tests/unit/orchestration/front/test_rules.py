@@ -244,6 +244,8 @@ def test_only_a_configured_proxy_names_a_person() -> None:
     ("variable", "value", "said"),
     [
         ("HOST", "0.0.0.0", "nobody is asked"),
+        ("PATH_PREFIX", "dagster", "as /dagster"),
+        ("PATH_PREFIX", "/dagster/", "as /dagster"),
         ("HOST", "192.168.1.5", "HOLDFAST_WEBSERVER__TOKENS"),
         ("HOSTS", '["https://dagster.example.com"]', "no name"),
         ("HOSTS", '["*"]', "no name"),

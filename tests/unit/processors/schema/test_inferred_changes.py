@@ -1,6 +1,14 @@
 """Inferred columns always follow their values: by a wider type in place, or by another column of the same name."""
 
-from holdfast.processors.engine.schema.evolution import Add, Replace, Widen, changes, from_spark, inferred_changes
+from holdfast.processors.engine.schema.evolution import (
+    Add,
+    Replace,
+    Widen,
+    changes,
+    from_spark,
+    inferred_changes,
+    reads_objects_again,
+)
 from holdfast.processors.engine.schema.inference import inferred_schema, name_in_json
 from holdfast.processors.engine.schema.types import FLOATING, TEXT, WHOLE, Column, Items, Member, Number, Record
 
@@ -34,6 +42,21 @@ def test_other_columns_are_changed_in_place() -> None:
     assert steps("OBJECT<a: BIGINT>", "OBJECT<a: BIGINT, b: STRING>") == (Add(("b",), TEXT),)
     assert steps("OBJECT<a: BIGINT>", "OBJECT<b: STRING>") == (Add(("b",), TEXT),)
     assert steps("OBJECT<a: OBJECT<b: BIGINT>>", "OBJECT<a: OBJECT<c: STRING>>") == (Add(("a", "c"), TEXT),)
+
+
+def test_the_column_of_whole_values_is_made_again_with_the_first_column_of_a_field() -> None:
+    whole = Record((Member("content", TEXT, False, ("",)),))
+    found = inferred_changes(whole, inferred_schema("OBJECT<a: BIGINT>", whole).columns)
+    assert found == (Add(("a",), WHOLE), Replace(("content",), TEXT))
+    mixed = Record((*whole.members, Member("a", WHOLE, False, ("a",))))
+    assert inferred_changes(mixed, inferred_schema("OBJECT<b: BIGINT>", mixed).columns) == (Add(("b",), WHOLE),)
+
+
+def test_objects_without_columns_are_read_again_where_whole_values_get_one() -> None:
+    empty, fields = Record(()), table_of("OBJECT<a: BIGINT>")
+    assert reads_objects_again(empty, inferred_schema("OBJECT<>", empty, "STRING").columns)
+    assert not reads_objects_again(empty, inferred_schema("OBJECT<a: BIGINT>", empty, "STRING").columns)
+    assert not reads_objects_again(fields, inferred_schema("OBJECT<>", fields, "STRING").columns)
 
 
 def test_a_type_never_narrows() -> None:

@@ -72,7 +72,7 @@ def test_an_older_manifest_is_read_and_its_fields_are_written_with_the_latest_en
 
 def test_a_later_version_is_refused_by_name():
     later = json.loads(MANIFEST.encode()) | {"version": 2}
-    with pytest.raises(FormatUnknown, match="has version 2, expected 1"):
+    with pytest.raises(FormatUnknown, match="has format version 2, expected 1"):
         SnapshotManifest.decode(json.dumps(later))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,14 +10,11 @@ from typing import Any
 import pytest
 
 from holdfast import Application
-from holdfast.processors.engine.runtime import task_time, task_timers
-from holdfast.processors.engine.state import time_index
-from holdfast.processors.engine.state.expiries import Expiries
-from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE, RESERVED
-from holdfast.processors.engine.state.time_index import TimeIndex
-from holdfast.processors.engine.state.timers import Timers
-from holdfast.processors.engine.state.window_keys import OWN_KEY
+from tests.planting import is_found
+from tests.simulation import planted_time
 from tests.simulation.disk import SimulatedDisk
+from tests.simulation.small_portions import portions_of_time
+from tests.simulation.timed_model import check_timers
 from tests.tiers import variants
 from tests.timing import Event, Model, Step
 from tests.window_lives import live, world
@@ -77,17 +73,11 @@ def run(seed: int, home: Path) -> tuple[Model, list[Any], dict[Any, Any]]:
 
 def check(seed: int, home: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:  # so that what is due at once takes several commits
-        patch.setattr(task_timers, "FIRED_AT_ONCE", (1, 3, 5_000)[seed % 3])
-        patch.setattr(task_timers, "READ_AT_ONCE", (2, 500)[seed % 2])
-        patch.setattr(time_index, "NEAR", (1, 4, 1_000)[seed // 6 % 3])
-        patch.setattr(task_time, "REMOVED_AT_ONCE", (2, 5_000)[seed % 2])
+        for module, name, value in portions_of_time(seed):
+            patch.setattr(module, name, value)
         model, sent, state = run(seed, home)
     assert sent == model.sent
-    values = {(key.decode(), name): value for (key, name), value in state.items() if not name.startswith(RESERVED)}
-    assert values == {place: value for place, (value, end) in model.values.items() if end > model.time}
-    # Own records: two for each value, two for each timer, the clock.
-    own = sum(name.startswith(RESERVED) for _, name in state)
-    assert own == 2 * len(values) + 2 * len(model.timers) + ((OWN_KEY, CLOCK_OF_STORE) in state)
+    check_timers(model, state)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -95,43 +85,6 @@ def test_timers_and_values_are_as_in_plain_python(seed: int, tmp_path: Path) -> 
     check(seed, tmp_path)
 
 
-def _timer_lost(patch: pytest.MonkeyPatch) -> None:
-    former = TimeIndex.due
-    patch.setattr(TimeIndex, "due", lambda self, time_ms, limit: former(self, time_ms, limit)[-1:])
-
-
-def _timer_twice(patch: pytest.MonkeyPatch) -> None:
-    former = Timers.take
-
-    def keeps(self: Timers, due: Any) -> bool:
-        taken = former(self, due)
-        if taken and due.timer.time % 5 == 0:
-            self._state.write_own(due.message_key, f"{RESERVED}timers/{due.timer.name}", ["stream", due.timer.time + 1])
-            self._indexes["stream"].enter(due.entry._replace(time_ms=due.timer.time + 1))
-        return taken
-
-    patch.setattr(Timers, "take", keeps)
-
-
-def _expired_value_read(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Expiries, "are_over", lambda self, key: False)
-
-
-def _entry_stays(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Expiries, "forget", lambda self, key: None)
-
-
-def _fires_late(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(task_timers.TaskTimers, "are_due", lambda self: False)
-
-
-@pytest.mark.parametrize("bug", [_timer_lost, _timer_twice, _expired_value_read, _entry_stays, _fires_late])
-def test_planted_bugs_are_found(bug: Callable[[pytest.MonkeyPatch], None], tmp_path: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        bug(patch)
-        for seed in range(60):
-            try:
-                check(seed, tmp_path / str(seed))
-            except (AssertionError, KeyError):
-                return
-    raise AssertionError("no seed found it")
+@pytest.mark.parametrize("bug", planted_time.TIMERS)
+def test_planted_bugs_are_found(bug: str, tmp_path: Path) -> None:
+    assert is_found(planted_time.TIMERS[bug], check, tmp_path)

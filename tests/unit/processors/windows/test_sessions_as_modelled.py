@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -11,10 +10,11 @@ from typing import Any
 import pytest
 
 from holdfast import Application
-from holdfast.dataframe.windows import Collect, Count, First, Last, Sum
-from holdfast.processors.engine.dataframe.session_store import Open, SessionStore
-from holdfast.processors.engine.runtime import task_time
-from holdfast.processors.engine.state.window_keys import OWN_KEY, due_entry, is_session, window_of
+from tests.planting import is_found
+from tests.simulation import planted_time
+from tests.simulation.small_portions import portions_of_time
+from tests.simulation.timed import sessions
+from tests.simulation.timed_model import check_sessions
 from tests.tiers import variants
 from tests.window_lives import live_through, world
 from tests.windowing import Event
@@ -54,11 +54,8 @@ def build(shape: Shape, state_dir: Path, *, idles: bool = False) -> Application:
         state_dir=state_dir,
         commit_every=7,
     )
-    sessions = app.dataframe(app.topic("in")).session_window(shape.gap, shape.grace, "w", retention=shape.retention)
-    window = sessions.agg(n=Count(), total=Sum("v"), all=Collect("v"), first=First("v"), last=Last("v"))
-    placed: Any = window.final if shape.final else window.current
     options: dict[str, Any] = {"close_when_idle": IDLE_MS} if idles else {}
-    placed(closing_strategy=shape.closing, **options).to_topic(app.topic("out"))
+    sessions(app.dataframe(app.topic("in")), shape, "w", **options).to_topic(app.topic("out"))
     return app
 
 
@@ -77,37 +74,16 @@ def run(seed: int, tmp_path: Path) -> tuple[Sessions, list[tuple[Any, ...]], dic
 
 def check(seed: int, tmp_path: Path) -> Sessions:
     with pytest.MonkeyPatch.context() as patch:  # so that what ends at once closes in several commits
-        patch.setattr(task_time, "CLOSED_AT_ONCE", (1, 3, 5_000)[seed % 3])
-        patch.setattr(task_time, "REMOVED_AT_ONCE", (2, 5_000)[seed % 2])
+        for module, name, value in portions_of_time(seed):
+            patch.setattr(module, name, value)
         model, results, state = run(seed, tmp_path)
     hashable = [(*made[:5], tuple(made[5]), *made[6:]) for made in model.results]
     assert Counter((*made[:5], tuple(made[5]), *made[6:]) for made in results) == Counter(hashable)
     if not model.shape.final:
         for key in KEYS:
             assert [each for each in results if each[0] == key] == [each for each in model.results if each[0] == key]
-    check_state(model, state)
+    check_sessions(model, state)
     return model
-
-
-def check_state(model: Sessions, state: dict[tuple[bytes, str], Any]) -> None:
-    """The store has the sessions of the model, nothing that a merge swallowed, and an index that fits them."""
-    shape, opens, closed = model.shape, {}, {}
-    for (key, name), made in state.items():
-        if is_session(name):
-            opens[key, made["session"]["start"], made["session"]["end"]] = made["count"]["n"]
-        elif (window := window_of(name)) is not None:
-            closed[key, *window] = made["count"]["n"]
-    sessions = [(key, each) for key, found in model.by_key.items() for each in found]
-    assert opens == {(key, each.start, each.end): len(each.events) for key, each in sessions if each.open}
-    kept = {(key, each.start, each.end): len(each.events) for key, each in sessions if not each.open}
-    lasts = shape.gap + shape.grace + shape.retention
-    stays = {place: count for place, count in kept.items() if place[2] + lasts > model.time}
-    assert stays.items() <= closed.items() <= kept.items()
-    # ``key`` closes after its message, so that a session stays at least as long; a session may stay a millisecond more.
-    assert shape.closing == "key" or all(place[2] + lasts >= model.time for place in closed)
-    entries = [due_entry(name) for key, name in state if key == OWN_KEY and name.startswith("due/")]
-    indexed = Counter(entry.message_key for entry in entries)
-    assert indexed == Counter(key for key, *_ in [*closed, *(opens if shape.closing == "partition" else ())])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -122,51 +98,6 @@ def test_the_seeds_merge_sessions_and_have_late_messages() -> None:
     assert sum(model.late for model in models) > 10
 
 
-# -- planted bugs ------------------------------------------------------------------------------------------------------
-
-
-def _does_not_merge(patch: pytest.MonkeyPatch) -> None:
-    former = SessionStore._reached
-    patch.setattr(SessionStore, "_reached", lambda self, *given: former(self, *given)[-1:])
-
-
-def _leaves_what_it_swallowed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SessionStore, "_leave_index", lambda self, session, raw_key: None)
-
-
-def _closes_early(patch: pytest.MonkeyPatch) -> None:
-    former = SessionStore._of_entry
-
-    def early(self: SessionStore, entry: Any) -> Open | None:
-        session = former(self, entry)  # as if it had not grown since its entry was written
-        return session if session is None else session._replace(end=entry.end)
-
-    patch.setattr(SessionStore, "_of_entry", early)
-
-
-def _closes_twice(patch: pytest.MonkeyPatch) -> None:
-    former = SessionStore._settle
-
-    def forgets(self: SessionStore, session: Open, due_ms: int, raw_key: bytes) -> None:
-        former(self, session, due_ms, raw_key)
-        self._keep(session._replace(entered=[due_ms, session.end]))
-
-    patch.setattr(SessionStore, "_settle", forgets)
-
-
-def _counts_late_ones(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(SessionStore, "_is_late", lambda self, due_ms, known: False)
-
-
-@pytest.mark.parametrize(
-    "bug", [_does_not_merge, _leaves_what_it_swallowed, _closes_early, _closes_twice, _counts_late_ones]
-)
-def test_planted_bugs_are_found(bug: Callable[[pytest.MonkeyPatch], None], tmp_path: Path) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        bug(patch)
-        for seed in range(60):
-            try:
-                check(seed, tmp_path / str(seed))
-            except (AssertionError, KeyError):
-                return
-    raise AssertionError("no seed found it")
+@pytest.mark.parametrize("bug", planted_time.SESSIONS)
+def test_planted_bugs_are_found(bug: str, tmp_path: Path) -> None:
+    assert is_found(planted_time.SESSIONS[bug], check, tmp_path)

@@ -1,0 +1,94 @@
+"""One step of a stream, in the tree of steps behind its topic. A node with several children is a branch.
+
+Steps behind joined streams are children of nodes of several trees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from holdfast.processors.engine.dataframe.aggregation import Aggregation
+from holdfast.processors.engine.dataframe.count_windows import CountSpec
+from holdfast.processors.engine.dataframe.joins import AsOfLeft, IntervalProcessing, JoinStep, TableRead
+from holdfast.processors.engine.dataframe.processing import Processing
+from holdfast.processors.engine.dataframe.recent import Recent
+from holdfast.processors.engine.dataframe.topic import Topic
+from holdfast.processors.engine.dataframe.window_spec import WindowSpec
+from holdfast.processors.engine.state.stream_time import MAX_AHEAD_MS
+
+
+@dataclass(slots=True)
+class Node:
+    """One step. A stateful step has a ``store``, an output a ``topic``; ``model`` is None unless declared.
+
+    The ``function`` of a source is its ``timestamp_extractor``; a window has a ``window`` and a store of its own.
+    """
+
+    kind: Literal["source", "apply", "update", "filter", "to_topic", "set_timestamp", "window"]
+    function: Callable[..., Any] | None = None
+    store: str | None = None
+    expand: bool = False
+    metadata: bool = False
+    topic: Topic | None = None
+    #: Makes the headers of an output from its value; None sends the message's own.
+    headers: Callable[[Any], Any] | None = None
+    #: Whether the name of its store comes from the stream.
+    unnamed: bool = False
+    #: The model of the store's values, an argument of ``schema_of``.
+    model: Any = None
+    #: Where event times are given: how far ahead of the worker's clock they may be, in milliseconds.
+    #: None for one behind a window, which moves no stream time.
+    max_ahead_ms: int | None = MAX_AHEAD_MS
+    window: WindowSpec | CountSpec | None = None
+    children: list[Node] = field(default_factory=list)
+
+    @property
+    def aggregation(self) -> Aggregation | None:
+        """The step's built-in aggregation; None for a user function."""
+        return self.function if isinstance(self.function, Aggregation) else None
+
+    @property
+    def processing(self) -> Processing | None:
+        """The declaration of a step with timers; None for another step."""
+        return self.function if isinstance(self.function, Processing) else None
+
+    @property
+    def asks_headers(self) -> bool:
+        """Whether a window asks functions that get headers."""
+        window = self.window
+        return isinstance(window, WindowSpec) and (window.before_update or window.after_update) is not None
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The user functions of this step."""
+        if self.window is not None:
+            return self.window.functions
+        if isinstance(self.function, (Aggregation, Processing, *Recent, *JoinStep)):
+            return self.function.functions
+        return tuple(function for function in (self.function, self.headers) if function is not None)
+
+    @property
+    def rule(self) -> str:
+        """What a join's step does, in a line; empty for other steps, whose functions tell it."""
+        return self.function.describe() if isinstance(self.function, (AsOfLeft, TableRead, IntervalProcessing)) else ""
+
+    def walk(self) -> list[Node]:
+        """This node and all nodes below it, parents first."""
+        nodes = [self]
+        for child in self.children:
+            nodes.extend(child.walk())
+        return nodes
+
+    def bound(self, functions: Mapping[int, Callable[..., Any]]) -> Node:
+        """These steps with other functions for some nodes, which are given by their ids; the nodes themselves stay."""
+        if not any(id(node) in functions for node in self.walk()):
+            return self
+        children = [child.bound(functions) for child in self.children]
+        return replace(self, function=functions.get(id(self), self.function), children=children)
+
+
+def steps_of(sources: Iterable[Node]) -> list[Node]:
+    """The steps behind several sources, each once: steps behind joined streams belong to several."""
+    return list({id(node): node for source in sources for node in source.walk()}.values())

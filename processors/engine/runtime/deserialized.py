@@ -1,0 +1,70 @@
+"""Values and keys of consecutive messages, deserialized together, up to the first that can't be read."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import Batch
+from holdfast.processors.engine.dataframe.serialization import Deserializer, ValueUnreadable, as_is
+
+#: Not subclasses of Exception, but raised by the user's function: they count as failures of the message.
+ENDING = (SystemExit, GeneratorExit)
+
+
+@dataclass(slots=True)
+class Readable:
+    """Values and keys of consecutive messages; ``failure`` is why the message behind them can't be deserialized."""
+
+    values: list[Any]
+    keys: list[Any]
+    failure: BaseException | None = None
+
+
+def read(
+    batch: Batch, first: int, last: int, deserialize_value: Deserializer, deserialize_key: Deserializer
+) -> Readable:
+    """Deserialize as many records as can be read."""
+    raw_keys, raw_values = batch.keys[first:last], batch.values[first:last]
+    with suppress(Exception, *ENDING):
+        return Readable(_all_of(raw_values, deserialize_value), _all_of(raw_keys, deserialize_key))
+    # One record can't be deserialized: deserialize them one by one, up to that record.
+    readable = Readable([], [])
+    for raw_key, raw in zip(raw_keys, raw_values, strict=True):
+        try:
+            value = None if raw is None else deserialize_value(raw)
+            key = None if raw_key is None else deserialize_key(raw_key)
+        except (HoldfastError, *ENDING) as failure:
+            readable.failure = failure
+        except Exception as failure:
+            readable.failure = _unreadable(batch, first + len(readable.values), failure)
+            readable.failure.__cause__ = failure
+        else:
+            readable.values.append(value)
+            readable.keys.append(key)
+            continue
+        break
+    return readable
+
+
+def _all_of(raws: list[bytes | None], deserialize: Deserializer) -> list[Any]:
+    if deserialize is as_is:
+        return raws
+    if all(raws):
+        return list(map(deserialize, raws))  # type: ignore[arg-type]
+    return [None if raw is None else deserialize(raw) for raw in raws]
+
+
+def _unreadable(batch: Batch, index: int, failure: Exception) -> ValueUnreadable:
+    partition, offset = batch.partition, batch.offsets[index]
+    shown = (batch.values[index] or b"")[:40]
+    return ValueUnreadable(
+        f"The message at {partition.topic}[{partition.number}] offset {offset} can't be read: {failure} "
+        f"(its value begins with {shown!r}).",
+        action="Correct the producer or the topic's deserializer, or set `dead_letter_topic`.",
+        topic=partition.topic,
+        partition=partition.number,
+        offset=offset,
+    )

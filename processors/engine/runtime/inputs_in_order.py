@@ -1,0 +1,113 @@
+"""The order of reading in the loop: the next records of a task with several inputs, and the inputs to pause."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Container, Mapping, Sequence
+
+import structlog
+
+from holdfast.infra.clock import Clock
+from holdfast.infra.kafka.records import Batch, Partition
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.topic import TimestampType
+from holdfast.processors.engine.runtime.options import RuntimeOptions
+from holdfast.processors.engine.runtime.ports import GroupMember
+from holdfast.processors.engine.runtime.reach import Reach
+from holdfast.processors.engine.runtime.reading_order import ReadingOrder, Run, TimesOf
+from holdfast.processors.engine.runtime.task import Task
+
+_log = structlog.get_logger("runtime.inputs_in_order")
+
+#: Seconds after which a log line says for which input a task waits.
+TOLD_AFTER_S = 10.0
+
+#: Returns the next records to process, at most so many; none when there are none.
+NextRuns = Callable[[int], Sequence[Run]]
+
+
+def in_one_batch(task: Task, batch: Batch, end: int, most: int) -> Sequence[Run]:
+    """The next records of a batch that a task has not processed, before the index ``end``."""
+    first = bisect_left(batch.offsets, task.positions[batch.partition.topic], 0, end)
+    return [Run(batch, first, min(end, first + most))] if first < end else []
+
+
+class InputsInOrder:
+    """Takes the next records of tasks with several inputs; ``reach`` has the worker's bounds."""
+
+    def __init__(self, reach: Reach, clock: Clock) -> None:
+        self._reach = reach
+        self._clock = clock
+        self._told: set[str] = set()
+
+    def next_runs(self, task: Task, member: GroupMember, left: int | None, most: int) -> Sequence[Run]:
+        """The next records of a task in the order of their event times; ``left`` limits them, too."""
+        order = task.order
+        assert order is not None
+
+        def is_ended(topic: str) -> bool:
+            place = Partition(topic, task.partition)
+            return self._reach.is_ended(place, task.positions[topic]) or member.is_ended(place)
+
+        runs = order.runs(task.positions, most if left is None else min(most, left), self._clock.monotonic(), is_ended)
+        self._tell(task, order, member)
+        return runs
+
+    def pause_full(self, task: Task, member: GroupMember) -> None:
+        """Pauses the inputs whose buffers are full, and resumes those that have room again."""
+        assert task.order is not None
+        full, free = task.order.change_of_pauses()
+        if full:
+            member.pause([Partition(topic, task.partition) for topic in full])
+        if free:
+            member.resume([Partition(topic, task.partition) for topic in free])
+
+    def _tell(self, task: Task, order: ReadingOrder, member: GroupMember) -> None:
+        late = order.awaited_for(self._clock.monotonic(), TOLD_AFTER_S)
+        if not late:
+            self._told.discard(task.name)
+        elif task.name not in self._told:
+            self._told.add(task.name)
+            _log.warning(
+                "a task waits for an input that is not read to its end",
+                task=task.name,
+                waits_for=[f"{topic}[{task.partition}]" for topic in late],
+                positions={topic: task.positions[topic] for topic in late},
+                ends={topic: member.high_watermark(Partition(topic, task.partition)) for topic in late},
+                next="nothing, if the input comes; an open transaction of its producer holds it back. "
+                "`Application(max_wait=...)` bounds the wait.",
+            )
+
+
+def order_of(
+    task: Task, declared: Sequence[str], frames: Mapping[str, StreamingDataFrame], options: RuntimeOptions
+) -> ReadingOrder | None:
+    """The order in which a task reads its inputs, given all inputs in the order of their declaration; None for one."""
+    own = [frames[topic] for topic in declared if topic in task.inputs]
+    stamped = options.record_times.stamped
+    return (
+        None
+        if len(own) < 2
+        else ReadingOrder({each.topic.name: _times_of(each, stamped) for each in own}, options.wait_s)
+    )
+
+
+def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
+    extract, deserialize = frame.topic.timestamp_extractor, frame.topic.deserialize_value
+    if extract is None:
+        return lambda batch: batch.timestamps
+    kinds = TimestampType
+    kind = kinds.TIMESTAMP_LOG_APPEND_TIME if frame.topic.name in stamped else kinds.TIMESTAMP_CREATE_TIME
+
+    def extracted(batch: Batch) -> Sequence[int]:
+        times = []
+        for value, headers, time_ms in zip(batch.values, batch.headers, batch.timestamps, strict=True):
+            try:
+                read = None if value is None else deserialize(value)
+                found = extract(read, headers, time_ms, kind)
+            except Exception:  # processing it raises again, and decides by the failure policy
+                found = time_ms
+            times.append(found if isinstance(found, int) else time_ms)
+        return times
+
+    return extracted

@@ -1,0 +1,79 @@
+"""The work of a worker since its last commit: how much it is, and when it is committed."""
+
+from __future__ import annotations
+
+from holdfast.processors.engine.runtime.commit_pace import Overlays, Pace, is_due
+from holdfast.processors.engine.runtime.options import RuntimeOptions
+
+
+class OpenWork:
+    """Counts what is not committed. All times are monotonic seconds."""
+
+    def __init__(self, options: RuntimeOptions) -> None:
+        self._options = options
+        self._pace = Pace(options.commits)
+        self._overlays = Overlays()
+        #: Messages since the last commit; a message that only moves the position counts, too.
+        self._messages = 0
+        #: Those of them that count as processed.
+        self._processed = 0
+        #: When the first of them was processed; None without one, or when the commit only pins a start.
+        self._since: float | None = None
+        self._due_at = 0.0
+
+    def polled(self, records: int, asked_for: int) -> None:
+        """Counts a poll, which changes when the open work is due."""
+        self._pace.polled(records, asked_for)
+        if self._messages and self._since is not None:
+            self._due_at = self._since + self._pace.interval_s
+
+    def begin(self, now: float) -> None:
+        """Messages are processed from now on: the first ones since a commit say when the next one is due."""
+        if not self._messages:
+            self._since, self._due_at = now, now + self._pace.interval_s
+
+    def add(self, task: str, processed: int, dirty_bytes: int) -> None:
+        """Counts messages of a task, whose uncommitted state has ``dirty_bytes`` now."""
+        self._messages += max(processed, 1)
+        self._processed += processed
+        self._overlays.grown(task, dirty_bytes)
+
+    def room(self, most: int) -> int:
+        """How many messages to process before the next look whether a commit is due: at most ``most``."""
+        every = self._options.commit_every
+        return min(most, max(1, every - self._messages)) if every else most
+
+    def commit_in(self, seconds: float, now: float) -> None:
+        """Commit soon, though no message waits for it."""
+        if not self._messages:
+            self._messages, self._since = 1, None
+            self._due_at = now + seconds
+
+    def remaining_s(self, now: float) -> float:
+        """Seconds until the commit is due; infinite without open work."""
+        return self._due_at - now if self._messages else float("inf")
+
+    def is_due(self, now: float) -> bool:
+        """Whether a commit is due now."""
+        return is_due(
+            self._messages,
+            commit_every=self._options.commit_every,
+            remaining_s=self._due_at - now,
+            dirty_bytes=self._overlays.total,
+            overlay_bytes_max=self._options.overlay_bytes_max,
+        )
+
+    def committed(self, took_s: float | None) -> None:
+        """A commit took so long: the interval to the next one follows from it."""
+        self._pace.committed(took_s)
+
+    def clear(self) -> None:
+        """Nothing is open."""
+        self._messages = self._processed = 0
+        self._overlays.clear()
+
+    def drop(self) -> int:
+        """The open work was dropped; returns how many messages of it had counted as processed."""
+        processed = self._processed
+        self.clear()
+        return processed

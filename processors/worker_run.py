@@ -1,0 +1,84 @@
+"""One run of a worker: its parts put together, its signals, its HTTP server and its live line."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from holdfast.infra.clock import SystemClock
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.described import Declared
+from holdfast.processors.engine.changelog.names import transactional_id
+from holdfast.processors.engine.commands.table import COMMANDS
+from holdfast.processors.engine.record_size import UNLIMITED
+from holdfast.processors.engine.runtime.assignment import Assignment
+from holdfast.processors.engine.runtime.failures import FailurePolicy, OnProcessingError
+from holdfast.processors.engine.runtime.loop import Worker
+from holdfast.processors.engine.runtime.ports import Cluster
+from holdfast.processors.engine.runtime.same_changelogs import SameChangelogs
+from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.signals import stop_on_signals
+
+if TYPE_CHECKING:
+    from holdfast.infra.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class How:
+    """How a worker runs: until ``count`` messages or ``timeout`` silent seconds (0: no limit), and what shows it."""
+
+    count: int
+    timeout: float
+    serve: bool
+    foreground: bool
+
+
+def make_worker(
+    declared: Declared,
+    on_error: OnProcessingError | None,
+    topology: Topology,
+    cluster: Cluster,
+    assignment: Assignment,
+    folder: StateFolder,
+) -> Worker:
+    """A worker with its failure policy and its transactional id."""
+    options, rejects = assignment.options, declared.dead_letter_topic
+    limit = options.record_bytes_max.get(rejects or "", UNLIMITED)
+    failures = FailurePolicy(rejects, on_error, declared.group, topology.code_version, limit, options.record_times)
+    name = transactional_id(declared.group, folder.id, folder.slot)
+    worker = Worker(topology, declared.frames, cluster, options, failures, assignment, name, COMMANDS)
+    if isinstance(cluster.clock, SystemClock):  # its thread can't run on virtual time
+        worker.same_changelogs = SameChangelogs(topology, cluster)
+    return worker
+
+
+def run_worker(worker: Worker, group: str, slot: str, settings: Settings, how: How) -> None:
+    """Runs a worker to its end.
+
+    Raises:
+        HoldfastError: The error that stopped the worker.
+    """
+    restore_signals = stop_on_signals(worker.stop)
+    server = None
+    shown: AbstractContextManager[None] = nullcontext()
+    try:
+        if how.serve:
+            from holdfast.processors.engine.serving.server import serve_worker
+
+            server = serve_worker(worker, group, slot, settings)
+        if how.foreground:
+            from holdfast.processors.engine.serving.live_line import live_line
+
+            shown = live_line(worker, group, slot)
+        with shown:
+            worker.run(count=how.count, timeout_s=how.timeout)
+    except HoldfastError as error:
+        if server is not None:
+            server.failed(error.as_dict())
+        raise
+    finally:
+        if server is not None:
+            server.close()
+        restore_signals()

@@ -1,0 +1,141 @@
+"""Joins in plain Python, from the rules of ``docs/joins.md`` alone: what the messages of one partition give.
+
+It shares no code with the engine, and keeps all messages in lists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+
+class Message(NamedTuple):
+    """A message of one side: whether it is of the left one, its key, its event time in milliseconds, its value."""
+
+    left: bool
+    key: bytes
+    time_ms: int
+    value: Any
+
+
+#: A joined row: event time, key, and both values; None for no match.
+Row = tuple[int, bytes, Any, Any]
+
+
+def in_order(left: Sequence[Message], right: Sequence[Message], *, left_first: bool) -> list[Message]:
+    """The messages of both inputs as a task reads them: the head with the smallest time next."""
+    inputs = [list(left), list(right)] if left_first else [list(right), list(left)]
+    found = []
+    while any(inputs):
+        heads = [(each[0].time_ms, rank) for rank, each in enumerate(inputs) if each]
+        found.append(inputs[min(heads)[1]].pop(0))
+    return found
+
+
+@dataclass(slots=True)
+class _Kept:
+    time_ms: int
+    value: Any
+    end_ms: int
+    matched: bool = False
+
+
+class AsOfJoin(NamedTuple):
+    """An as-of join; durations are milliseconds."""
+
+    how: str
+    grace: int
+    tolerance: int | None
+
+    def rows(self, messages: Iterable[Message]) -> list[Row]:
+        """The rows, in the order of their messages."""
+        newest: dict[bytes, _Kept] = {}
+        past: dict[bytes, list[_Kept]] = {}
+        rows: list[Row] = []
+        now = -1
+        for message in messages:
+            key, time_ms = message.key, message.time_ms
+            top = newest.get(key)
+            if top is not None and top.end_ms <= now:
+                top = None
+            older = past.setdefault(key, [])
+            older[:] = [each for each in older if each.end_ms > now]
+            if message.left:
+                known = [*older, *([top] if top is not None else [])]
+                usable = [each for each in known if each.time_ms <= time_ms]
+                match = max(usable, key=lambda each: each.time_ms, default=None)
+                if match is not None and self.tolerance is not None and time_ms - match.time_ms > self.tolerance:
+                    match = None
+                if match is not None:
+                    rows.append((time_ms, key, message.value, match.value))
+                elif self.how == "left":
+                    rows.append((time_ms, key, message.value, None))
+            elif top is None or time_ms >= top.time_ms:
+                if top is not None and time_ms > top.time_ms and self.grace:
+                    _replace(older, _Kept(top.time_ms, top.value, time_ms + self.grace))
+                end = 2**62 if self.tolerance is None else time_ms + self.tolerance + self.grace + 1
+                newest[key] = _Kept(time_ms, message.value, end)
+            elif self.grace:
+                _replace(older, _Kept(time_ms, message.value, top.time_ms + self.grace))
+            now = max(now, time_ms)
+        return rows
+
+
+def _replace(kept: list[_Kept], made: _Kept) -> None:
+    kept[:] = [each for each in kept if each.time_ms != made.time_ms]
+    kept.append(made)
+
+
+@dataclass(slots=True)
+class IntervalJoin:
+    """An interval join; durations are milliseconds. ``kept`` has by side and key what is in the store at the end."""
+
+    how: str
+    backward: int
+    forward: int
+    grace: int
+    kept: dict[tuple[bool, bytes], list[_Kept]] = field(default_factory=dict)
+    now: int = -1
+
+    def rows(self, messages: Iterable[Message]) -> list[Row]:
+        """The rows, in any order."""
+        rows: list[Row] = []
+        for message in messages:
+            self._end(rows)
+            before, behind = (self.backward, self.forward) if message.left else (self.forward, self.backward)
+            own = _Kept(message.time_ms, message.value, message.time_ms + behind + self.grace + 1)
+            for other in self.kept.get((not message.left, message.key), []):
+                if -behind <= message.time_ms - other.time_ms <= before:
+                    own.matched = other.matched = True
+                    rows.append(_row(message, max(message.time_ms, other.time_ms), own.value, other.value))
+            self.kept.setdefault((message.left, message.key), []).append(own)
+            self.now = max(self.now, message.time_ms)
+        self._end(rows)
+        return rows
+
+    def _end(self, rows: list[Row]) -> None:
+        """Ends what stream time has passed; messages without a match are rows of an outer join."""
+        for (left, key), kept in self.kept.items():
+            for each in [each for each in kept if each.end_ms <= self.now]:
+                kept.remove(each)
+                if not each.matched and self.how in (("left" if left else "right"), "outer"):
+                    rows.append(_row(Message(left, key, each.time_ms, None), each.time_ms, each.value, None))
+
+
+def _row(message: Message, time_ms: int, own: Any, other: Any) -> Row:
+    return (time_ms, message.key, own, other) if message.left else (time_ms, message.key, other, own)
+
+
+def table_rows(messages: Iterable[Message], how: str) -> list[Row]:
+    """What a join of left messages with a table of the right ones gives; a right value None deletes its row."""
+    rows: list[Row] = []
+    table: dict[bytes, Any] = {}
+    for message in messages:
+        if message.left and (message.key in table or how == "left"):
+            rows.append((message.time_ms, message.key, message.value, table.get(message.key)))
+        elif not message.left and message.value is None:
+            table.pop(message.key, None)
+        elif not message.left:
+            table[message.key] = message.value
+    return rows

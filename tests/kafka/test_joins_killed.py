@@ -1,0 +1,141 @@
+"""kill -9 of processors with joins on a real broker, while a backlog is joined.
+
+What plain Python makes of the records in the source topics is compared with the rows.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from holdfast import Application
+from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.records import TopicSpec
+from tests.joining import AsOfJoin, IntervalJoin, Message, in_order, table_rows
+from tests.tiers import variants
+
+BEGIN_MS = 1_690_000_000_000
+KEYS = 40
+
+DEFINITION = """
+import os
+from holdfast import Application
+
+
+def both(left, right):
+    return [left, right]
+
+
+def build(bootstrap, group, **settings):
+    made = Application(
+        bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_interval=0.2, loglevel=None,
+        consumer_extra_config={"session.timeout.ms": 6000}, **settings,
+    )
+    right = made.dataframe(made.topic(group + "-right"))
+    left = made.dataframe(made.topic(group + "-in"))
+    left.join_asof(right, "left", both, 500, "asof").to_topic(made.topic(group + "-asof"))
+    near = left.join_interval(right, "outer", both, 0, "near", backward_ms=60, forward_ms=40)
+    near.to_topic(made.topic(group + "-near"))
+    left.join_table(right.to_table("rows"), "inner", both).to_topic(made.topic(group + "-table"))
+    return made
+
+
+if "TEST_GROUP" in os.environ:
+    application = build(os.environ["TEST_BOOTSTRAP"], os.environ["TEST_GROUP"])
+"""
+
+
+def messages(drawn: random.Random, count: int, *, left: bool) -> list[Message]:
+    """Messages of one side in the order of time; those of the right side have many falsy values."""
+    values = range(1, 9) if left else [0, "", False, {}, 1, "x"]
+    times = sorted(drawn.randrange(count * 10) for _ in range(count))
+    return [Message(left, b"k%d" % drawn.randrange(KEYS), BEGIN_MS + at, drawn.choice(values)) for at in times]
+
+
+def feed(stream: Any, given: list[Message], *, transactional: bool) -> None:
+    settings = {"bootstrap.servers": stream.bootstrap, "partitioner": "murmur2_random"}
+    producer = Producer({**settings, **({"transactional.id": f"{stream.group}-feed"} if transactional else {})})
+    if transactional:
+        producer.init_transactions(60)
+        producer.begin_transaction()
+    for number, message in enumerate(given):
+        topic = stream.source if message.left else f"{stream.group}-right"
+        producer.produce(topic, json.dumps(message.value).encode(), message.key, timestamp=message.time_ms)
+        if transactional and number % 200 == 199:
+            producer.commit_transaction(60)
+            producer.begin_transaction()
+    if transactional:
+        producer.commit_transaction(60)
+    assert producer.flush(60) == 0
+
+
+def sides(stream: Any) -> list[tuple[list[Message], list[Message]]]:
+    """By partition, the messages of both sides as Kafka has them."""
+    found = []
+    for number in range(stream.partitions):
+        both = []
+        for topic in (stream.source, f"{stream.group}-right"):
+            end = stream.topics.settled_end_offsets(topic, 60)[number]
+            records = read_range(stream.bootstrap, topic, number, 0, end)
+            left = topic == stream.source
+            both.append(
+                [Message(left, each.key or b"", each.timestamp_ms, json.loads(each.value or b"")) for each in records]
+            )
+        found.append((both[0], both[1]))
+    return found
+
+
+def sent(stream: Any, kind: str) -> Counter[str]:
+    rows = stream.read(f"{stream.group}-{kind}")
+    return Counter(repr((row.timestamp_ms, row.key or b"", *json.loads(row.value or b""))) for row in rows)
+
+
+@pytest.mark.parametrize("workers", variants([1, 3]))
+def test_kill_9_neither_loses_nor_doubles_a_row(
+    stream: Any, worker: Callable[..., Any], waiting: Callable[..., Any], workers: int
+) -> None:
+    drawn = random.Random(workers)
+    stream.topics.create(TopicSpec(f"{stream.group}-right", stream.partitions, 1))
+    namespace: dict[str, Any] = {}
+    exec(DEFINITION, namespace)  # the definition that the processes import
+    application: Application = namespace["build"](stream.bootstrap, stream.group)
+    stream.application = lambda: application
+    stream.provision()
+    # A backlog: all of the left side first, then the right side in transactions, whose markers take offsets.
+    feed(stream, messages(drawn, 3_000, left=True), transactional=False)
+    feed(stream, messages(drawn, 3_000, left=False), transactional=True)
+    made = [worker(str(slot), home=f"home-{slot}") for slot in range(workers)]
+    for one in made:
+        (one.paths.home / "counting_definition.py").write_text(DEFINITION)
+        one.start()
+    killed = made[0]
+
+    def committed() -> int:
+        return sum(stream.topics.committed_offsets(stream.group).values())
+
+    for times in range(3):
+        before = committed()
+        waiting(lambda seen=before: committed() > seen, "some of the backlog to be committed")
+        killed.kill()
+        if times == 1:
+            shutil.rmtree(killed.paths.state)
+        killed.start()
+    wanted: dict[str, Counter[str]] = {"asof": Counter(), "near": Counter(), "table": Counter()}
+    for left, right in sides(stream):
+        order = in_order(left, right, left_first=False)
+        wanted["asof"] += Counter(map(repr, AsOfJoin("left", 500, None).rows(order)))
+        wanted["near"] += Counter(map(repr, IntervalJoin("outer", 60, 40, 0).rows(order)))
+        wanted["table"] += Counter(map(repr, table_rows(order, "inner")))
+    for kind, rows in wanted.items():
+        waiting(lambda kind=kind, rows=rows: sent(stream, kind).total() >= rows.total(), f"all rows of {kind}")
+    for one in made:
+        assert one.terminate() == 0
+    for kind, rows in wanted.items():
+        assert sent(stream, kind) == rows

@@ -1,0 +1,192 @@
+"""Bugs to plant in windows, sessions, timers and values that end; each a patch that their models have to notice.
+
+The shared simulation and the lives of one step (``test_*_as_modelled.py``) plant the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from holdfast.processors.engine.dataframe.session_store import Open, SessionStore
+from holdfast.processors.engine.dataframe.stored_windows import Closing
+from holdfast.processors.engine.dataframe.window_store import WindowStore
+from holdfast.processors.engine.runtime import commit
+from holdfast.processors.engine.runtime.committer import Committer
+from holdfast.processors.engine.runtime.task_time import TaskTime
+from holdfast.processors.engine.runtime.task_timers import TaskTimers
+from holdfast.processors.engine.state.expiries import Expiries
+from holdfast.processors.engine.state.own_keys import RESERVED
+from holdfast.processors.engine.state.time_index import TimeIndex
+from holdfast.processors.engine.state.timers import Timers
+
+Plants = Mapping[str, Callable[[pytest.MonkeyPatch], None]]
+
+
+# -- windows -----------------------------------------------------------------------------------------------------------
+
+
+def _window_early(patch: pytest.MonkeyPatch) -> None:
+    former = WindowStore.closing
+
+    def early(self: WindowStore, limit: int) -> list[Closing]:
+        self._stream.time_ms += 11
+        try:
+            return former(self, limit)
+        finally:
+            self._stream.time_ms -= 11
+
+    patch.setattr(WindowStore, "closing", early)
+
+
+def _late_in_window(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WindowStore, "_is_late", lambda self, end, known: False)
+
+
+def _window_twice(patch: pytest.MonkeyPatch) -> None:
+    former = WindowStore.load
+
+    def forgets(self: WindowStore) -> Any:
+        found = former(self)
+        self._closed = "due/"
+        return found
+
+    patch.setattr(WindowStore, "load", forgets)
+
+
+def _time_forgotten(patch: pytest.MonkeyPatch) -> None:
+    former = WindowStore.load
+
+    def forgets(self: WindowStore) -> Any:
+        former(self)
+        return -1, ()
+
+    patch.setattr(WindowStore, "load", forgets)
+
+
+WINDOWS: Plants = {
+    "a window closes early": _window_early,
+    "a late message counts in its window": _late_in_window,
+    "a window that closed before a restart closes again": _window_twice,
+    "a restart forgets the stream time": _time_forgotten,
+}
+
+
+# -- sessions ----------------------------------------------------------------------------------------------------------
+
+
+def _not_merged(patch: pytest.MonkeyPatch) -> None:
+    former = SessionStore._reached
+    patch.setattr(SessionStore, "_reached", lambda self, *given: former(self, *given)[-1:])
+
+
+def _swallowed_left(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SessionStore, "_leave_index", lambda self, session, raw_key: None)
+
+
+def _session_early(patch: pytest.MonkeyPatch) -> None:
+    former = SessionStore._of_entry
+
+    def early(self: SessionStore, entry: Any) -> Open | None:
+        session = former(self, entry)  # as if it had not grown since its entry was written
+        return session if session is None else session._replace(end=entry.end)
+
+    patch.setattr(SessionStore, "_of_entry", early)
+
+
+def _session_twice(patch: pytest.MonkeyPatch) -> None:
+    former = SessionStore._settle
+
+    def forgets(self: SessionStore, session: Open, due_ms: int, raw_key: bytes) -> None:
+        former(self, session, due_ms, raw_key)
+        self._keep(session._replace(entered=[due_ms, session.end]))
+
+    patch.setattr(SessionStore, "_settle", forgets)
+
+
+def _late_in_session(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SessionStore, "_is_late", lambda self, due_ms, known: False)
+
+
+SESSIONS: Plants = {
+    "sessions that a message connects are not merged": _not_merged,
+    "a merge leaves what it swallowed in the index": _swallowed_left,
+    "a session closes early": _session_early,
+    "a session closes twice": _session_twice,
+    "a late message opens a session": _late_in_session,
+}
+
+
+# -- timers, and values that end ---------------------------------------------------------------------------------------
+
+
+def _timer_lost(patch: pytest.MonkeyPatch) -> None:
+    former = TimeIndex.due
+    patch.setattr(TimeIndex, "due", lambda self, time_ms, limit: former(self, time_ms, limit)[-1:])
+
+
+def _timer_twice(patch: pytest.MonkeyPatch) -> None:
+    former = Timers.take
+
+    def keeps(self: Timers, due: Any) -> bool:
+        taken = former(self, due)
+        timer = due.timer
+        if taken and timer.clock == "stream" and timer.time % 5 == 0:
+            self._state.write_own(due.message_key, f"{RESERVED}timers/{timer.name}", ["stream", timer.time + 1])
+            self._indexes["stream"].enter(due.entry._replace(time_ms=timer.time + 1))
+        return taken
+
+    patch.setattr(Timers, "take", keeps)
+
+
+def _expired_value_read(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Expiries, "are_over", lambda self, key: False)
+
+
+def _entry_stays(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Expiries, "forget", lambda self, key: None)
+
+
+def _timer_late(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TaskTimers, "are_due", lambda self: False)
+
+
+TIMERS: Plants = {
+    "timers that are due together are lost but for one": _timer_lost,
+    "a timer fires twice": _timer_twice,
+    "a value is read after its end": _expired_value_read,
+    "a value that is deleted keeps its end": _entry_stays,
+    "timers fire with the next commit, not before the next message": _timer_late,
+}
+
+
+# -- commits of time: only crashes and lost answers show these ---------------------------------------------------------
+
+
+def _places_survive_abort(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TaskTime, "restore", lambda self: None)
+
+
+def _offsets_tell(patch: pytest.MonkeyPatch) -> None:
+    former = Committer._resolve
+
+    def resolves(self: Committer, pending: commit.Commit, member: Any, why: Any) -> None:
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(Committer, "_replay", lambda self, pending, member, why: None)
+            former(self, pending, member, why)
+
+    patch.setattr(Committer, "_resolve", resolves)
+
+
+def _silent_timers_wait(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TaskTimers, "fired", property(lambda self: False))
+
+
+COMMITS: Plants = {
+    "windows that an aborted commit closed stay closed": _places_survive_abort,
+    "offsets tell whether a commit happened that moves none": _offsets_tell,
+    "timers that fire without a message are not committed": _silent_timers_wait,
+}
+PLANTS: Plants = {**WINDOWS, **SESSIONS, **TIMERS, **COMMITS}

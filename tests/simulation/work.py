@@ -1,0 +1,38 @@
+"""What the processors of a schedule do, and which check belongs to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+from holdfast.processors.testing.cluster import InMemoryCluster
+from tests.simulation.schedule import Schedule
+from tests.simulation.timed import TimedWorkload, timed_workload
+from tests.simulation.timed_verifier import TimedCheck
+from tests.simulation.verifier import FinalCheck, History, Seen
+from tests.simulation.workload import INPUT, SECOND, Workload, aggregated, apart, dated, draw_workload, expect
+
+
+def workload_of(schedule: Schedule, random: Random) -> Workload:
+    """The messages of a schedule, and the functions, aggregation or windows that process them."""
+    if schedule.timed:
+        return timed_workload(schedule)
+    workload = draw_workload(
+        random,
+        schedule.partitions,
+        schedule.stores,
+        exactly_once=schedule.exactly_once,
+        dead_letters=schedule.dead_letters,
+    )
+    inputs = (INPUT, SECOND)[: schedule.inputs]
+    workload = replace(dated(workload, schedule.past), inputs=inputs, form=schedule.form)
+    if schedule.regroups_at:
+        workload = apart(workload)
+    return aggregated(workload) if schedule.aggregated else workload
+
+
+def final_check(cluster: InMemoryCluster, workload: Workload, history: History, seen: Seen) -> FinalCheck:
+    """What must hold at the end."""
+    if isinstance(workload, TimedWorkload):
+        return TimedCheck(cluster, workload, history, seen)
+    return FinalCheck(cluster, workload, expect(workload), history, seen)

@@ -1,0 +1,251 @@
+"""Joins one by one: merging, self-joins, streams of two topics, and declarations that are refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import Application, HoldfastError, InMemoryCluster
+from holdfast.dataframe.windows import Count
+from holdfast.processors.engine.dataframe.durations import DurationInvalid
+from holdfast.processors.engine.dataframe.merging import JoinInvalid
+
+
+def made(**options: Any) -> tuple[Application, Any, Any]:
+    app = Application("in-memory", consumer_group="p", auto_offset_reset="earliest", loglevel=None, **options)
+    return app, app.dataframe(app.topic("l")), app.dataframe(app.topic("r"))
+
+
+def world(*topics: str, partitions: int = 1) -> InMemoryCluster:
+    cluster = InMemoryCluster()
+    for topic in topics or ("l", "r"):
+        cluster.create_topic(topic, partitions=partitions)
+    return cluster
+
+
+def feed(cluster: InMemoryCluster, topic: str, *messages: tuple[int, Any], key: bytes | None = b"k") -> None:
+    for time_ms, value in messages:
+        cluster.produce(topic, json.dumps(value).encode(), key, timestamp_ms=time_ms)
+
+
+def sent(cluster: InMemoryCluster, topic: str = "out") -> list[tuple[int, Any]]:
+    return [(record.timestamp_ms, json.loads(record.value or b"null")) for _, record in cluster.read(topic)]
+
+
+@pytest.mark.parametrize(
+    ("on_merge", "expected"),
+    [
+        ("keep-left", {"a": 1, "b": 1, "c": 2}),
+        ("keep-right", {"a": 1, "b": 2, "c": 2}),
+        (lambda left, right: [left, right], [{"a": 1, "b": 1}, {"b": 2, "c": 2}]),
+    ],
+)
+def test_a_merge_says_whose_field_stays(on_merge: Any, expected: Any) -> None:
+    cluster = world()
+    feed(cluster, "r", (1, {"b": 2, "c": 2}))
+    feed(cluster, "l", (2, {"a": 1, "b": 1}))
+    app, left, right = made()
+    left.join_asof(right, on_merge=on_merge).to_topic(app.topic("out"))
+    cluster.run(app)
+    assert sent(cluster) == [(2, expected)]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "says"),
+    [
+        ({"a": 1, "b": 1}, {"b": 2}, "Both values of a join have the field b"),
+        (5, {"b": 2}, "The left value of a join is of type int"),
+        ({"a": 1}, [1], "The right value of a join is of type list"),
+    ],
+)
+def test_what_can_not_be_merged_is_named_and_put_aside(left: Any, right: Any, says: str) -> None:
+    cluster = world()
+    feed(cluster, "r", (1, right))
+    feed(cluster, "l", (2, left), (3, {"z": 1}))
+    app, stream, other = made(dead_letter_topic="dead")
+    stream.join_table(other.to_table("t"), on_merge="raise").to_topic(app.topic("out"))
+    cluster.run(app)
+    dead = [dict(record.headers or [])["holdfast.error"] or b"" for _, record in cluster.read("dead")]
+    assert says.encode() in dead[0]
+    assert len(sent(cluster)) == (0 if isinstance(right, list) else 1)
+
+
+def test_a_stream_is_joined_with_itself() -> None:
+    cluster = world("l", "r")
+    feed(cluster, "l", (10, 1), (12, 2), (30, 3))
+    app, left, _ = made()
+    pairs = left.join_interval(left.apply(lambda value: value), on_merge=lambda a, b: [a, b], backward_ms=5)
+    pairs.to_topic(app.topic("out"))
+    cluster.run(app)
+    assert sent(cluster) == [(10, [1, 1]), (12, [2, 1]), (12, [2, 2]), (30, [3, 3])]
+
+
+def test_a_window_behind_two_streams_counts_both_and_closes_once() -> None:
+    cluster = world()
+    feed(cluster, "l", (1, {}), (40, {}), (110, {}))
+    feed(cluster, "r", (20, {}), (60, {}), (210, {}))
+    app, left, right = made()
+    counted = left.concat(right).tumbling_window(100, name="w").agg(n=Count()).final(closing_strategy="partition")
+    counted.to_topic(app.topic("out"))
+    cluster.run(app)
+    results = [made for _, made in sent(cluster)]
+    assert results == [{"start": 0, "end": 100, "n": 4}, {"start": 100, "end": 200, "n": 1}]
+
+
+def test_a_function_behind_two_streams_has_one_store_and_a_name_made_of_both() -> None:
+    cluster = world()
+    feed(cluster, "l", (1, 1), (3, 3))
+    feed(cluster, "r", (2, 2))
+    app, left, right = made()
+
+    def numbered(value: Any, state: Any) -> list[Any]:
+        return [state.increment("n"), value]
+
+    left.concat(right).apply(numbered, stateful=True).to_topic(app.topic("out"))
+    assert [store.name for store in app.topology().stores] == ["l-r"]
+    assert [sub.inputs for sub in app.topology().subtopologies] == [("l", "r")]
+    cluster.run(app)
+    assert sent(cluster) == [(1, [1, 1]), (2, [2, 2]), (3, [3, 3])]
+
+
+def test_a_table_of_a_stream_sends_its_changes() -> None:
+    cluster = world("l", "r")
+    feed(cluster, "r", (1, 5), (2, None))
+    app, _, right = made()
+    table = right.apply(lambda value: value).to_table("t")
+    table.to_stream().to_topic(app.topic("changes"))
+    cluster.run(app)
+    assert sent(cluster, "changes") == [(1, 5), (2, None)]
+    assert cluster.state(app, "t") == {}
+
+
+def _other(join: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda left, right: join(left, made()[2])
+
+
+@pytest.mark.parametrize(
+    ("declare", "says"),
+    [
+        (lambda left, right: left.join_asof(right, "right"), "`how` is 'right', expected 'inner' or 'left'"),
+        (lambda left, right: left.join_interval(right, "full"), "`how` is 'full'"),
+        (lambda left, right: left.join_table(right), "expected a table"),
+        (lambda left, right: left.join_table(right.to_table(), on_merge="both"), "`on_merge` is 'both'"),
+        (_other(lambda left, right: left.join_asof(right)), "no stream of the same application"),
+        (_other(lambda left, right: left.join_table(right.to_table())), "no stream of the same application"),
+        (_other(lambda left, right: left.concat(right)), "no stream of the same application"),
+        (lambda left, right: left.join_asof(None), "no stream of the same application"),
+    ],
+)
+def test_a_join_that_can_not_run_is_refused(declare: Callable[[Any, Any], Any], says: str) -> None:
+    _, left, right = made()
+    with pytest.raises(JoinInvalid, match=says):
+        declare(left, right)
+
+
+@pytest.mark.parametrize("duration", ["grace_ms", "backward_ms", "forward_ms"])
+def test_a_duration_below_zero_is_refused(duration: str) -> None:
+    _, left, right = made()
+    with pytest.raises(DurationInvalid, match=duration):
+        left.join_interval(right, **{duration: -1})
+
+
+def test_a_name_that_another_join_has_is_refused() -> None:
+    app, left, right = made()
+    left.join_asof(right, name="j")
+    with pytest.raises(HoldfastError, match="declared twice"):
+        left.join_interval(right, name="j")
+    app, left, right = made()
+    left.join_interval(right, name="j")
+    left.join_interval(right, name="j")
+    with pytest.raises(HoldfastError, match="used by 2 steps"):
+        app.topology()
+
+
+def test_two_as_of_joins_of_one_name_are_refused() -> None:
+    app, left, right = made()
+    left.join_asof(right, name="j")
+    left.join_asof(right, name="j")
+    with pytest.raises(HoldfastError, match="of one join or table"):
+        app.topology()
+
+
+def test_topics_of_other_counts_are_refused_before_the_start() -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("l", partitions=2)
+    cluster.create_topic("r", partitions=3)
+    app, left, right = made()
+    left.join_asof(right).to_topic(app.topic("out"))
+    with pytest.raises(HoldfastError, match="different partition counts"):
+        cluster.run(app)
+
+
+@pytest.mark.parametrize("join", ["join_asof", "join_interval", "join_table"])
+def test_a_message_without_a_key_goes_by_the_failure_policy(join: str) -> None:
+    cluster = world()
+    feed(cluster, "l", (1, {"a": 1}), key=None)
+    feed(cluster, "r", (1, {"b": 1}), key=None)
+    app, left, right = made(dead_letter_topic="dead")
+    getattr(left, join)(right.to_table() if join == "join_table" else right).to_topic(app.topic("out"))
+    cluster.run(app)
+    types = [dict(record.headers or [])["holdfast.error.type"] for _, record in cluster.read("dead")]
+    assert types == [b"NullKey", b"NullKey"]
+
+
+def test_another_rule_of_a_join_is_another_version() -> None:
+    def version(**options: Any) -> str:
+        app, left, right = made()
+        left.join_interval(right, **options)
+        return app.topology().code_version
+
+    assert version(backward_ms=5) != version(backward_ms=6)
+    assert version(how="left") != version()
+    first = version(on_merge=lambda a, b: a)
+    assert first != version(on_merge=lambda a, b: b)
+    assert version() == version()
+
+
+def test_a_right_side_that_stays_empty_holds_nothing_back() -> None:
+    cluster = world()
+    feed(cluster, "l", (1, {"a": 1}), (2, {"a": 2}))
+    app, left, right = made()
+    left.join_asof(right, "left").to_topic(app.topic("out"))
+    cluster.run(app)
+    assert sent(cluster) == [(1, {"a": 1}), (2, {"a": 2})]
+
+
+def test_a_right_side_that_is_an_hour_behind_is_joined_by_time_after_a_restart() -> None:
+    hour = 3_600_000
+    cluster = world()
+    feed(cluster, "r", (1, {"b": 1}))
+    feed(cluster, "l", (2, {"a": 1}))
+    app, left, right = made()
+    left.join_table(right.to_table("t")).to_topic(app.topic("out"))
+    cluster.run(app)
+    feed(cluster, "l", *((hour + each, {"a": each}) for each in range(300)))
+    feed(cluster, "r", *((hour + each, {"b": each}) for each in range(0, 300, 2)))
+    again, left, right = made()
+    left.join_table(right.to_table("t")).to_topic(again.topic("out"))
+    cluster.run(again)
+    # The left stream was declared first, so of equal times its message comes before the row.
+    expected = [(hour + each, {"a": each, "b": max(1 if each == 0 else 0, (each - 1) // 2 * 2)}) for each in range(300)]
+    assert sent(cluster)[1:] == expected
+
+
+def test_a_table_whose_topic_was_made_anew_is_refused_by_name() -> None:
+    cluster = world()
+    feed(cluster, "r", (1, {"b": 1}))
+    feed(cluster, "l", (2, {"a": 1}))
+
+    def build() -> Application:
+        app, left, right = made()
+        left.join_table(right.to_table("t")).to_topic(app.topic("out"))
+        return app
+
+    cluster.run(build())
+    cluster.delete_topic("r")
+    cluster.create_topic("r")
+    with pytest.raises(HoldfastError, match="r"):
+        cluster.run(build())

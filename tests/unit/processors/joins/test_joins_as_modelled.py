@@ -1,0 +1,211 @@
+"""Joins on the engine give what plain Python gives, in any disorder, over kills and restarts; planted bugs show."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from holdfast import Application, InMemoryCluster
+from holdfast.processors.engine.dataframe import joins
+from holdfast.processors.engine.runtime import loop, reading_order, task_time
+from tests.joining import AsOfJoin, IntervalJoin, Message, Row, in_order, table_rows
+from tests.simulation.disk import SimulatedDisk
+from tests.tiers import variants
+from tests.window_lives import live, world
+
+SEEDS = variants(range(1_700), tested=8)
+VALUES: list[Any] = [0, "", False, {}, [], 1, "x", {"a": None}, None]
+KEYS = [b"a", b"b", b"", b"a/b"]
+
+
+def draw(random: Random, *, left: bool) -> list[Message]:
+    """The messages of one side: most in order, some late, some of equal times."""
+    at, found = 0, []
+    for _ in range(random.randint(0, 60)):
+        at += random.choice([0, 1, 3, 10, 30, 200 if random.random() < 0.1 else 5])
+        late = random.choice([0, 0, 0, 1, 10, 45, 120])
+        found.append(Message(left, random.choice(KEYS), max(1, at - late), random.choice(VALUES)))
+    return found
+
+
+def both(left: Any, right: Any) -> list[Any]:
+    return [left, right]
+
+
+def built(state_dir: Path, join: Callable[[Any, Any], Any], *, left_first: bool) -> Application:
+    app = Application(
+        "in-memory",
+        consumer_group="g",
+        auto_offset_reset="earliest",
+        loglevel=None,
+        state_dir=state_dir,
+        commit_every=7,
+    )
+    frames = {name: app.dataframe(app.topic(name)) for name in (("l", "r") if left_first else ("r", "l"))}
+    join(frames["l"], frames["r"]).to_topic(app.topic("out"))
+    return app
+
+
+def rows_of(cluster: InMemoryCluster) -> list[Row]:
+    found = [(record, json.loads(record.value or b"")) for _, record in cluster.read("out")]
+    return [(record.timestamp_ms, record.key or b"", *made) for record, made in found]
+
+
+def shown(rows: list[Row]) -> Counter[str]:
+    """Rows as texts: false and 0 are equal in Python."""
+    return Counter(map(repr, rows))
+
+
+def live_through(
+    cluster: InMemoryCluster, app: Application, sides: tuple[list[Message], list[Message]], random: Random
+) -> list[Message]:
+    """Feeds both sides in parts, each of which is processed over kills; returns the order of reading."""
+    disk, order, parts = SimulatedDisk(), list[Message](), random.randint(1, 3)
+    for part in range(parts):
+        left, right = (side[len(side) * part // parts : len(side) * (part + 1) // parts] for side in sides)
+        for message in [*left, *right] if random.random() < 0.5 else [*right, *left]:
+            value = None if message.value is None else json.dumps(message.value).encode()
+            cluster.produce("l" if message.left else "r", value, message.key, timestamp_ms=message.time_ms)
+        order += in_order(left, right, left_first=app.topology().inputs[0].name == "l")
+        for _ in range(2):
+            live(cluster, app, disk if random.random() < 0.5 else SimulatedDisk(), random)
+        live(cluster, app, SimulatedDisk(), None)
+    return order
+
+
+def sides(random: Random) -> tuple[list[Message], list[Message]]:
+    return draw(random, left=True), draw(random, left=False)
+
+
+def lived(
+    seed: int, join: Callable[[Any, Any], Any], tmp_path: Path
+) -> tuple[InMemoryCluster, Application, list[Message]]:
+    random, (cluster, _) = Random(seed), world()
+    for topic in ("l", "r"):
+        cluster.create_topic(topic)
+    app = built(tmp_path, join, left_first=random.random() < 0.5)
+    with pytest.MonkeyPatch.context() as patch:  # so that inputs arrive in pieces, and are paused
+        patch.setattr(loop, "RECORDS_PER_POLL", random.choice([1, 3, 2_000]))
+        patch.setattr(reading_order, "BUFFERED_MAX", random.choice([4, 10_000]))
+        patch.setattr(task_time, "REMOVED_AT_ONCE", random.choice([2, 10_000]))
+        order = live_through(cluster, app, sides(random), random)
+    return cluster, app, order
+
+
+def check_asof(seed: int, tmp_path: Path) -> None:
+    random = Random(-seed - 1)
+    model = AsOfJoin(random.choice(["inner", "left"]), random.choice([0, 5, 100]), random.choice([None, 0, 20, 200]))
+    how: Any = model.how
+
+    def join(left: Any, right: Any) -> Any:
+        return left.join_asof(right, how, both, model.grace, tolerance_ms=model.tolerance)
+
+    cluster, _, order = lived(seed, join, tmp_path)
+    assert list(map(repr, rows_of(cluster))) == list(map(repr, model.rows(order)))
+
+
+def check_interval(seed: int, tmp_path: Path) -> None:
+    random = Random(-seed - 1)
+    how: Any = random.choice(["inner", "left", "right", "outer"])
+    model = IntervalJoin(how, random.choice([0, 5, 60]), random.choice([0, 10, 60]), random.choice([0, 20, 1_000]))
+
+    def join(left: Any, right: Any) -> Any:
+        return left.join_interval(right, how, both, model.grace, "join", model.backward, model.forward)
+
+    cluster, app, order = lived(seed, join, tmp_path)
+    assert shown(rows_of(cluster)) == shown(model.rows(order))
+    held = {place: made for place, made in cluster.state(app, "join").items() if place[1][:2] in ("l/", "r/")}
+    for (left, key), kept in model.kept.items():
+        tells = how in ("left" if left else "right", "outer")  # whether the store has to know who matched
+        for time_ms in {each.time_ms for each in kept}:
+            stored = held.pop((key, f"{'l' if left else 'r'}/{time_ms:015d}"))
+            expected = [(each.value, tells and each.matched) for each in kept if each.time_ms == time_ms]
+            assert repr([(value, tells and has) for value, has in stored]) == repr(expected)
+    for _, name in held:  # what is over, and is removed by a later commit
+        lasts = (model.forward if name[0] == "l" else model.backward) + model.grace
+        assert int(name[2:]) + lasts < model.now
+
+
+def check_table(seed: int, tmp_path: Path) -> None:
+    how: Any = Random(-seed - 1).choice(["inner", "left"])
+
+    def join(left: Any, right: Any) -> Any:
+        return left.join_table(right.to_table("rows"), how, both)
+
+    cluster, app, order = lived(seed, join, tmp_path)
+    assert list(map(repr, rows_of(cluster))) == list(map(repr, table_rows(order, how)))
+    rows = {message.key: message.value for message in order if not message.left}
+    expected = {(key, "row"): value for key, value in rows.items() if value is not None}
+    assert repr(sorted(cluster.state(app, "rows").items())) == repr(sorted(expected.items()))
+
+
+CHECKS = [check_asof, check_interval, check_table]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("check", CHECKS)
+def test_joins_are_as_in_plain_python(check: Callable[[int, Path], None], seed: int, tmp_path: Path) -> None:
+    check(seed, tmp_path)
+
+
+def _falsy_is_none(patch: pytest.MonkeyPatch) -> None:
+    former = joins.AsOfLeft.__call__
+
+    def call(self: Any, value: Any, key: Any, timestamp: int, headers: Any, state: Any) -> Any:
+        newest = state.get("newest")
+        return [] if newest is not None and not newest[1] else former(self, value, key, timestamp, headers, state)
+
+    patch.setattr(joins.AsOfLeft, "__call__", call)
+
+
+def _matched_row_again(patch: pytest.MonkeyPatch) -> None:
+    former = joins.IntervalJoin._match
+
+    def match(self: Any, side: Any, value: Any, context: Any) -> bool:
+        return former(self, side, value, context) and False
+
+    patch.setattr(joins.IntervalJoin, "_match", match)
+
+
+def _outer_row_never(patch: pytest.MonkeyPatch) -> None:
+    def ends(self: Any, name: str, time: int, context: Any) -> None:
+        context.state.pop(name)
+
+    patch.setattr(joins.IntervalJoin, "on_timer", ends)
+
+
+def _read_as_it_comes(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reading_order, "_reach", lambda piece, first, most, bound, rank: most)
+
+
+def _waits_for_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reading_order.ReadingOrder, "_complete", lambda self, now, is_ended: True)
+
+
+@pytest.mark.parametrize(
+    ("bug", "check"),
+    [
+        (_falsy_is_none, check_asof),
+        (_matched_row_again, check_interval),
+        (_outer_row_never, check_interval),
+        (_read_as_it_comes, check_table),
+        (_waits_for_nothing, check_table),
+    ],
+)
+def test_planted_bugs_are_found(
+    bug: Callable[[pytest.MonkeyPatch], None], check: Callable[[int, Path], None], tmp_path: Path
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        bug(patch)
+        for seed in range(60):
+            try:
+                check(seed, tmp_path / str(seed))
+            except (AssertionError, KeyError):
+                return
+    raise AssertionError("no seed found it")
