@@ -38,6 +38,8 @@ class Work:
     begins: int | None = None
     history_ref: str = versions.MAIN
     corrections: int = 0
+    #: Rows that this attempt found to be missing in the history.
+    appended: int = 0
     began: float = 0.0
     shape: int = 0
     counted: Mapping[int, Counted] | None = None

@@ -1,8 +1,8 @@
 """RocksDB checkpoints as a Spark source: the keys and values of a store, read from the files of its checkpoints.
 
-The executor that runs a Spark partition reads one store partition. It opens the folder for reading only, so no byte of
-it changes. Executors need this package and the folders at the given paths. On a cluster, use shared storage or
-``processors.engine.checkpoints.fetch.obtain_checkpoint`` on each machine.
+The executor that runs a Spark partition reads one store partition; the driver reads small checkpoints. The folder is
+opened for reading only, so no byte of it changes. Executors need this package and the folders at the given paths. On a
+cluster, use shared storage or ``processors.engine.checkpoints.fetch.obtain_checkpoint`` on each machine.
 
 Invariants:
     - A missing or damaged checkpoint fails the read and is named; its remaining keys are never taken for all keys.
@@ -33,6 +33,9 @@ FORMAT = "holdfast_checkpoint"
 SCHEMA = "store_partition int, key binary, value binary"
 #: Rows of one Arrow batch; larger batches take more memory and are not faster.
 BATCH_ROWS = 8192
+#: Checkpoints up to this size, bytes of keys and values, are read by the driver: Python workers of Spark, which it asks
+#: for the schema, the plan and the rows of each query, take longer to start.
+SMALL_BYTES = 16 << 20
 
 
 class CheckpointMissing(HoldfastError):
@@ -49,9 +52,28 @@ class CheckpointPart:
 
 
 def checkpoint_rows(spark: SparkSession, plan: SnapshotPlan) -> DataFrame:
-    """As ``read_checkpoints``, of all partitions of a plan; empty if no partition has a checkpoint."""
+    """As ``read_checkpoints``, of all partitions of a plan; empty if no partition has a checkpoint.
+
+    The driver reads small checkpoints itself.
+    """
     parts = [CheckpointPart(part.partition, Path(part.path), plan.store) for part in plan.partitions if part.path]
-    return read_checkpoints(spark, parts) if parts else spark.createDataFrame([], SCHEMA)  # no state was ever written
+    small = _small(parts)
+    return read_checkpoints(spark, parts) if small is None else spark.createDataFrame(small)
+
+
+def _small(parts: Sequence[CheckpointPart]) -> pa.Table | None:
+    """The rows of all parts, if they have at most ``SMALL_BYTES``."""
+    import pyarrow as pa
+
+    batches, size = [], 0
+    for part in parts:
+        _require(part)
+        for batch in _batches(part.partition, part.path, part.store):
+            size += batch.nbytes
+            if size > SMALL_BYTES:
+                return None
+            batches.append(batch)
+    return pa.Table.from_batches(batches, _arrow_schema())
 
 
 def read_checkpoints(spark: SparkSession, parts: Sequence[CheckpointPart]) -> DataFrame:
@@ -120,12 +142,22 @@ class CheckpointReader(DataSourceReader):
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         """The rows of one part, on an executor."""
-        import pyarrow as pa
+        yield from _batches(partition.partition, Path(partition.path), partition.store)
 
-        from holdfast.processors.engine.state.checkpoint_reader import checkpoint_pages
 
-        schema = pa.schema([("store_partition", pa.int32()), ("key", pa.binary()), ("value", pa.binary())])
-        number = pa.repeat(pa.scalar(partition.partition, pa.int32()), BATCH_ROWS)
-        for keys, values in checkpoint_pages(Path(partition.path), partition.store, BATCH_ROWS):
-            columns = [number[: len(keys)], pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+def _arrow_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([("store_partition", pa.int32()), ("key", pa.binary()), ("value", pa.binary())])
+
+
+def _batches(partition: int, path: Path, store: str) -> Iterator[pa.RecordBatch]:
+    """The rows of one part, in key order."""
+    import pyarrow as pa
+
+    from holdfast.processors.engine.state.checkpoint_reader import checkpoint_pages
+
+    number = pa.repeat(pa.scalar(partition, pa.int32()), BATCH_ROWS)
+    for keys, values in checkpoint_pages(path, store, BATCH_ROWS):
+        columns = [number[: len(keys)], pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
+        yield pa.RecordBatch.from_arrays(columns, schema=_arrow_schema())

@@ -29,6 +29,15 @@ _ALIGNED = {
     # otherwise Spark broadcasts a small table, which is an exchange, too
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
+#: To interpret a query of a few rows takes less time than to generate Java for it and to compile that. Its stages are
+#: known before it runs, so that none of them is planned again.
+_INTERPRETED = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+}
+#: A snapshot that handles at most so many rows is interpreted.
+FEW_ROWS = 100_000
 _CHANGES = "holdfast_changes"
 #: Changes up to this size, bytes of keys and values, are joined in memory; larger ones are sorted, and spill to disk.
 #: The result is the same.
@@ -38,16 +47,20 @@ FEW_BYTES = 16 << 20
 _BY_HASH = {"spark.sql.join.preferSortMergeJoin": "false", "spark.sql.autoBroadcastJoinThreshold": str(FEW_BYTES)}
 
 
-def aligned_plans(spark: SparkSession) -> AbstractContextManager[None]:
-    """Within this context Spark joins tables by their ``store_partition`` partitions, without an exchange."""
-    return _configured(spark, _ALIGNED)
+def aligned_plans(spark: SparkSession, rows: int | None = None) -> AbstractContextManager[None]:
+    """Within this context Spark joins tables by their ``store_partition`` partitions, without an exchange.
+
+    ``rows`` is how many rows are handled, if that is known: a few are interpreted.
+    """
+    return _configured(spark, _ALIGNED if rows is None or rows > FEW_ROWS else _ALIGNED | _INTERPRETED)
 
 
 @contextmanager
 def _configured(spark: SparkSession, values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: spark.conf.get(name, None) for name in values}
-    for name, value in values.items():
-        spark.conf.set(name, value)
+    seen = {name: spark.conf.get(name, None) for name in values}
+    before = {name: was for name, was in seen.items() if was != values[name]}
+    for name in before:
+        spark.conf.set(name, values[name])
     try:
         yield
     finally:

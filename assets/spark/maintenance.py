@@ -5,14 +5,17 @@ Each step is safe beside readers of the current version and of every kept tag. A
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 from pyspark.sql import Row, SparkSession
 
 from holdfast.assets.spark.history import keep_reach
+from holdfast.assets.spark.metadata import exists, metadata_of
 from holdfast.assets.spark.sides import forget_old
+from holdfast.assets.spark.versions import Versions
 from holdfast.infra.settings import MaintenanceSettings
 from holdfast.infra.spark.session import short_errors
 from holdfast.processors.snapshots.manifest import ATTEMPT_PROPERTY, MANIFEST_PROPERTY
@@ -73,7 +76,7 @@ def maintain_store(
     days, hours = (keep.keep_snapshots_days, keep.keep_times_days), keep.leftovers_hours
     retention = Retention(keep.keep_snapshots, *days, branch_hours=hours)
     with short_errors(f"maintain {table_name(processor, store)}"):
-        names = [name for name in (*tables_of(processor, store), snapshots_name(processor)) if _exists(spark, name)]
+        names = [name for name in (*tables_of(processor, store), snapshots_name(processor)) if exists(spark, name)]
     for name in names:
         with short_errors(f"maintain {name}"):
             gone = drop_references(spark, name, retention, now, needed)
@@ -95,14 +98,11 @@ def drop_references(
     spark: SparkSession, table: str, retention: Retention, now: datetime, needed: Collection[int] = ()
 ) -> tuple[str, ...]:
     """Drop expired tags and unpublished branches; returns their names."""
-    rows = spark.sql(
-        f"SELECT r.name, r.snapshot_id, unix_micros(s.committed_at) AS at, "
-        f"get_json_object(s.summary['{MANIFEST_PROPERTY}'], '$.source') AS source FROM {quoted(table)}.refs r "
-        f"JOIN {quoted(table)}.snapshots s ON r.snapshot_id = s.snapshot_id"
-    ).collect()
+    seen = Versions.of(spark, table)
     found = [
-        Reference(row["name"], datetime.fromtimestamp(row["at"] / 1e6, UTC), row["snapshot_id"], row["source"])
-        for row in rows
+        Reference(name, datetime.fromtimestamp(seen.committed[at], UTC), at, _source(seen.summaries[at]))
+        for name, (_, at) in seen.refs.items()
+        if at in seen.committed
     ]
     names = expired_references(found, retention, now, needed)
     for name in names:
@@ -111,18 +111,29 @@ def drop_references(
     return names
 
 
+def _source(summary: Mapping[str, str]) -> str | None:
+    """What a version was made from, by its manifest of any format; None for a version that is no snapshot."""
+    text = summary.get(MANIFEST_PROPERTY)
+    try:
+        return None if text is None else msgspec.json.decode(text, type=_Sourced).source
+    except msgspec.DecodeError:
+        return None
+
+
+class _Sourced(msgspec.Struct):
+    source: str | None = None
+
+
 def forget_quarantined(spark: SparkSession, table: str, current: str) -> dict[str, int]:
     """Delete the quarantined values of snapshots that have neither a tag nor a live branch; counts them.
 
     So those of snapshots that were never published are deleted, too, and those of attempts that were not, where another
     attempt at their snapshot was.
     """
-    refs = spark.sql(
-        f"SELECT r.name, s.summary['{ATTEMPT_PROPERTY}'] AS attempt FROM {quoted(current)}.refs r "
-        f"JOIN {quoted(current)}.snapshots s ON r.snapshot_id = s.snapshot_id"
-    ).collect()
-    ids = _texts(snapshot_of(row["name"]) for row in refs)
-    attempts = _texts(each for row in refs for each in (row["name"], row["attempt"]))
+    seen = Versions.of(spark, current)
+    refs = [(name, seen.summaries.get(at, {}).get(ATTEMPT_PROPERTY)) for name, (_, at) in seen.refs.items()]
+    ids = _texts(snapshot_of(name) for name, _ in refs)
+    attempts = _texts(each for named in refs for each in named)
     gone = f"snapshot_id NOT IN ({ids})" if ids else "true"
     if "attempt" in spark.table(quoted(table)).columns:
         gone = f"({gone}) OR attempt NOT IN ({attempts})" if attempts else gone
@@ -139,11 +150,10 @@ def _texts(words: Iterable[str | None]) -> str:
 
 def commits_since_compaction(spark: SparkSession, table: str) -> int:
     """The number of versions of main since the last compaction, or in total."""
-    operations = spark.sql(
-        f"SELECT s.operation FROM {quoted(table)}.snapshots s JOIN {quoted(table)}.history h "
-        "ON s.snapshot_id = h.snapshot_id AND h.is_current_ancestor ORDER BY h.made_current_at DESC"
-    ).collect()
-    names = [row["operation"] for row in operations]
+    seen, line = Versions.of(spark, table), metadata_of(spark, table).snapshot_log
+    published = set(seen.ancestors())
+    was = [each.snapshot_id for each in reversed(line) if each.snapshot_id in published]
+    names = [seen.summaries[at].get("operation") for at in was]
     return names.index("replace") if "replace" in names else len(names)
 
 
@@ -163,14 +173,14 @@ def compact(spark: SparkSession, table: str, every: int) -> dict[str, int]:
 
 def expire_versions(spark: SparkSession, table: str, older_than: datetime) -> dict[str, int]:
     """Expire older versions without a tag, and delete the files that only they use."""
-    before = spark.table(f"{quoted(table)}.snapshots").count()
+    before = len(Versions.of(spark, table).summaries)
     row = _call(
         spark,
         "expire_snapshots",
         f"table => '{procedure_name(table)}', older_than => {_moment(older_than)}, retain_last => 1",
     )
     counts = [_number(row, name) for name in row.asDict() if name.startswith("deleted_")] if row is not None else []
-    after = spark.table(f"{quoted(table)}.snapshots").count()
+    after = len(Versions.of(spark, table).summaries)
     return {"versions_expired": before - after, "files_deleted": sum(counts)}
 
 
@@ -199,7 +209,3 @@ def _number(row: Row | None, name: str) -> int:
 
 def _moment(moment: datetime) -> str:
     return f"TIMESTAMP '{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S.%f}'"
-
-
-def _exists(spark: SparkSession, table: str) -> bool:
-    return bool(spark.catalog.tableExists(quoted(table)))

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.assets.spark.metadata import exists
 from holdfast.assets.spark.tables import QUARANTINE_COLUMNS, create_quarantine
 from holdfast.processors.engine.schema.types import tick
 from holdfast.processors.snapshots.names import quoted
@@ -48,7 +49,7 @@ def write_quarantine(
 
 def keep_attempt(spark: SparkSession, table: str, snapshot_id: str, attempt: str) -> None:
     """Delete the rows of a published snapshot that other attempts at it wrote."""
-    if spark.catalog.tableExists(quoted(table)) and "attempt" in spark.table(quoted(table)).columns:
+    if exists(spark, table) and "attempt" in spark.table(quoted(table)).columns:
         others = f"snapshot_id = '{snapshot_id}' AND attempt <> '{attempt}'"
         if not spark.table(quoted(table)).where(others).isEmpty():
             spark.sql(f"DELETE FROM {quoted(table)} WHERE {others}")

@@ -7,21 +7,30 @@ Invariants:
 from __future__ import annotations
 
 import json
+from itertools import takewhile
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.assets.spark import versions
 from holdfast.assets.spark.tables import SNAPSHOT_COLUMNS, create_snapshots
-from holdfast.processors.snapshots.manifest import SnapshotManifest
+from holdfast.processors.snapshots.manifest import ID_PROPERTY, SnapshotManifest
 
 _ATTEMPTS = 5
 #: The most files that one task writes; more partitions are spread over several tasks.
 _FILES_OF_A_TASK = 64
 
 
-def record_snapshot(spark: SparkSession, manifest: SnapshotManifest) -> None:
+def record_snapshot(
+    spark: SparkSession, manifest: SnapshotManifest, unpublished: versions.Versions | None = None
+) -> None:
     """Record a snapshot, once.
+
+    Args:
+        spark: The session.
+        manifest: The snapshot's manifest.
+        unpublished: The versions of the table of snapshots at a moment when the snapshot was not published yet, so
+            that none of them has it; None if no such moment is known.
 
     Raises:
         TableMoved: Other runs wrote to the table during each of ``_ATTEMPTS`` attempts.
@@ -29,10 +38,8 @@ def record_snapshot(spark: SparkSession, manifest: SnapshotManifest) -> None:
     table = create_snapshots(spark, manifest.processor)
     for attempt in range(_ATTEMPTS):
         seen = versions.Versions.of(spark, table)
-        head = next(seen.ancestors(), None)
-        mine = f"snapshot_id = '{manifest.snapshot_id}'"
         # Main as the branch begins with: another run may record this snapshot at any moment.
-        if head is not None and not versions.at_version(spark, table, head).where(mine).isEmpty():
+        if _is_recorded(spark, table, seen, manifest.snapshot_id, unpublished):
             return
         branch = ""
         try:
@@ -44,6 +51,37 @@ def record_snapshot(spark: SparkSession, manifest: SnapshotManifest) -> None:
                 raise
         finally:
             versions.drop_branches(spark, table, filter(None, [branch]))
+
+
+def recorded_so_far(spark: SparkSession, processor: str) -> versions.Versions:
+    """The versions of the table of a processor's snapshots, which is created if it is missing."""
+    return versions.Versions.of(spark, create_snapshots(spark, processor))
+
+
+def _is_recorded(
+    spark: SparkSession,
+    table: str,
+    seen: versions.Versions,
+    snapshot_id: str,
+    unpublished: versions.Versions | None,
+) -> bool:
+    """Whether main has a snapshot's rows: by the summaries of the versions since it was published, or else by a scan.
+
+    Versions of compactions and of former Holdfasts do not say which snapshot they record, and maintenance may have
+    expired a version: then the rows decide. The first branch of an empty table begins with a version without rows.
+    """
+    head = next(seen.ancestors(), None)
+    if head is None:
+        return False
+    if unpublished is not None:
+        since = list(takewhile(lambda version: version not in unpublished.summaries, seen.ancestors()))
+        before = seen.parents[since[-1]] if since else head
+        held = (seen.summaries[version] for version in since)
+        said = [each.get(ID_PROPERTY) for each in held if each.get("total-records") != "0"]
+        whole = before in unpublished.summaries or (before is None and not unpublished.summaries)
+        if whole and None not in said:
+            return snapshot_id in said
+    return not versions.at_version(spark, table, head).where(f"snapshot_id = '{snapshot_id}'").isEmpty()
 
 
 def _append(spark: SparkSession, table: str, branch: str, manifest: SnapshotManifest) -> None:
@@ -87,4 +125,5 @@ def _append(spark: SparkSession, table: str, branch: str, manifest: SnapshotMani
     made = spark.range(0, 1, 1, 1).select(F.inline(parsed)).selectExpr(*columns)
     if len(rows) > _FILES_OF_A_TASK:  # each partition of the store is a file of its own
         made = made.repartition(-(-len(rows) // _FILES_OF_A_TASK))
-    made.writeTo(versions.branch_table(table, branch)).option("fanout-enabled", "true").append()
+    writer = made.writeTo(versions.branch_table(table, branch)).option("fanout-enabled", "true")
+    writer.option(f"snapshot-property.{ID_PROPERTY}", manifest.snapshot_id).append()

@@ -11,10 +11,13 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import groupby
 
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.assets.spark.metadata import metadata_of
 from holdfast.assets.spark.tables import COLUMNS
 from holdfast.assets.spark.typed import OWN_RECORD, literal
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
@@ -111,7 +114,7 @@ def schema_version(spark: SparkSession, table: str) -> int:
 
 def _recorded(spark: SparkSession, table: str) -> tuple[int, str | None]:
     """The schema version of a table, and the digest of that schema."""
-    properties = {row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {quoted(table)}").collect()}
+    properties = metadata_of(spark, table).properties
     return int(properties.get(VERSION_PROPERTY, 0)), properties.get(SCHEMA_PROPERTY)
 
 
@@ -145,13 +148,8 @@ def reshape(spark: SparkSession, table: str, shape: Shape) -> None:
         # First: a run that dies between two statements leaves a version that no snapshot has; the next one is full.
         numbered = f"'{SCHEMA_PROPERTY}'='{shape.digest}', '{VERSION_PROPERTY}'='{shape.version}'"
         spark.sql(f"{target} SET TBLPROPERTIES ({numbered})")
-    for step in shape.steps:
-        for statement in _statements(step):
-            spark.sql(f"{target} {statement}")
-    added = {step.path for step in shape.steps if isinstance(step, Add | Replace)}
-    for name, comment in shape.comments:
-        if (name,) in added:
-            spark.sql(f"{target} ALTER COLUMN {_path((name,))} COMMENT {literal(comment)}")
+    for statement in _statements(shape):
+        spark.sql(f"{target} {statement}")
 
 
 def _refusal(table: str, refused: list[Refused]) -> SchemaChangeRefused:
@@ -169,20 +167,30 @@ def _refusal(table: str, refused: list[Refused]) -> SchemaChangeRefused:
     )
 
 
-def _statements(step: Change) -> list[str]:
-    match step:
-        case Add(path, kind):
-            return [f"ADD COLUMN {_path(path)} {plain(kind).sql}"]
-        case Rename(path, name):
-            return [f"RENAME COLUMN {_path(path)} TO {tick(name)}"]
-        case Widen(path, kind):
-            return [f"ALTER COLUMN {_path(path)} TYPE {kind.sql}"]
-        case Replace(path, kind):
-            return [f"DROP COLUMN {_path(path)}", f"ADD COLUMN {_path(path)} {plain(kind).sql}"]
-        case Drop(path):
-            return [f"DROP COLUMN {_path(path)}"]
-        case Refused():
-            raise AssertionError(step)
+def _statements(shape: Shape) -> Iterator[str]:
+    """The statements of a shape's changes, in order: each is a commit, so columns that are added share one."""
+    comments: dict[tuple[str, ...], str] = {(name,): f" COMMENT {literal(comment)}" for name, comment in shape.comments}
+
+    def column(step: Add | Replace) -> str:
+        return f"{_path(step.path)} {plain(step.type).sql}{comments.get(step.path, '')}"
+
+    for adds, steps in groupby(shape.steps, lambda step: isinstance(step, Add)):
+        if adds:
+            yield f"ADD COLUMNS ({', '.join(column(step) for step in steps if isinstance(step, Add))})"
+            continue
+        for step in steps:
+            match step:
+                case Rename(path, name):
+                    yield f"RENAME COLUMN {_path(path)} TO {tick(name)}"
+                case Widen(path, kind):
+                    yield f"ALTER COLUMN {_path(path)} TYPE {kind.sql}"
+                case Replace(path):
+                    yield f"DROP COLUMN {_path(path)}"
+                    yield f"ADD COLUMNS ({column(step)})"
+                case Drop(path):
+                    yield f"DROP COLUMN {_path(path)}"
+                case Add() | Refused():
+                    raise AssertionError(step)
 
 
 def _path(path: tuple[str, ...]) -> str:

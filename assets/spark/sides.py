@@ -21,10 +21,10 @@ from datetime import UTC, datetime, timedelta
 
 from pyspark.sql import SparkSession
 
+from holdfast.assets.spark.metadata import pointers_of
 from holdfast.assets.spark.tables import create_namespace
 from holdfast.assets.spark.versions import moved
 from holdfast.infra.spark.session import CATALOG
-from holdfast.infra.warehouse.pointers import CatalogPointers
 from holdfast.processors.snapshots.names import (
     SIDES,
     created_at,
@@ -49,7 +49,7 @@ class Side:
 def open_side(spark: SparkSession, table: str, snapshot_id: str) -> Side:
     """Register a side of a table, for one attempt of a snapshot."""
     name = new_side_name(table, snapshot_id, datetime.now(UTC))
-    seen = _pointers(spark).place(_within(table))
+    seen = pointers_of(spark).place(_within(table))
     create_namespace(spark, SIDES)
     spark.sql(
         f"CALL {CATALOG}.system.register_table(table => '{procedure_name(name)}', metadata_file => '{seen}')"
@@ -65,7 +65,7 @@ def exchange(spark: SparkSession, side: Side) -> None:
     Raises:
         TableMoved: Another run committed to the table since the side was opened.
     """
-    pointers = _pointers(spark)
+    pointers = pointers_of(spark)
     # Before the side's metadata comes to the table's folder, where the newest file counts if the catalog is lost.
     if pointers.place(_within(side.table)) == side.seen:
         spark.sql(f"ALTER TABLE {quoted(side.name)} UNSET TBLPROPERTIES ('{_METADATA_PATH}')")
@@ -89,10 +89,6 @@ def forget_old(spark: SparkSession, table: str, older_than: timedelta, now: date
     for name in old:
         forget(spark, name)
     return len(old)
-
-
-def _pointers(spark: SparkSession) -> CatalogPointers:
-    return CatalogPointers(lambda name: spark.conf.get(name, None))
 
 
 def _within(table: str) -> str:

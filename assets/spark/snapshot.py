@@ -30,7 +30,7 @@ from holdfast.assets.spark.branch_audit import audit_branch
 from holdfast.assets.spark.changelog import ChangelogSource
 from holdfast.assets.spark.fingerprint import Prints, typed_hash, typed_prints, typed_prints_after
 from holdfast.assets.spark.quarantine import keep_attempt, write_quarantine
-from holdfast.assets.spark.records import record_snapshot
+from holdfast.assets.spark.records import record_snapshot, recorded_so_far
 from holdfast.assets.spark.tables import create_history, create_table
 from holdfast.assets.spark.typed import type_rows
 from holdfast.assets.spark.views import create_views
@@ -118,14 +118,19 @@ def write_snapshot(
     """
     started = time.monotonic()
     narrator = Narrator(spark, tell)
-    with short_errors(f"snapshot {plan.table}"), current.aligned_plans(spark), narrator.telling():
+    with (
+        short_errors(f"snapshot {plan.table}"),
+        current.aligned_plans(spark, _rows(spark, plan, stored)),
+        narrator.telling(),
+    ):
         create_table(spark, plan.table)
         create_history(spark, history_name(plan.processor, plan.store))
         claims.claim_snapshot(plan.snapshot_id, plan.table, {"source": plan.source, "why": plan.why}, datetime.now(UTC))
         seen = versions.Versions.of(spark, plan.table)
         found = seen.snapshot(plan.snapshot_id)
-        committed, corrections, found_schema = False, 0, schema
+        committed, corrections, found_schema, unpublished = False, 0, schema, None
         if found is None:
+            unpublished = recorded_so_far(spark, plan.processor)
             work = Work(spark, plan, source, stored, schema, doing=narrator.doing)
             committed = _publish(work)
             corrections, found_schema = work.corrections, work.schema
@@ -135,7 +140,7 @@ def write_snapshot(
             found = seen.snapshot(plan.snapshot_id)
             assert found is not None, "the snapshot was just published"
         narrator.doing(f"recording snapshot {plan.snapshot_id} of {plan.table}")
-        record_snapshot(spark, found.manifest)
+        record_snapshot(spark, found.manifest, unpublished if committed else None)
         versions.set_tag(spark, plan.table, snapshot_tag(plan.snapshot_id), found.version)
         attempt = seen.summaries[found.version].get(ATTEMPT_PROPERTY)
         if schema is not None and attempt is not None:
@@ -147,6 +152,15 @@ def write_snapshot(
     result = SnapshotResult(found.manifest, found.version, committed, corrections, seconds, size, found_schema)
     _log.info("snapshot", table=plan.table, id=plan.snapshot_id, committed=committed, rows=found.manifest.rows)
     return result
+
+
+def _rows(spark: SparkSession, plan: SnapshotPlan, stored: Mapping[int, Fingerprint] | None) -> int:
+    """At most so many rows are read: of changelog, checkpoint and base; a full snapshot reads the history, too."""
+    records = sum(max(0, part.end - min(part.start, part.feed_start)) for part in plan.partitions)
+    held = sum(each.count for each in (stored or {}).values()) + (0 if plan.base is None else plan.base.rows)
+    if plan.incremental or plan.history is None:
+        return records + held
+    return records + held + versions.Versions.of(spark, history_name(plan.processor, plan.store)).rows()
 
 
 def _drop_branches(spark: SparkSession, plan: SnapshotPlan, seen: versions.Versions) -> None:
@@ -187,7 +201,7 @@ def feed_history(work: Work) -> None:
     new = sum(max(0, part.end - part.feed_start) for part in plan.partitions)
     work.doing(f"reading {new:,} offsets of {plan.topic} into {table}")
     seen = versions.Versions.of(work.spark, table)
-    work.began, work.counted = time.time(), None
+    work.began, work.counted, work.appended = time.time(), None, 0
     if history.has_fed(seen, plan.snapshot_id):
         work.history_ref = versions.MAIN
         return
@@ -298,7 +312,8 @@ def _replace_and_correct(work: Work) -> None:
     both = current.with_differences(wanted, _known(work)).persist()
     try:
         differing = both.where("differs")
-        if work.history_ref != versions.MAIN and not differing.isEmpty():
+        work.appended = differing.count()  # also fills the cache, in one job
+        if work.history_ref != versions.MAIN and work.appended:
             ends = " ".join(f"WHEN {part.partition} THEN {part.end}" for part in plan.partitions)
             rows = differing.selectExpr(
                 "store_partition",
@@ -332,7 +347,10 @@ def seal(work: Work, measured: Prints) -> None:
     work.doing(f"sealing and publishing {plan.table}")
     counted, nothing, empty = work.fed(), history.Counted(), Fingerprint()
     typed = typed_hash(work.schema) is not None
-    if not plan.incremental:
+    first = plan.history is None and work.history_ref != versions.MAIN
+    if first and not work.appended:
+        work.corrections = 0  # no other run wrote to the history
+    elif not plan.incremental:
         base = f"op IN ('{history.BASE}', '{history.BASE_DELETE}') AND timestamp = {_moments(plan)}"
         work.corrections = work.changes().where(f"generation = {plan.generation} AND {base}").count()
     gapless = not work.corrections and gap_free(plan, work.source.look(), time.time())

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import SparkSession
 
+from holdfast.assets.spark.metadata import exists
 from holdfast.infra.warehouse.catalog import TableUnknown
 from holdfast.processors.snapshots.names import quoted, snapshots_name
 
@@ -124,7 +125,7 @@ def require_table(spark: SparkSession, table: str) -> None:
     Raises:
         TableUnknown: The table does not exist.
     """
-    if not spark.catalog.tableExists(quoted(table)):
+    if not exists(spark, table):
         raise TableUnknown(
             f"The warehouse has no table {table}.",
             action="Correct the names of processor and store, or materialise the store's snapshot asset.",
@@ -133,7 +134,7 @@ def require_table(spark: SparkSession, table: str) -> None:
 
 
 def _create(spark: SparkSession, table: str, columns: Sequence[Column], properties: Mapping[str, str]) -> None:
-    if spark.catalog.tableExists(quoted(table)):  # cheaper than two statements that find it there
+    if exists(spark, table):
         return
     shape = ", ".join(f"`{name}` {kind} COMMENT '{comment}'" for name, kind, comment in columns)
     shown = ", ".join(f"'{name}'='{value}'" for name, value in properties.items())
@@ -142,7 +143,7 @@ def _create(spark: SparkSession, table: str, columns: Sequence[Column], properti
         spark,
         f"CREATE TABLE IF NOT EXISTS {quoted(table)} ({shape}) USING iceberg "
         f"PARTITIONED BY (store_partition) TBLPROPERTIES ({shown})",
-        lambda: spark.catalog.tableExists(quoted(table)),
+        lambda: exists(spark, table),
     )
 
 

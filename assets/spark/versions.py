@@ -12,13 +12,16 @@ from datetime import UTC, datetime
 
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.assets.spark.metadata import metadata_of
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.spark.session import CATALOG
+from holdfast.infra.warehouse import table_metadata
 from holdfast.processors.snapshots.coverage import with_ends
 from holdfast.processors.snapshots.manifest import ID_PROPERTY, MANIFEST_PROPERTY, SnapshotManifest
 from holdfast.processors.snapshots.names import SNAPSHOT_TAG, new_branch_name, procedure_name, quoted, snapshot_tag
 
-MAIN = "main"
+#: The branch that readers see.
+MAIN = table_metadata.MAIN
 _MOVED = ("not an ancestor", "does not exist", "Branch does not", "unknown branch", "CommitFailed", "has changed")
 
 
@@ -40,7 +43,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """The versions, branches and tags of a table at the moment of one query.
+    """The versions, branches and tags of a table at the moment of one reading of its metadata.
 
     Maintenance expires versions without a tag, so a line of ancestors may end early. Snapshots are also found by tag.
     """
@@ -53,17 +56,12 @@ class Versions:
     @staticmethod
     def of(spark: SparkSession, table: str) -> Versions:
         """The versions of a table, which must exist."""
-        rows = spark.sql(
-            "SELECT snapshot_id, parent_id, unix_micros(committed_at) AS at, summary, NULL AS name, NULL AS type "
-            f"FROM {quoted(table)}.snapshots "
-            f"UNION ALL SELECT snapshot_id, NULL, NULL, NULL, name, type FROM {quoted(table)}.refs"
-        ).collect()
-        versions = [row for row in rows if row["name"] is None]
+        found = metadata_of(spark, table)
         return Versions(
-            {row["snapshot_id"]: dict(row["summary"] or {}) for row in versions},
-            {row["snapshot_id"]: row["parent_id"] for row in versions},
-            {row["snapshot_id"]: row["at"] / 1e6 for row in versions},
-            {row["name"]: (row["type"], row["snapshot_id"]) for row in rows if row["name"] is not None},
+            {each.snapshot_id: each.summary for each in found.snapshots},
+            {each.snapshot_id: each.parent_snapshot_id for each in found.snapshots},
+            {each.snapshot_id: each.timestamp_ms / 1000 for each in found.snapshots},
+            {name: (each.type.upper(), each.snapshot_id) for name, each in found.references.items()},
         )
 
     def ancestors(self, ref: str = MAIN) -> Iterator[int]:
@@ -114,9 +112,8 @@ class Versions:
 
 
 def branches_of(spark: SparkSession, table: str, prefix: str) -> list[str]:
-    """The branches whose names start with ``prefix``, by a query that does not read the versions."""
-    rows = spark.sql(f"SELECT name FROM {quoted(table)}.refs WHERE type = 'BRANCH'").collect()
-    return [row["name"] for row in rows if row["name"].startswith(prefix)]
+    """The branches of a table whose names start with ``prefix``."""
+    return Versions.of(spark, table).branches(prefix)
 
 
 def new_branch(spark: SparkSession, table: str, snapshot_id: str, *, version: int | None = None) -> str:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.assets.spark.history import JSON
+from holdfast.assets.spark.metadata import view_queries
 from holdfast.assets.spark.tables import require_table
 from holdfast.assets.spark.typed import typed_columns, typed_query
 from holdfast.processors.engine.schema.types import StoreSchema, tick
@@ -34,18 +34,9 @@ def create_views(spark: SparkSession, processor: str, store: str, schema: StoreS
     history = quoted(history_name(processor, store))
     scd2, feed = views_of(processor, store)
     for view, query in ((scd2, scd2_query(history, schema)), (feed, feed_query(history, schema))):
-        if not _is_made(spark, view, query):
+        if query not in view_queries(spark, view):  # each replacement would add a file to the warehouse
             spark.sql(f"CREATE OR REPLACE VIEW {quoted(view)} AS {query}")
     return scd2, feed
-
-
-def _is_made(spark: SparkSession, view: str, query: str) -> bool:
-    """Whether a view exists with this query; each replacement would add a file to the warehouse."""
-    try:
-        shown = spark.sql(f"SHOW CREATE TABLE {quoted(view)}").collect()[0][0]
-    except AnalysisException:  # the view does not exist
-        return False
-    return str(shown).rstrip().endswith(f"AS\n{query}")
 
 
 def _changes(history: str) -> str:

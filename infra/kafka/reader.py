@@ -23,8 +23,9 @@ from holdfast.infra.waiting import Deadline
 
 #: A read fails after this long without a new record, seconds.
 NO_PROGRESS_S = 60.0
-#: Longest wait of one poll, seconds.
-POLL_S = 0.2
+#: Wait of one poll, seconds: librdkafka waits so long for a full batch, also after it met the end of the partition. An
+#: audit reads each partition of each changelog anew, most of them in less time than that.
+POLL_S = 0.02
 #: Most messages that one poll takes from the client library.
 MESSAGES_AT_ONCE = 5_000
 

@@ -9,7 +9,6 @@ Invariants:
 
 from __future__ import annotations
 
-import gzip
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -29,7 +28,7 @@ from holdfast.infra.settings import Settings, load_settings
 from holdfast.infra.warehouse import properties
 from holdfast.infra.warehouse.errors import CatalogLost, CatalogUnavailable, CatalogUnusable, TableUnknown, no_table
 from holdfast.infra.warehouse.properties import CATALOG, pyiceberg_properties, warehouse_location
-from holdfast.infra.warehouse.table_files import list_files
+from holdfast.infra.warehouse.table_files import list_files, metadata_file
 
 __all__ = ["CATALOG", "TableUnknown"]
 
@@ -139,9 +138,7 @@ def tables_on_disk(settings: Settings) -> dict[str, str]:
 
 def _is_view(files: Any, location: str) -> bool:
     """Whether a metadata file belongs to a view. The next snapshot of a table creates its views again."""
-    with files.new_input(location).open() as opened:
-        content = opened.read()
-    return b'"view-uuid"' in (gzip.decompress(content) if location.endswith(".gz.metadata.json") else content)
+    return b'"view-uuid"' in metadata_file(files, location)
 
 
 def read_table(where: Settings | Paths, namespace: str, table: str, *, tag: str | None = None) -> Any:

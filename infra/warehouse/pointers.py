@@ -38,11 +38,16 @@ class CatalogPointers:
         Raises:
             TableUnknown: The catalog has no such table.
         """
-        with short_errors(self._shown), self._engine.connect() as connection:
-            found = connection.execute(select(IcebergTables.metadata_location).where(*_row(table))).scalar_one_or_none()
+        found = self.find(table)
         if found is None:
             raise no_table(table)
-        return str(found)
+        return found
+
+    def find(self, table: str) -> str | None:
+        """The path of the newest metadata file of a table or of a view; None when the catalog has none of that name."""
+        with short_errors(self._shown), self._engine.connect() as connection:
+            query = select(IcebergTables.metadata_location).where(*_row(table))
+            return connection.execute(query).scalar_one_or_none()
 
     def exchange(self, table: str, seen: str, new: str) -> bool:
         """Move a table from the place ``seen`` to ``new``; False if it has moved elsewhere."""

@@ -7,7 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from urllib.parse import quote
 
 from holdfast.infra.settings import Settings
@@ -93,6 +93,15 @@ def catalog_of_session(properties: Callable[[str], str | None]) -> str:
     if url.startswith("sqlite:"):
         url = f"sqlite:///{url.removeprefix('sqlite:')}"
     return _sqlalchemy_url(url, properties(f"{prefix}jdbc.user"), properties(f"{prefix}jdbc.password"))
+
+
+def files_of_session(properties: Mapping[str, str]) -> dict[str, str]:
+    """pyiceberg's properties of the files that a Spark session uses, from the session's properties; with secrets."""
+    prefix = f"spark.sql.catalog.{CATALOG}."
+    given = {name.removeprefix(prefix): value for name, value in properties.items() if name.startswith(prefix)}
+    region = {"s3.region": given["client.region"]} if "client.region" in given else {}
+    patience = {"s3.connect-timeout": str(PATIENCE_S), "s3.request-timeout": str(PATIENCE_S)}
+    return {**region, **patience, **given}
 
 
 def _sqlalchemy_url(url: str, user: str | None, password: str | None) -> str:

@@ -1,6 +1,9 @@
-"""The files of the warehouse: listing them, and the error when they can't be reached."""
+"""The files of the warehouse: listing them, the content of metadata files, and the error when they can't be reached."""
 
 from __future__ import annotations
+
+import gzip
+from typing import Any
 
 from holdfast.infra.settings import Settings
 from holdfast.infra.warehouse.errors import StorageUnavailable
@@ -24,6 +27,13 @@ def list_files(settings: Settings, location: str) -> tuple[str, ...]:
         raise unreachable(location, "listed", failure) from failure
     below = root.rstrip("/") + "/"
     return tuple(sorted(one.path.removeprefix(below) for one in found if one.is_file))
+
+
+def metadata_file(files: Any, location: str) -> bytes:
+    """The content of a metadata file, unpacked; ``files`` is pyiceberg's access to the warehouse's files."""
+    with files.new_input(location).open() as opened:
+        content: bytes = opened.read()
+    return gzip.decompress(content) if location.endswith(".gz.metadata.json") else content
 
 
 def unreachable(location: str, done: str, failure: OSError) -> StorageUnavailable:

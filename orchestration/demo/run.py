@@ -13,6 +13,7 @@ Invariants:
     - The demo stops every service that it started, also after an error, unless ``keep_running`` is set.
     - A mismatch is an error: the exit code is 1.
     - One Spark serves the snapshots and the recomputation.
+    - Dagster's daemon runs until the killed processors are recovered and caught up, or on with ``keep_running``.
 """
 
 import json
@@ -28,6 +29,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
@@ -44,7 +46,7 @@ from holdfast.infra.database.records import Incident
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.errors import EXIT_PROCESSING_FAILED, HoldfastError
-from holdfast.infra.java import BRIEF
+from holdfast.infra.java import BRIEF, CODE_CACHE
 from holdfast.infra.kafka.broker import embedded_broker
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
@@ -93,6 +95,7 @@ class Demo:
     settings: Settings
     terminal: Terminal
     flights_per_second: int
+    keep_running: bool = False
     definitions: tuple[ProcessorDefinition, ...] = ()
     figures: dict[str, str] = field(default_factory=dict)
     _topics: Topics | None = None
@@ -113,8 +116,9 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
     settings = demo_settings(settings)
     # Dagster's definitions and the processes that the demo starts read their settings from the environment
     os.environ.update(environment_of(settings))
-    # broker and Spark run for two minutes, in which the second compiler costs more than it gives
-    os.environ["JDK_JAVA_OPTIONS"] = BRIEF
+    # Broker and Spark run for two minutes, in which the second compiler costs more than it gives. Without that one,
+    # Java reserves so little room for compiled code that Spark fills it, and then searches for code to drop.
+    os.environ["JDK_JAVA_OPTIONS"] = f"{BRIEF} {CODE_CACHE}"
     terminal = Terminal(console)
     log = settings.paths.logs / "demo.log"
     began = time.monotonic()
@@ -123,7 +127,7 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
         terminal.line("home", f"{settings.home}{emptied}")
         configure_logging(settings.log_level, settings.log_format)
         with ExitStack() as running, stderr_to(log):
-            demo = Demo(settings, terminal, flights_per_second)
+            demo = Demo(settings, terminal, flights_per_second, keep_running)
             verdicts = _act(demo, running)
             mismatches = sum(one.mismatches for one in verdicts)
             _report(demo, verdicts, mismatches, time.monotonic() - began)
@@ -153,6 +157,9 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
         say(f"{daemon.result()}, started beside the deployment")
     spark = _start_spark(demo.settings, running)
     _feed_and_kill(demo, registry)
+    if not demo.keep_running:
+        # The recoveries were its work. Until it stops, its sensors take a sixth of the two cores that Spark needs now.
+        _beside(running, "daemon-stop").submit(local.stop, demo.settings, local.DAEMON)
     if spark is not None:
         with demo.terminal.step("spark", "wait until Spark answers") as say:
             say(f"Spark, process {spark.result().pid}, started beside the feed")
@@ -162,6 +169,8 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
 
 def _publish_and_verify(demo: Demo, instance: dg.DagsterInstance, folder: Path) -> tuple[ProcessorVerdict, ...]:
     """Snapshot all stores; meanwhile read the outputs into ``folder``, and recompute all results with Spark."""
+    # Before the threads: it imports SQLAlchemy's mapper, and a statement of another thread would fail on half of that.
+    import_module("holdfast.infra.warehouse.versions")
     side_by_side = demo.settings.spark.over_connect  # a JVM of this process has one session
     with ThreadPoolExecutor(max_workers=4, thread_name_prefix="aside") as aside:
         outputs = aside.submit(read_outputs, demo.topics, demo.definitions, folder)

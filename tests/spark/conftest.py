@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
+from holdfast.assets.spark import checkpoint_source, current
 from holdfast.assets.spark.changelog import ChangelogSource
 from holdfast.assets.spark.planning import look_at_table
 from holdfast.assets.spark.snapshot import write_snapshot
@@ -134,9 +135,18 @@ def remote_settings(postgres: PostgresServer, s3: S3Server, tmp_path: Path, uniq
     )
 
 
+@pytest.fixture(autouse=True)
+def as_for_many_rows(pytestconfig: pytest.Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a thorough run, snapshots of a few rows run as those of many: executors read, by Java that Spark generates."""
+    if pytestconfig.getoption("--tier") == "thorough":
+        monkeypatch.setattr(current, "FEW_ROWS", -1)
+        monkeypatch.setattr(checkpoint_source, "SMALL_BYTES", -1)
+
+
 @pytest.fixture
-def generated_code(spark: Any) -> Iterator[None]:
-    """Queries run as in the product: as Java that Spark generates."""
+def generated_code(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Queries run as in the product with many rows: as Java that Spark generates."""
+    monkeypatch.setattr(current, "FEW_ROWS", -1)
     before = {name: spark.conf.get(name) for name in GENERATED}
     for name, value in GENERATED.items():
         spark.conf.set(name, value)

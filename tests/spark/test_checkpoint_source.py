@@ -7,10 +7,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from holdfast.assets.spark.checkpoint_source import CheckpointMissing, CheckpointPart, read_checkpoints
+from holdfast.assets.spark import checkpoint_source
+from holdfast.assets.spark.checkpoint_source import (
+    CheckpointMissing,
+    CheckpointPart,
+    checkpoint_rows,
+    read_checkpoints,
+)
 from holdfast.assets.spark.fingerprint import prints_of
 from holdfast.infra.spark.session import SparkFailed, short_errors
 from holdfast.processors.engine.changelog.format import META_KEY, encode_value, key_prefix
@@ -121,6 +128,21 @@ def test_python_readers_meet_the_damage_too(copies, tmp_path):
         list(checkpoint_pages(path, "a", 100))
     with pytest.raises(Exception, match="Corruption"):
         fingerprint_checkpoint(path, "a")
+
+
+def test_a_small_checkpoint_is_read_by_the_driver_and_a_larger_one_by_executors(spark, copies, monkeypatch):
+    monkeypatch.setattr(checkpoint_source, "SMALL_BYTES", 64 << 20)  # also in a thorough run
+    plan = SimpleNamespace(
+        store="a", partitions=[SimpleNamespace(partition=n, path=str(p)) for n, p in enumerate(copies)]
+    )
+    frame = checkpoint_rows(spark, plan)
+    assert frame.dtypes == read_checkpoints(spark, parts(copies, "a")).dtypes
+    expected = {number: fingerprint_checkpoint(path, "a") for number, path in enumerate(copies)}
+    assert prints_of(frame).pairs == expected
+    size = checkpoint_source._small(parts(copies, "a")).nbytes
+    monkeypatch.setattr(checkpoint_source, "SMALL_BYTES", size - 1)
+    assert checkpoint_source._small(parts(copies, "a")) is None
+    assert prints_of(checkpoint_rows(spark, plan)).pairs == expected
 
 
 def test_parts_are_named_once(spark, copies):

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from holdfast.assets.spark.records import record_snapshot
+from holdfast.assets.spark.records import record_snapshot, recorded_so_far
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.snapshots.manifest import PartitionManifest, SnapshotManifest
 from holdfast.processors.snapshots.names import quoted, snapshots_name
@@ -13,12 +13,9 @@ from holdfast.processors.snapshots.names import quoted, snapshots_name
 WHY = 'full, because "a\\b" isn\'t \'c\', ${none} of it:\n{"ä": \U0001f600}'
 
 
-# 130 are written by more than one task
-@pytest.mark.parametrize("partitions", [1, pytest.param(130, marks=pytest.mark.thorough)])
-def test_each_partition_is_told_once_and_to_the_letter(spark, unique, partitions):
-    processor = unique("recorded")
-    manifest = SnapshotManifest(
-        snapshot_id="5" * 16,
+def manifest_of(processor, snapshot_id, partitions=1):
+    return SnapshotManifest(
+        snapshot_id=snapshot_id,
         processor=processor,
         store="s",
         table=f"holdfast.{processor}.s",
@@ -48,6 +45,29 @@ def test_each_partition_is_told_once_and_to_the_letter(spark, unique, partitions
         ),
         covers_from=0.0,
     )
+
+
+@pytest.mark.parametrize("between", ["nothing", "another record", "a version of another program"])
+def test_a_record_that_another_run_made_since_the_publish_is_found(spark, unique, between):
+    processor = unique("raced")
+    table = snapshots_name(processor)
+    record_snapshot(spark, manifest_of(processor, "1" * 16))
+    unpublished = recorded_so_far(spark, processor)
+    record_snapshot(spark, manifest_of(processor, "2" * 16), unpublished)
+    if between == "another record":
+        record_snapshot(spark, manifest_of(processor, "3" * 16), unpublished)
+    if between == "a version of another program":
+        spark.table(quoted(table)).where("false").writeTo(quoted(table)).append()
+    record_snapshot(spark, manifest_of(processor, "2" * 16), unpublished)
+    rows = [row.snapshot_id for row in spark.table(quoted(table)).collect()]
+    assert sorted(rows) == ["1" * 16, "2" * 16, *(["3" * 16] if between == "another record" else [])]
+
+
+# 130 are written by more than one task
+@pytest.mark.parametrize("partitions", [1, pytest.param(130, marks=pytest.mark.thorough)])
+def test_each_partition_is_told_once_and_to_the_letter(spark, unique, partitions):
+    processor = unique("recorded")
+    manifest = manifest_of(processor, "5" * 16, partitions)
     record_snapshot(spark, manifest)
     record_snapshot(spark, manifest)
     rows = spark.table(quoted(snapshots_name(processor))).orderBy("store_partition").collect()

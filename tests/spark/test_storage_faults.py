@@ -56,7 +56,7 @@ def test_a_catalog_that_another_process_has_locked(local, local_settings, sessio
     holder.execute("BEGIN EXCLUSIVE")
     with pytest.raises(CatalogUnavailable, match=r"locked\. .* Nothing is lost"):
         session_for(local_settings)
-    with pytest.raises(WarehouseFailed, match=r"Locked is the warehouse's catalog .* Nothing is lost") as refused:
+    with pytest.raises(WarehouseFailed, match=r"database is locked\. .* Nothing is lost") as refused:
         local.snapshot()
     assert "Let the process that locks" in refused.value.action
     holder.execute("ROLLBACK")

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from holdfast.infra.java import BRIEF
+from holdfast.infra.java import BRIEF, CODE_CACHE
 
 #: Half the CPU of a JVM that lives for minutes is its second compiler. Without that one, Java reserves 48 MiB for
 #: compiled code. Spark with Iceberg fills them within minutes, and a tenth of its CPU then searches for code to drop.
-_ONE_COMPILER = f"{BRIEF} -XX:ReservedCodeCacheSize=128m"
+_ONE_COMPILER = f"{BRIEF} {CODE_CACHE}"
 COMPILED_ONCE = {f"spark.{each}.defaultJavaOptions": _ONE_COMPILER for each in ("driver", "executor")}
 #: To interpret a query of a few rows takes less time than to generate Java for it and to compile that.
 INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}

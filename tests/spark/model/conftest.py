@@ -53,8 +53,9 @@ def world_on(settings: Settings, spark: object, edges: seams.Seams, *, fifty_liv
     other = spark.newSession()  # type: ignore[attr-defined]
     for name, value in itertools.chain(session_configuration(settings).items(), SMALL.items()):
         other.conf.set(name, value)
-    edges.catalog = open_catalog(settings)
-    return World(spark, other, edges.catalog, edges, settings.paths.warehouse / "data", 2 if fifty_lives else 4)
+    return World(
+        spark, other, open_catalog(settings), edges, settings.paths.warehouse / "data", 2 if fifty_lives else 4
+    )
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,11 @@ from pyspark.sql.readwriter import DataFrameWriterV2
 from holdfast.assets.spark import attempt, changelog, history, maintenance, past, records, sides, versions, views
 from holdfast.assets.spark import snapshot as steps
 from holdfast.assets.spark.changelog import ChangelogSource
+from holdfast.infra.warehouse.pointers import CatalogPointers
 from holdfast.processors.snapshots import names
-from holdfast.processors.snapshots.retention import Reference
 from tests.spark.model.changelog import MemoryChangelog, blob, values
 from tests.spark.model.clock import Clock
-from tests.spark.model.savings import keep_names, versions_of
+from tests.spark.model.savings import keep_names
 
 #: What these words begin changes a table or its references.
 _CHANGING = ("ALTER", "CALL", "CREATE", "DELETE", "DROP", "MERGE")
@@ -42,11 +42,8 @@ class Seams:
         self.checkpoints: dict[str, tuple[int, Mapping[bytes, bytes]]] = {}
         #: Called before each commit to a table, with the words of it.
         self.before_commit: Callable[[str], None] = lambda words: None
-        #: Whether the views and the table of snapshots are written, too, and versions are read by queries of Spark.
-        #: Most lives do without, because it takes time.
+        #: Whether the views and the table of snapshots are written, too. Most lives do without, because it takes time.
         self.booked = True
-        #: pyiceberg's catalog of the tables.
-        self.catalog: Any = None
 
     def begin(self, clock: Clock) -> None:
         """Another life begins."""
@@ -89,21 +86,12 @@ def _hold_reads(patch: pytest.MonkeyPatch, seams: Seams) -> None:
 
 
 def _hold_clock(patch: pytest.MonkeyPatch, seams: Seams) -> None:
-    look, look_for_branches, expire = versions.Versions.of, versions.branches_of, maintenance.expire_versions
+    look, expire = versions.Versions.of, maintenance.expire_versions
 
     def of(spark: Any, table: str) -> versions.Versions:
-        seen = look(spark, table) if seams.booked else versions_of(seams.catalog, table)
+        seen = look(spark, table)
         shown = {version: seams.clock.shown(at) for version, at in seen.committed.items()}
         return versions.Versions(seen.summaries, seen.parents, shown, seen.refs)
-
-    def branches_of(spark: Any, table: str, prefix: str) -> list[str]:
-        if seams.booked:
-            return look_for_branches(spark, table, prefix)
-        return versions_of(seams.catalog, table).branches(prefix)
-
-    def reference(name: str, committed_at: datetime, *more: Any) -> Reference:
-        shown = datetime.fromtimestamp(seams.clock.shown(committed_at.timestamp()), UTC)
-        return Reference(name, shown, *more)
 
     def expire_versions(spark: Any, table: str, older_than: datetime) -> dict[str, int]:
         real = seams.clock.real(older_than.timestamp())
@@ -111,7 +99,6 @@ def _hold_clock(patch: pytest.MonkeyPatch, seams: Seams) -> None:
 
     patch.setattr(steps, "time", SimpleNamespace(time=lambda: seams.clock.time(), monotonic=lambda: 0.0))
     patch.setattr(versions.Versions, "of", staticmethod(of))
-    patch.setattr(versions, "branches_of", branches_of)
     patch.setattr(
         sides,
         "new_side_name",
@@ -120,7 +107,6 @@ def _hold_clock(patch: pytest.MonkeyPatch, seams: Seams) -> None:
     patch.setattr(
         versions, "new_branch_name", lambda snapshot_id, now: names.new_branch_name(snapshot_id, seams.clock.moment())
     )
-    patch.setattr(maintenance, "Reference", reference)
     patch.setattr(maintenance, "expire_versions", expire_versions)
     # files that no version has are deleted by their age on the disk, which no clock of ours moves
     patch.setattr(maintenance, "remove_leftovers", lambda spark, table, older_than: {})
@@ -134,6 +120,10 @@ def _hold_books(patch: pytest.MonkeyPatch, seams: Seams) -> None:
 
         return write
 
+    def recorded(spark: Any, processor: str) -> versions.Versions | None:
+        return records.recorded_so_far(spark, processor) if seams.booked else None
+
+    patch.setattr(steps, "recorded_so_far", recorded)
     patch.setattr(steps, "create_views", booked(views.create_views))
     for module in (steps, past):
         patch.setattr(module, "record_snapshot", booked(records.record_snapshot))
@@ -147,14 +137,14 @@ def _hold_commits(patch: pytest.MonkeyPatch, seams: Seams) -> None:
             seams.before_commit(query)
         return sql(self, query, *arguments, **more)
 
-    exchange = sides.CatalogPointers.exchange
+    exchange = CatalogPointers.exchange
 
     def exchanged(self: Any, table: str, seen: str, new: str) -> bool:
         seams.before_commit(f"EXCHANGE {table}")
         return exchange(self, table, seen, new)
 
     patch.setattr(SparkSession, "sql", run)
-    patch.setattr(sides.CatalogPointers, "exchange", exchanged)
+    patch.setattr(CatalogPointers, "exchange", exchanged)
     for name in ("append", "overwrite"):
         patch.setattr(DataFrameWriterV2, name, _announced(getattr(DataFrameWriterV2, name), name, seams))
 
