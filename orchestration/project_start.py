@@ -1,8 +1,12 @@
-"""Deploys the processors of a project that do not run, in their present version, when its services start.
+"""Starts the processors of a project that do not run, when its services start.
+
+    never deployed ──► deployed, in the version that the files define
+    deployed       ──► started again, in the version that is deployed
+    stopped, runs  ──► left as it is
 
 Invariants:
-    - A version that runs is never replaced, and a processor that was stopped stays stopped. The answer names the
-      command that would change it.
+    - Only ``holdfast deploy`` and ``holdfast rollback`` change the version of a deployed processor. The answer names
+      the command, where the files define another one.
     - A processor that can't be deployed does not prevent the others.
 """
 
@@ -15,7 +19,7 @@ from typing import TYPE_CHECKING
 from holdfast.infra.errors import HoldfastError
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.orchestration.world import build_world, open_registry
-from holdfast.processors.lifecycle.plans.requests import Deploy
+from holdfast.processors.lifecycle.plans.requests import Deploy, Restart
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import observe
 from holdfast.processors.registration import BrokenDefinition, ProcessorDefinition, load_processors
@@ -42,16 +46,18 @@ class Found:
     desired: str | None
     #: The code versions of its living workers.
     living: tuple[str, ...]
+    #: The version that is deployed; None when it was never deployed.
+    deployed: str | None = None
 
 
 def start_project(settings: Settings, tell: Callable[[str], None]) -> tuple[Started, ...]:
-    """Deploy each processor of the settings that does not run; ``tell`` hears the progress."""
+    """Start each processor of the settings that does not run; ``tell`` hears the progress."""
     started = []
     for each in load_processors(settings):
         if isinstance(each, BrokenDefinition):
             started.append(Started(each.target, f"{each.sentence}.", running=False))
             continue
-        tell(f"deploying {each.name} …")
+        tell(f"starting {each.name} …")
         try:
             started.append(_start(settings, each, tell))
         except HoldfastError as failure:
@@ -60,15 +66,14 @@ def start_project(settings: Settings, tell: Callable[[str], None]) -> tuple[Star
 
 
 def judged(name: str, found: Found) -> Started | None:
-    """What to say of a processor that is left as it is; None when it is to be deployed."""
+    """What to say of a processor that is left as it is; None when it is to be started."""
     if found.living:
         others = sorted(set(found.living) - {found.defined_version})
         if not others:
             return Started(name, f"version {found.defined_version} runs", running=True)
         return Started(
             name,
-            f"version {', '.join(others)} runs, and {found.defined_version} is defined; deploy it with "
-            f"`holdfast deploy {name}`",
+            f"version {', '.join(others)} runs{_also_defined(name, found)}",
             running=True,
         )
     if found.desired == "stopped":
@@ -76,15 +81,25 @@ def judged(name: str, found: Found) -> Started | None:
     return None
 
 
+def request_of(name: str, found: Found) -> Deploy | Restart:
+    """What starts a processor that does not run: the version that is deployed, or the first one."""
+    return Deploy(name) if found.desired is None else Restart(name)
+
+
+def _also_defined(name: str, found: Found) -> str:
+    return f", and {found.defined_version} is defined; deploy it with `holdfast deploy {name}`"
+
+
 def _start(settings: Settings, definition: ProcessorDefinition, tell: Callable[[str], None]) -> Started:
     name = definition.name
-    as_it_is = judged(name, _found(settings, definition))
+    found = _found(settings, definition)
+    as_it_is = judged(name, found)
     if as_it_is is not None:
         return as_it_is
-    request = Deploy(name)
+    request = request_of(name, found)
 
     def told(line: str) -> None:
-        tell(f"deploying {name}: {line}")
+        tell(f"starting {name}: {line}")
 
     with open_verbs(settings) as verbs:
         begun = verbs.begun(request)
@@ -93,7 +108,9 @@ def _start(settings: Settings, definition: ProcessorDefinition, tell: Callable[[
         else:
             plan = verbs.plan(request)
             verbs.apply(plan, confirmed=plan.hash, tell=told)
-    return Started(name, f"version {definition.topology.code_version} processes every partition", running=True)
+    version = found.defined_version if found.deployed is None else found.deployed
+    other = _also_defined(name, found) if version != found.defined_version else ""
+    return Started(name, f"version {version} processes every partition{other}", running=True)
 
 
 def _found(settings: Settings, definition: ProcessorDefinition) -> Found:
@@ -107,4 +124,7 @@ def _found(settings: Settings, definition: ProcessorDefinition) -> Found:
         registry.close()
     alive = [each for each in seen.values() if each.program is not None and each.program.alive]
     living = tuple("unknown" if each.living is None else each.living.code_version for each in alive)
-    return Found(definition.topology.code_version, None if deployment is None else deployment.desired, living)
+    defined = definition.topology.code_version
+    if deployment is None:
+        return Found(defined, None, living)
+    return Found(defined, deployment.desired, living, deployment.code_version)

@@ -193,6 +193,18 @@ def test_a_project_goes_up_and_survives_a_kill(tmp_path: Path) -> None:
         assert partly.returncode == 2, partly.stdout + partly.stderr
         assert "✓ shop: version" in partly.stdout
         assert "✗ shop.nothing: shop.nothing can't be imported" in partly.stdout
+
+        settings.write_text(settings.read_text().replace(', "shop.nothing"', ""))
+        assert project.run(HOLDFAST, "down").returncode == 0
+        module.write_text(module.read_text().replace("lambda order: None", "lambda order: 1 / 0"))
+        returned = project.run(HOLDFAST, "up", "--port", str(free_port()))
+        assert returned.returncode == 0, returned.stdout + returned.stderr
+        assert "is defined; deploy it with `holdfast deploy shop`" in returned.stdout
+        bootstrap = json.loads(project.run(HOLDFAST, "up", "--json").stdout)["kafka"]
+        project.send(bootstrap, "orders", 300)
+        wait_for(
+            lambda: len(outputs(bootstrap, "orders_counted")) >= 903, "the outputs of the version that is deployed"
+        )
     finally:
         ended = project.run(HOLDFAST, "down")
     assert "Stopped: webserver, daemon, supervisor and processors, broker." in ended.stdout

@@ -21,8 +21,9 @@ from holdfast.orchestration.cli import main
 from holdfast.orchestration.commands import up
 from holdfast.orchestration.commands.run import ProcessorDeployed, _refuse_deployed
 from holdfast.orchestration.local import WebserverPortTaken, workspace_of
-from holdfast.orchestration.project_start import Found, Started, judged
+from holdfast.orchestration.project_start import Found, Started, judged, request_of
 from holdfast.processors.engine.serving.endpoint import Endpoint, write_endpoint
+from holdfast.processors.lifecycle.plans.requests import Deploy, Restart
 
 
 def deployed(home: Path, pid: int) -> Paths:
@@ -51,6 +52,12 @@ def test_a_deployed_worker_that_ended_is_not_in_the_way(tmp_path: Path) -> None:
     file = paths.endpoint("orders", "0")
     write_endpoint(file, Endpoint(pid=2**31 - 1, url="http://127.0.0.1:1", token="t", mark="1"))
     _refuse_deployed(paths, "orders")
+
+
+def test_up_starts_the_version_that_is_deployed_and_deploys_only_what_never_was() -> None:
+    assert request_of("orders", Found("v2", None, ())) == Deploy("orders")
+    assert request_of("orders", Found("v2", "deployed", (), "v1")) == Restart("orders")
+    assert request_of("orders", Found("v2", "deployed", (), "v2")) == Restart("orders")
 
 
 @pytest.mark.parametrize(
