@@ -99,6 +99,7 @@ class FailurePolicy:
         ours = {
             "holdfast.error": _reason(failed.error),
             "holdfast.error.type": type(failed.error).__name__,
+            **({"holdfast.error.action": failed.error.action} if isinstance(failed.error, HoldfastError) else {}),
             "holdfast.topic": failed.partition.topic,
             "holdfast.partition": str(failed.partition.number),
             "holdfast.offset": str(failed.offset),
@@ -123,15 +124,24 @@ def _text(error: BaseException) -> str:
         return f"(its text can't be made: {type(failure).__name__})"
 
 
+def _action(error: Exception) -> str:
+    """What to do about a failed message: what its error says, if it is one of Holdfast's."""
+    if not isinstance(error, HoldfastError):
+        return (
+            "Correct the function or the message and restart: processing resumes at this offset. Or set "
+            "`dead_letter_topic` to put failed messages aside."
+        )
+    aside = "" if "dead_letter_topic" in error.action else " Or set `dead_letter_topic` to put failed messages aside."
+    return f"{error.action}{aside} Then restart: processing resumes at this offset."
+
+
 def _failure(failed: FailedMessage, *, also: str = "", action: str = "") -> ProcessingFailed:
     place = f"{failed.partition.topic}[{failed.partition.number}] offset {failed.offset}"
     return ProcessingFailed(
         f"Processing the message at {place} raised {type(failed.error).__name__}: "
         f"{_reason(failed.error).rstrip('.')}. {also and also + ' '}Its state writes are undone; the messages "
         "before it are committed.",
-        action=action
-        or "Correct the function or the message and restart: processing resumes at this offset. Or set "
-        "`dead_letter_topic` to put failed messages aside.",
+        action=action or _action(failed.error),
         topic=failed.partition.topic,
         partition=failed.partition.number,
         offset=failed.offset,

@@ -3,7 +3,9 @@
 import pytest
 
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.runtime.failures import REASON_MAX, FailurePolicy
+from holdfast.processors.engine.dataframe.compilation import null_key
+from holdfast.processors.engine.dataframe.merging import MergeFailed
+from holdfast.processors.engine.runtime.failures import REASON_MAX, FailurePolicy, ProcessingFailed
 from holdfast.processors.engine.runtime.task import FailedMessage
 
 
@@ -28,3 +30,26 @@ def test_a_dead_letter_can_be_written_whatever_was_raised(error, begins):
     reason = dict(letter.headers)["holdfast.error"]
     assert reason.startswith(begins)
     assert len(reason) < REASON_MAX + 100
+
+
+def failed(error):
+    return FailedMessage(Partition("in", 0), 7, b"k", b"v", 1, None, error)
+
+
+def test_what_an_error_says_to_do_reaches_whoever_reads_of_the_message():
+    merging = MergeFailed("Both have the field id.", action="Write `on_merge='keep-left'`.")
+    with pytest.raises(ProcessingFailed) as stopped:
+        FailurePolicy(None, None, "p", "v1")(failed(merging))
+    assert stopped.value.action == (
+        "Write `on_merge='keep-left'`. Or set `dead_letter_topic` to put failed messages aside. Then restart: "
+        "processing resumes at this offset."
+    )
+    letter = FailurePolicy("dead", None, "p", "v1")(failed(merging))
+    assert letter is not None
+    assert dict(letter.headers)["holdfast.error.action"] == b"Write `on_merge='keep-left'`."
+    with pytest.raises(ProcessingFailed) as keyless:
+        FailurePolicy(None, None, "p", "v1")(failed(null_key(len)))
+    assert keyless.value.action.count("dead_letter_topic") == 1
+    with pytest.raises(ProcessingFailed, match="ValueError") as plain:
+        FailurePolicy(None, None, "p", "v1")(failed(ValueError("no")))
+    assert plain.value.action.startswith("Correct the function or the message")
