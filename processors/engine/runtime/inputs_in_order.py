@@ -54,10 +54,10 @@ class InputsInOrder:
         self._tell(task, order, member)
         return runs
 
-    def pause_full(self, task: Task, member: GroupMember) -> None:
-        """Pauses the inputs whose buffers are full, and resumes those that have room again."""
+    def pause_full(self, task: Task, member: GroupMember, tasks: Sequence[Task]) -> None:
+        """Pauses the inputs whose buffers are full, and resumes those that have room; ``tasks`` share the memory."""
         assert task.order is not None
-        full, free = task.order.change_of_pauses()
+        full, free = task.order.change_of_pauses(sum(len(each.inputs) for each in tasks))
         if full:
             member.pause([Partition(topic, task.partition) for topic in full])
         if free:

@@ -343,11 +343,11 @@ class Worker:
         def next_runs(task: Task, most: int) -> Sequence[Run]:
             return self._order.next_runs(task, member, count - self.processed if count else None, most)
 
-        for task in self.assignment.ordered:
+        for task in (tasks := self.assignment.ordered):
             self._process(task, partial(next_runs, task))
             if self._rewinds != rewinds:
                 return
-            self._order.pause_full(task, member)
+            self._order.pause_full(task, member, tasks)
 
     def _process(self, task: Task, next_runs: NextRuns) -> None:
         """Process what ``next_runs`` gives, slice by slice, until it gives nothing."""

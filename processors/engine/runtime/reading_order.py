@@ -29,6 +29,8 @@ from holdfast.infra.kafka.records import Batch
 BUFFERED_MAX = 10_000
 #: Bytes of keys and values of an input in its buffer from which on the input is paused.
 BUFFERED_BYTES_MAX = 16 << 20
+#: The same for all inputs of a worker together: each has an equal share.
+TOGETHER_MAX, TOGETHER_BYTES_MAX = 100_000, 64 << 20
 
 #: Event times of a batch, in milliseconds since 1970, one for each record.
 TimesOf = Callable[[Batch], Sequence[int]]
@@ -88,13 +90,11 @@ class _Buffer:
         self.records = self.size = 0
         self.awaited_since = None
 
-    @property
-    def full(self) -> bool:
-        return self.records >= BUFFERED_MAX or self.size >= BUFFERED_BYTES_MAX
+    def is_full(self, records_max: int, bytes_max: int) -> bool:
+        return self.records >= records_max or self.size >= bytes_max
 
-    @property
-    def nearly_empty(self) -> bool:
-        return self.records <= BUFFERED_MAX // 4 and self.size <= BUFFERED_BYTES_MAX // 4
+    def is_nearly_empty(self, records_max: int, bytes_max: int) -> bool:
+        return self.records <= records_max // 4 and self.size <= bytes_max // 4
 
 
 class ReadingOrder:
@@ -167,10 +167,14 @@ class ReadingOrder:
         """Records in all buffers."""
         return sum(buffer.records for buffer in self._buffers.values())
 
-    def change_of_pauses(self) -> tuple[list[str], list[str]]:
-        """The inputs to pause now, and those to resume; to be done by the caller."""
-        pause = [topic for topic, each in self._buffers.items() if topic not in self.paused and each.full]
-        resume = [topic for topic in self.paused if self._buffers[topic].nearly_empty]
+    def change_of_pauses(self, sharing: int = 1) -> tuple[list[str], list[str]]:
+        """The inputs to pause now, and those to resume; to be done by the caller.
+
+        ``sharing`` is the number of inputs of the worker that have buffers.
+        """
+        most = min(BUFFERED_MAX, TOGETHER_MAX // sharing), min(BUFFERED_BYTES_MAX, TOGETHER_BYTES_MAX // sharing)
+        pause = [topic for topic, each in self._buffers.items() if topic not in self.paused and each.is_full(*most)]
+        resume = [topic for topic in self.paused if self._buffers[topic].is_nearly_empty(*most)]
         self.paused = (self.paused | frozenset(pause)) - frozenset(resume)
         return pause, resume
 

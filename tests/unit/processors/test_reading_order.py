@@ -143,6 +143,19 @@ def test_an_input_whose_records_are_large_is_paused_by_their_bytes(monkeypatch: 
     assert reading.order.change_of_pauses() == ([], ["left"])
 
 
+def test_the_inputs_of_many_tasks_share_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading_order, "TOGETHER_MAX", 60)
+    monkeypatch.setattr(reading_order, "TOGETHER_BYTES_MAX", 200)
+    reading = Reading({"left": list(range(20)), "right": [100]})
+    reading.arrive("left", 10)
+    assert reading.order.change_of_pauses(sharing=2) == ([], [])
+    assert reading.order.change_of_pauses(sharing=6) == (["left"], [])  # ten messages each
+    other = Reading({"left": list(range(20)), "right": [100]})
+    other.arrive("left", 9)
+    assert other.order.change_of_pauses(sharing=5) == ([], [])
+    assert other.order.change_of_pauses(sharing=12) == (["left"], [])  # 16 bytes each
+
+
 def test_an_input_ends_at_the_bound_of_a_rebuild() -> None:
     reach, place = Reach(bounded=True), Partition("left", 0)
     assert reach.is_ended(place, 0)  # without a bound nothing of it is processed
