@@ -15,16 +15,19 @@ from holdfast.processors.engine.dataframe.window_aggregates import (
     Reduce,
     WindowAggregation,
 )
+from holdfast.processors.engine.dataframe.window_spec import Unplaced
 
 #: A window with its columns.
 Aggregated = TypeVar("Aggregated")
 
 
-class Window(Generic[Aggregated]):
+class Window(Unplaced, Generic[Aggregated]):
     """A window without columns; each method gives it one column with the name ``value``, ``agg`` several by name.
 
     ``of`` is a field's name, a function of the message's value, or None for the whole value.
     """
+
+    _missing = "its columns, as `.count()`, and `.final()` or `.current()`"
 
     def __init__(self, made: Callable[[WindowAggregation], Aggregated]) -> None:
         self._with = made

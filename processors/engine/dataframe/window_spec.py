@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.processors.engine.dataframe.window_aggregates import WindowAggregation
@@ -28,6 +28,27 @@ WindowKind = Literal["tumbling", "hopping", "session", "sliding"]
 
 class WindowInvalid(BadConfiguration):
     """The declaration of a window can't run."""
+
+
+class WindowUnplaced(WindowInvalid, AttributeError):
+    """A step was declared on a window that has no columns or no results yet: it is no stream."""
+
+
+class Unplaced:
+    """A window on its way into the stream; ``_missing`` says what it lacks, as the user writes it."""
+
+    _missing: ClassVar[str]
+
+    if not TYPE_CHECKING:  # a type checker names the missing method itself
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise WindowUnplaced(
+                f"A window has no `{name}`: it is no stream before {self._missing}.",
+                action=f"Write {self._missing} before `.{name}(...)`.",
+                step=name,
+            )
 
 
 class LateMessage(HoldfastError):

@@ -17,6 +17,7 @@ from holdfast.processors.engine.dataframe.window_spec import (
     ClosingStrategy,
     OnLate,
     Trigger,
+    Unplaced,
     WindowInvalid,
     WindowKind,
     WindowSpec,
@@ -104,13 +105,15 @@ class Asked(NamedTuple):
                 )
 
 
-class AggregatedWindow(Generic[Stream]):
+class AggregatedWindow(Unplaced, Generic[Stream]):
     """A window with its columns. ``current`` or ``final`` places it into the stream; its results are dicts::
 
         {"start": 1700000000000, "end": 1700000060000, "value": 3}
 
     A result has the key of its messages, no headers, and the start of its window as its timestamp.
     """
+
+    _missing = "`.final()` or `.current()`"
 
     def __init__(
         self,
@@ -185,7 +188,7 @@ class AggregatedWindow(Generic[Stream]):
         )
 
 
-class AggregatedCountWindow(Generic[Stream]):
+class AggregatedCountWindow(Unplaced, Generic[Stream]):
     """A count window with its columns. ``current`` or ``final`` places it into the stream; its results are dicts::
 
         {"start": 1700000000000, "end": 1700000060000, "value": 3}
@@ -193,6 +196,8 @@ class AggregatedCountWindow(Generic[Stream]):
     Start and end are the least and the greatest event time of its messages. A result has the key of its messages, no
     headers, and the start of its window as its timestamp.
     """
+
+    _missing = "`.final()` or `.current()`"
 
     def __init__(self, spec: CountSpec, place: Callable[[CountSpec], Stream]) -> None:
         self._spec, self._place = spec, place

@@ -14,6 +14,7 @@ from holdfast import Application, ApplicationInvalid, InMemoryCluster, Processin
 from holdfast.dataframe.windows import Collect, Count, Earliest, First, Last, Latest, Max, Mean, Min, Reduce, Sum
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.window_spec import WindowUnplaced
 from holdfast.processors.engine.runtime import task_time
 from holdfast.processors.engine.state.window_keys import OWN_KEY, window_of
 from tests.window_apps import T, build, send
@@ -337,3 +338,19 @@ def test_at_least_once_closes_windows_as_well(cluster: InMemoryCluster, tmp_path
     send(cluster, 25_000)
     cluster.run(app)
     assert [made["value"] for made in values(cluster)] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    ("window", "says"),
+    [
+        (lambda frame: frame.tumbling_window(60_000), "before its columns, as `.count\\(\\)`, and `.final"),
+        (lambda frame: frame.tumbling_window(60_000).count(), "before `.final\\(\\)` or `.current\\(\\)`"),
+        (lambda frame: frame.tumbling_count_window(3).count(), "before `.final\\(\\)` or `.current\\(\\)`"),
+    ],
+)
+def test_a_step_on_a_window_that_is_no_stream_yet_says_what_is_missing(window: Any, says: str) -> None:
+    app = Application("in-memory", loglevel=None)
+    made = window(app.dataframe(app.topic("in")))
+    with pytest.raises(WindowUnplaced, match=says):
+        made.to_topic(app.topic("out"))
+    assert not hasattr(made, "_repr_html_")
