@@ -34,7 +34,6 @@ def by_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(columns, "WINDOWS_BY_COLUMNS", True)
 
 
-
 def _longer(held: Any, value: Any) -> Any:
     held["total"] += value["v"]  # raises for a value of a wrong type, after others have changed what they got
     held["seen"] = [*held["seen"], value["u"]][-3:]
