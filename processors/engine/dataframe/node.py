@@ -90,5 +90,5 @@ class Node:
 
 
 def steps_of(sources: Iterable[Node]) -> list[Node]:
-    """The steps behind several sources, each once: steps behind joined streams belong to several."""
+    """The steps behind several sources. A step that joined streams share comes once."""
     return list({id(node): node for source in sources for node in source.walk()}.values())
