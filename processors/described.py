@@ -14,6 +14,7 @@ from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.described_stores import described_stores
 from holdfast.processors.engine.dataframe.node import steps_of
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
+from holdfast.processors.engine.dataframe.stream_calls import call_of
 from holdfast.processors.engine.topology import (
     ChangelogSpec,
     RepartitionSpec,
@@ -45,9 +46,12 @@ def describe(app: Declared) -> Topology:
     Raises:
         ApplicationInvalid: Its parts contradict each other.
         StepInvalid: Steps that share a store contradict each other.
+        AsyncInvalid: A step that waits has state or outputs before it.
         SchemaInvalid: A model can't become columns.
     """
     nodes = {name: frame.source.walk() for name, frame in app.frames.items()}
+    for frame in app.frames.values():
+        call_of(frame.source)
     users: dict[str, list[str]] = {}
     outputs: dict[str, TopicSpec] = {}
     feeds: dict[str, list[str]] = {}

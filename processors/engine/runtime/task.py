@@ -53,6 +53,7 @@ from holdfast.processors.engine.dataframe.topic import TimestampType
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
+from holdfast.processors.engine.runtime.awaited import AwaitedStream, awaited_stream
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
 from holdfast.processors.engine.runtime.deserialized import ENDING, Readable, read
 from holdfast.processors.engine.runtime.reading_order import ReadingOrder
@@ -118,6 +119,7 @@ class _Stream:
     columns: ColumnarStream | None
     deserialize: Deserializer
     deserialize_key: Deserializer
+    awaited: AwaitedStream | None = None
 
 
 class Task:
@@ -215,10 +217,13 @@ class Task:
         for topic in self.inputs:
             frame = frames[topic]
             source = frame.source.bound({at: each.on_message for at, each in processors.items()})
-            run = compile_run(source, self.states, self.outboxes, *limits, self._timing(topic))
+            awaited = awaited_stream(source, self._times, self._timing(topic))
+            steps = source if awaited is None else awaited.behind
+            run = compile_run(steps, self.states, self.outboxes, *limits, self._timing(topic))
             self._add_steps(frame, source, processors, seen)
             columns = columnar_stream(frame, self.states, self.outboxes, *limits, self.time)
-            self._streams[topic] = _Stream(run, columns, frame.topic.deserialize_value, frame.topic.deserialize_key)
+            how = frame.topic.deserialize_value, frame.topic.deserialize_key
+            self._streams[topic] = _Stream(run, columns, *how, awaited)
         self.committed = dict(committed)
         self.began = dict(began)
         self.positions = dict(began)
@@ -366,12 +371,14 @@ class Task:
             keys = {key for key in batch.keys[index:last] if key is not None}
             for state in asked:
                 state.prefetch(keys)
+        awaited = stream.awaited
+        last = last if awaited is None else awaited.reach(batch, index, last)
         while index < last:
-            readable = read(
-                batch, index, min(index + RECORDS_AT_ONCE, last), stream.deserialize, stream.deserialize_key
-            )
+            most = index + RECORDS_AT_ONCE if awaited is None else last
+            readable = read(batch, index, min(most, last), stream.deserialize, stream.deserialize_key)
             end = index + len(readable.values)
-            if index < end and (reached := self._run(stream, batch, index, end, readable, on_failure)) < end:
+            run = self._run if awaited is None else self._run_awaited
+            if index < end and (reached := run(stream, batch, index, end, readable, on_failure)) < end:
                 index = reached
                 if self.held:
                     return index
@@ -381,6 +388,23 @@ class Task:
                 end += 1
             index = end
         return index
+
+    def _run_awaited(
+        self, stream: _Stream, batch: Batch, first: int, last: int, readable: Readable, on_failure: OnFailure
+    ) -> int:
+        """Process records behind their calls; returns what ``_run`` returns."""
+        assert stream.awaited is not None
+
+        def run(made: Batch, values: Readable) -> int:
+            return self._run(stream, made, 0, len(made.offsets), values, on_failure)
+
+        def fail(index: int, error: BaseException) -> None:
+            self._fail(batch, index, error, on_failure)
+
+        reached = stream.awaited.process(batch, first, readable, run, fail)
+        if reached > first:
+            self.positions[batch.partition.topic] = batch.offsets[reached - 1] + 1
+        return reached
 
     def _run(
         self, stream: _Stream, batch: Batch, first: int, last: int, readable: Readable, on_failure: OnFailure
