@@ -503,6 +503,11 @@ def timed(tasks: Sequence[Task]) -> list[Task]:
     return [task for task in tasks if task.time is not None and task.phase is TaskPhase.RUNNING]
 
 
+def more_is_due(tasks: Sequence[Task]) -> bool:
+    """Whether windows or timers are due that the last commit did not take."""
+    return any(task.time is not None and task.time.more for task in timed(tasks))
+
+
 def _exits(error: BaseException) -> FunctionExits:
     return FunctionExits(
         f"A function raised {type(error).__name__}({error}), which would end the process in mid-message.",
