@@ -42,7 +42,7 @@ class StreamGroups(Generic[Stream]):
         key: str | Callable[[Any], Any],
         name: str | None = None,
         value_deserializer: str | Deserializer = "json",
-        key_deserializer: str | Deserializer = "str",
+        key_deserializer: str | Deserializer = "bytes",
         value_serializer: str | Serializer = "json",
         key_serializer: str | Serializer = text_of_key,
         *,
