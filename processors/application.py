@@ -37,7 +37,7 @@ from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, Upgrades, declare
-from holdfast.processors.engine.dataframe.stream_joins import Table
+from holdfast.processors.engine.dataframe.tables import Table
 from holdfast.processors.engine.dataframe.topic import TimestampExtractor, Topic, TopicConfig
 from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES, record_limits

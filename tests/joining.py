@@ -5,7 +5,7 @@ It shares no code with the engine, and keeps all messages in lists.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -139,3 +139,29 @@ def table_rows(messages: Iterable[Message], how: str) -> list[Row]:
         elif not message.left:
             table[message.key] = message.value
     return rows
+
+
+@dataclass(slots=True)
+class TablesJoin:
+    """A join of two tables, of the left and of the right messages; ``rows`` is the result by key, as pairs."""
+
+    how: str
+    is_row: Callable[[Any, Any], bool]
+    rows: dict[bytes, tuple[Any, Any]] = field(default_factory=dict)
+
+    def changes(self, messages: Iterable[Message]) -> Iterator[tuple[Message, tuple[Any, Any] | None, bool]]:
+        """After each message: the result's row of its key, None for no row, and whether the message changed it."""
+        tables: tuple[dict[bytes, Any], dict[bytes, Any]] = ({}, {})
+        for message in messages:
+            table = tables[0 if message.left else 1]
+            table.pop(message.key, None)
+            if message.value is not None:
+                table[message.key] = message.value
+            has = [message.key in each for each in tables]
+            wanted = all(has) if self.how == "inner" else has[0] if self.how == "left" else any(has)
+            left, right = (each.get(message.key) for each in tables)
+            before = self.rows.pop(message.key, None)
+            if wanted and self.is_row(left, right):
+                self.rows[message.key] = left, right
+            after = self.rows.get(message.key)
+            yield message, after, before is not None or after is not None

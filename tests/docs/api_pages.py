@@ -160,7 +160,7 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
 UNNAMED: dict[str, dict[str, str]] = {
     "api-joins.md": {
         "StreamingDataFrame": "processors.engine.dataframe.stream_joins.StreamJoins",
-        "Table": "processors.engine.dataframe.stream_joins.Table",
+        "Table": "processors.engine.dataframe.tables.Table",
     },
     "api-windows.md": {
         "StreamingDataFrame": "processors.engine.dataframe.stream_windows.StreamWindows",

@@ -19,16 +19,18 @@ from functools import partial
 from typing import Any, Literal
 
 from holdfast.infra.kafka.records import Headers
-from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge, check_merge, merge_function
+from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge, check_merge, merge_function, name_of
 from holdfast.processors.engine.dataframe.processing import Context, Processing
 from holdfast.processors.engine.dataframe.store_options import BY_VALUE, StoreOptions
 from holdfast.processors.engine.state.interface import State
 
 How = Literal["inner", "left", "right", "outer"]
 
+#: The state key of a table's row.
+ROW = "row"
+
 _NEWEST = "newest"
 _PAST = "past/"
-_ROW = "row"
 _LEFT, _RIGHT = "l/", "r/"
 
 
@@ -40,10 +42,6 @@ def check_how(how: Any, allowed: tuple[str, ...]) -> None:
             action=f"Write, for example, `how={allowed[0]!r}`.",
             seen=repr(how),
         )
-
-
-def _named(on_merge: OnMerge) -> str:
-    return "function" if callable(on_merge) else on_merge
 
 
 def _text(time_ms: int) -> str:
@@ -73,7 +71,7 @@ class AsOf:
 
     def describe(self) -> str:
         """The rule in a line; another rule is another version."""
-        return f"as of, {self.how}, {_named(self.on_merge)}, grace {self.grace_ms}, tolerance {self.tolerance_ms}"
+        return f"as of, {self.how}, {name_of(self.on_merge)}, grace {self.grace_ms}, tolerance {self.tolerance_ms}"
 
 
 class AsOfRight:
@@ -136,9 +134,9 @@ class TablePut:
     def __call__(self, value: Any, state: State) -> None:
         """Takes one message."""
         if value is None:
-            state.delete(_ROW)
+            state.delete(ROW)
         else:
-            state.set(_ROW, value)
+            state.set(ROW, value)
 
 
 class TableRead:
@@ -150,7 +148,7 @@ class TableRead:
         check_how(how, ("inner", "left"))
         check_merge(on_merge)
         self._merge, self._inner = merge_function(on_merge), how == "inner"
-        self._rule = f"table, {how}, {_named(on_merge)}"
+        self._rule = f"table, {how}, {name_of(on_merge)}"
         self.functions = (on_merge,) if callable(on_merge) else ()
 
     def describe(self) -> str:
@@ -159,7 +157,7 @@ class TableRead:
 
     def __call__(self, value: Any, state: State) -> list[Any]:
         """The joined value, or nothing."""
-        row = state.get(_ROW)
+        row = state.get(ROW)
         if row is not None:
             return [self._merge(value, row)]
         return [] if self._inner else [self._merge(value, None)]
@@ -192,7 +190,7 @@ class Interval:
     def describe(self) -> str:
         """The rule in a line; another rule is another version."""
         times = f"{self.backward_ms} back, {self.forward_ms} forward, grace {self.grace_ms}"
-        return f"interval, {self.how}, {_named(self.on_merge)}, {times}"
+        return f"interval, {self.how}, {name_of(self.on_merge)}, {times}"
 
     def side(self, *, left: bool) -> _Side:
         """What one side of the join does."""

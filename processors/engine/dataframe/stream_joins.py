@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, Literal
 
@@ -23,26 +22,11 @@ from holdfast.processors.engine.dataframe.joins import (
 from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare
+from holdfast.processors.engine.dataframe.tables import Table, check_table
 from holdfast.processors.engine.dataframe.windows import Stream
 
 #: How long right messages are kept for left ones that come out of order, and the other way round.
 _GRACE = timedelta(days=7)
-
-
-@dataclass(frozen=True, slots=True)
-class Table(Generic[Stream]):
-    """The newest value of each key of a stream, in a store.
-
-    Attributes:
-        name: The store.
-    """
-
-    name: str
-    stream: Stream
-
-    def to_stream(self) -> Stream:
-        """The changes of the table as a stream: a value for each message, None where a row is deleted."""
-        return self.stream
 
 
 class StreamJoins(Generic[Stream]):
@@ -77,12 +61,7 @@ class StreamJoins(Generic[Stream]):
         Raises:
             JoinInvalid: An argument can't be used, or the table is of another application.
         """
-        if not isinstance(table, Table):
-            raise JoinInvalid(
-                f"`join_table` got {table!r}, expected a table.",
-                action="Make one: `app.table(topic)`, or `sdf.to_table()`.",
-                seen=repr(table),
-            )
+        check_table("join_table", table)
         self._check_same_application(table.stream)
         made: Stream = self._then(Node("apply", TableRead(how, on_merge), table.name, expand=True))
         return made
