@@ -207,19 +207,29 @@ class Application:
         )
         return frame
 
-    def table(self, topic: Topic, name: str | None = None, *, model: Any = None) -> Table[StreamingDataFrame]:
+    def table(
+        self,
+        topic: Topic,
+        name: str | None = None,
+        *,
+        model: Any = None,
+        history_retention: int | timedelta | None = None,
+    ) -> Table[StreamingDataFrame]:
         """The newest value of each key of a topic, which is compacted, as a store with a changelog of its own.
 
         Args:
             topic: The topic; a message with the value None deletes its key's row.
             name: The store; None takes ``<topic>-table``.
             model: The model of the rows, for typed columns in the warehouse.
+            history_retention: How long older rows are kept, in milliseconds or as a timedelta, so that ``join_table``
+                finds the row as of the message's time; None keeps the row that came last.
 
         Raises:
             ApplicationInvalid: The topic has a stream; use ``to_table`` of it.
             StepInvalid: The store's name can't be used.
+            DurationInvalid: ``history_retention`` is out of range.
         """
-        return self.dataframe(topic).to_table(name, model=model)
+        return self.dataframe(topic).to_table(name, model=model, history_retention=history_retention)
 
     def store(
         self,

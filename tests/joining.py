@@ -165,3 +165,47 @@ class TablesJoin:
                 self.rows[message.key] = left, right
             after = self.rows.get(message.key)
             yield message, after, before is not None or after is not None
+
+
+@dataclass(slots=True)
+class HistoryJoin:
+    """A join of left messages with a table of the right ones that has a history; ``retention`` is milliseconds.
+
+    ``newest`` has by key the row or deletion with the greatest time, ``changes`` the right messages that were newest.
+    """
+
+    how: str
+    retention: int
+    newest: dict[bytes, _Kept] = field(default_factory=dict)
+    changes: list[Message] = field(default_factory=list)
+
+    def rows(self, messages: Iterable[Message]) -> list[Row]:
+        """The rows, in the order of their messages."""
+        past: dict[bytes, list[_Kept]] = {}
+        rows: list[Row] = []
+        now = -1
+        for message in messages:
+            key, time_ms = message.key, message.time_ms
+            now = max(now, time_ms)
+            older = past.setdefault(key, [])
+            older[:] = [each for each in older if each.end_ms > now]
+            top = self.newest.get(key)
+            if top is not None and top.end_ms <= now:
+                del self.newest[key]
+                top = None
+            if message.left:
+                known = [each for each in (*older, *([top] if top else [])) if each.time_ms <= time_ms]
+                found = max(known, key=lambda each: each.time_ms, default=None)
+                has_row = found is not None and found.value is not None
+                if has_row or self.how == "left":
+                    rows.append((time_ms, key, message.value, found.value if found is not None else None))
+            elif top is None or time_ms >= top.time_ms:
+                if top is not None and time_ms > top.time_ms:
+                    _replace(older, _Kept(top.time_ms, top.value, time_ms + self.retention))
+                end = 2**62 if message.value is not None else time_ms + self.retention
+                self.newest[key] = _Kept(time_ms, message.value, end)
+                self.changes.append(message)
+            else:
+                behind = min(each.time_ms for each in (*older, top) if each.time_ms > time_ms)
+                _replace(older, _Kept(time_ms, message.value, behind + self.retention))
+        return rows

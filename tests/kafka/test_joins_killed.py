@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from holdfast import Application
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
-from tests.joining import AsOfJoin, IntervalJoin, Message, TablesJoin, in_order, table_rows
+from tests.joining import AsOfJoin, HistoryJoin, IntervalJoin, Message, TablesJoin, in_order, table_rows
 from tests.tiers import variants
 
 BEGIN_MS = 1_690_000_000_000
@@ -45,6 +45,8 @@ def build(bootstrap, group, **settings):
     near.to_topic(made.topic(group + "-near"))
     rows = right.to_table("rows")
     left.join_table(rows, "inner", both).to_topic(made.topic(group + "-table"))
+    history = right.to_table("history", history_retention=500)
+    left.join_table(history, "left", both).to_topic(made.topic(group + "-history"))
     own = left.apply(lambda value: None if value == 5 else value).to_table("own")
     own.join(rows, "inner", both, "pairs").to_stream().to_topic(made.topic(group + "-pairs"))
     return made
@@ -138,12 +140,13 @@ def test_kill_9_neither_loses_nor_doubles_a_row(
         if times == 1:
             shutil.rmtree(killed.paths.state)
         killed.start()
-    wanted: dict[str, Counter[str]] = {"asof": Counter(), "near": Counter(), "table": Counter(), "pairs": Counter()}
+    wanted: dict[str, Counter[str]] = {kind: Counter() for kind in ("asof", "near", "table", "history", "pairs")}
     for left, right in sides(stream):
         order = in_order(left, right, left_first=False)
         wanted["asof"] += Counter(map(repr, AsOfJoin("left", 500, None).rows(order)))
         wanted["near"] += Counter(map(repr, IntervalJoin("outer", 60, 40, 0).rows(order)))
         wanted["table"] += Counter(map(repr, table_rows(order, "inner")))
+        wanted["history"] += Counter(map(repr, HistoryJoin("left", 500).rows(order)))
         wanted["pairs"] += Counter(map(repr, pairs(order)))
     for kind, rows in wanted.items():
         waiting(lambda kind=kind, rows=rows: sent(stream, kind).total() >= rows.total(), f"all rows of {kind}")

@@ -16,6 +16,7 @@ from holdfast.processors.engine.dataframe.processing import Processing
 from holdfast.processors.engine.dataframe.recent import Recent
 from holdfast.processors.engine.dataframe.table_joins import TableJoinStep
 from holdfast.processors.engine.dataframe.topic import Topic
+from holdfast.processors.engine.dataframe.versioned_tables import VersionedPut
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.state.stream_time import MAX_AHEAD_MS
 
@@ -73,7 +74,7 @@ class Node:
     @property
     def rule(self) -> str:
         """What a join's step does, in a line; empty for other steps, whose functions tell it."""
-        ruled = (AsOfLeft, TableRead, IntervalProcessing, *TableJoinStep)
+        ruled = (AsOfLeft, TableRead, VersionedPut, IntervalProcessing, *TableJoinStep)
         return self.function.describe() if isinstance(self.function, ruled) else ""
 
     def walk(self) -> list[Node]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Generic, Literal
 
 from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.joins import (
+    ROW,
     AsOf,
     AsOfLeft,
     AsOfRight,
@@ -23,7 +25,9 @@ from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare
 from holdfast.processors.engine.dataframe.tables import Table, check_table
+from holdfast.processors.engine.dataframe.versioned_tables import VersionedPut, VersionedRead, history_options
 from holdfast.processors.engine.dataframe.windows import Stream
+from holdfast.processors.engine.schema.types import INFER
 
 #: How long right messages are kept for left ones that come out of order, and the other way round.
 _GRACE = timedelta(days=7)
@@ -34,23 +38,33 @@ class StreamJoins(Generic[Stream]):
 
     declared: dict[str, StoreOptions]
 
-    def to_table(self: Any, name: str | None = None, *, model: Any = None) -> Table[Stream]:
+    def to_table(
+        self: Any, name: str | None = None, *, model: Any = None, history_retention: int | timedelta | None = None
+    ) -> Table[Stream]:
         """Keeps the newest value of each key as a row; None deletes it.
 
         Args:
             name: The store; None takes ``<topic>-table``.
             model: The model of the rows, for typed columns in the warehouse, as in ``apply``.
+            history_retention: How long older rows are kept, in milliseconds or as a timedelta, so that a join finds the
+                row as of the message's time; None keeps the row that came last.
 
         Raises:
             StepInvalid: The store's name can't be used.
+            DurationInvalid: ``history_retention`` is out of range.
         """
         kept = self._store(name, f"{self.topic.name}-table")
+        if history_retention is not None:
+            put = VersionedPut(milliseconds("history_retention", history_retention, least=1))
+            declare(self.declared, history_options(kept))
+            typed = model if model is None or model == INFER or isinstance(model, Mapping) else {ROW: model}
+            return Table(kept, self._then(Node("filter", put, kept, metadata=True, model=typed)), has_history=True)
         return Table(kept, self._in_place(Node("update", TablePut(), kept, model=model)))
 
     def join_table(
         self: Any, table: Table[Stream], how: Literal["inner", "left"] = "inner", on_merge: OnMerge = "raise"
     ) -> Stream:
-        """Joins each message with the row of its key as of the message's time.
+        """Joins each message with the row of its key.
 
         Args:
             table: A table of the same application.
@@ -63,7 +77,8 @@ class StreamJoins(Generic[Stream]):
         """
         check_table("join_table", table)
         self._check_same_application(table.stream)
-        made: Stream = self._then(Node("apply", TableRead(how, on_merge), table.name, expand=True))
+        read = (VersionedRead if table.has_history else TableRead)(how, on_merge)
+        made: Stream = self._then(Node("apply", read, table.name, expand=True, metadata=table.has_history))
         return made
 
     def join_asof(

@@ -17,13 +17,18 @@ class Table(Generic[Stream]):
 
     Attributes:
         name: The store.
+        has_history: Whether a stream is joined with the row as of its message's time.
     """
 
     name: str
     stream: Stream
+    has_history: bool = False
 
     def to_stream(self) -> Stream:
-        """The changes of the table as a stream: a value for each message, None where a row is deleted."""
+        """The changes of the table as a stream: a value for each message, None where a row is deleted.
+
+        Messages that are older than the row of a table with a history are no changes.
+        """
         return self.stream
 
     def join(

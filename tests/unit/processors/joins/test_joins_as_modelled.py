@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from holdfast import Application, InMemoryCluster, Topic
-from holdfast.processors.engine.dataframe import joins, table_joins
+from holdfast.processors.engine.dataframe import joins, table_joins, versioned_tables
 from holdfast.processors.engine.runtime import loop, reading_order, task_time
-from tests.joining import AsOfJoin, IntervalJoin, Message, Row, TablesJoin, in_order, table_rows
+from tests.joining import AsOfJoin, HistoryJoin, IntervalJoin, Message, Row, TablesJoin, in_order, table_rows
 from tests.planting import is_found
 from tests.simulation.disk import SimulatedDisk
 from tests.tiers import variants
@@ -179,7 +179,26 @@ def check_tables(seed: int, tmp_path: Path) -> None:
     assert [repr(tuple(json.loads(each.value or b""))) for _, each in cluster.read("seen")] == list(map(repr, seen))
 
 
-CHECKS = [check_asof, check_interval, check_table, check_tables]
+def check_history(seed: int, tmp_path: Path) -> None:
+    random = Random(-seed - 1)
+    how: Any = random.choice(["inner", "left"])
+    model = HistoryJoin(how, random.choice([1, 5, 30, 100, 1_000]))
+
+    def join(left: Any, right: Any) -> Any:
+        table = right.to_table("rows", history_retention=model.retention)
+        table.to_stream().to_topic(Topic("changes"))
+        return left.join_table(table, how, both)
+
+    cluster, app, order = lived(seed, join, tmp_path)
+    assert list(map(repr, rows_of(cluster))) == list(map(repr, model.rows(order)))
+    changes = [(each.timestamp_ms, each.key, json.loads(each.value or b"null")) for _, each in cluster.read("changes")]
+    assert list(map(repr, changes)) == [repr((each.time_ms, each.key, each.value)) for each in model.changes]
+    stored = {key: value for (key, name), value in cluster.state(app, "rows").items() if name == "row"}
+    expected = {key: kept.value for key, kept in model.newest.items() if kept.value is not None}
+    assert repr(sorted(stored.items())) == repr(sorted(expected.items()))
+
+
+CHECKS = [check_asof, check_interval, check_table, check_tables, check_history]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -249,6 +268,45 @@ def _retracted_row_stays(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(table_joins.JoinedRow, "__call__", call)
 
 
+def _newest_row_for_all(patch: pytest.MonkeyPatch) -> None:
+    def read(self: Any, value: Any, key: Any, timestamp: int, headers: Any, state: Any) -> list[Any]:
+        made: list[Any] = self.joined(value, state.get("row"))
+        return made
+
+    patch.setattr(versioned_tables.VersionedRead, "__call__", read)
+
+
+def _row_of_a_younger_time(patch: pytest.MonkeyPatch) -> None:
+    former = versioned_tables.VersionedRead.__call__
+
+    def read(self: Any, value: Any, key: Any, timestamp: int, headers: Any, state: Any) -> list[Any]:
+        return former(self, value, key, timestamp + 1, headers, state)
+
+    patch.setattr(versioned_tables.VersionedRead, "__call__", read)
+
+
+def _deletion_is_not_in_the_history(patch: pytest.MonkeyPatch) -> None:
+    former = versioned_tables.VersionedPut.__call__
+
+    def put(self: Any, value: Any, key: Any, timestamp: int, headers: Any, state: Any) -> bool:
+        made = former(self, value, key, timestamp, headers, state)
+        for name, version in state.items(prefix="past/"):
+            if not version:
+                state.delete(name)
+        return made
+
+    patch.setattr(versioned_tables.VersionedPut, "__call__", put)
+
+
+def _late_row_is_the_newest(patch: pytest.MonkeyPatch) -> None:
+    former = versioned_tables.VersionedPut.__call__
+
+    def put(self: Any, value: Any, key: Any, timestamp: int, headers: Any, state: Any) -> bool:
+        return former(self, value, key, max(timestamp, state.get("since", 0)), headers, state)
+
+    patch.setattr(versioned_tables.VersionedPut, "__call__", put)
+
+
 def _read_as_it_comes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reading_order, "_reach", lambda piece, first, most, bound, rank: most)
 
@@ -269,6 +327,10 @@ def _waits_for_nothing(patch: pytest.MonkeyPatch) -> None:
         (_falsy_pair_is_none, check_tables),
         (_retraction_lost, check_tables),
         (_retracted_row_stays, check_tables),
+        (_newest_row_for_all, check_history),
+        (_row_of_a_younger_time, check_history),
+        (_deletion_is_not_in_the_history, check_history),
+        (_late_row_is_the_newest, check_history),
     ],
 )
 def test_planted_bugs_are_found(
