@@ -25,7 +25,7 @@ def topic_assets(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetSpe
     dead: set[str] = set()
     for definition in definitions:
         topology = definition.topology
-        for spec in topology.inputs:
+        for spec in (*topology.inputs, *topology.global_tables):
             specs.setdefault(spec.name, spec)
             readers.setdefault(spec.name, []).append(definition)
         for spec in topology.outputs:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.infra.log import configure_logging
 from holdfast.infra.privacy import private_files
+from holdfast.processors.application_tables import ApplicationTables
 from holdfast.processors.arguments import (
     ApplicationInvalid,
     Guarantee,
@@ -35,9 +36,9 @@ from holdfast.processors.engine.backends import BACKENDS, StateBackend
 from holdfast.processors.engine.changelog.names import check_name, shadow_group
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.durations import milliseconds
+from holdfast.processors.engine.dataframe.global_tables import GlobalTable
 from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, Upgrades, declare
-from holdfast.processors.engine.dataframe.tables import Table
 from holdfast.processors.engine.dataframe.topic import TimestampExtractor, Topic, TopicConfig
 from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES, record_limits
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from holdfast.processors.worker_run import How
 
 
-class Application:
+class Application(ApplicationTables):
     """A stateful Kafka processor.
 
     Args:
@@ -157,6 +158,7 @@ class Application:
         self._wait_s = None if max_wait is None else milliseconds("max_wait", max_wait, least=0) / 1000
         self._frames: dict[str, StreamingDataFrame] = {}
         self._stores: dict[str, StoreOptions] = {}
+        self._globals: dict[str, GlobalTable] = {}
         self._worker: Worker | None = None
         self._foreground = self._stop_asked = False
 
@@ -207,30 +209,6 @@ class Application:
         )
         return frame
 
-    def table(
-        self,
-        topic: Topic,
-        name: str | None = None,
-        *,
-        model: Any = None,
-        history_retention: int | timedelta | None = None,
-    ) -> Table[StreamingDataFrame]:
-        """The newest value of each key of a topic, which is compacted, as a store with a changelog of its own.
-
-        Args:
-            topic: The topic; a message with the value None deletes its key's row.
-            name: The store; None takes ``<topic>-table``.
-            model: The model of the rows, for typed columns in the warehouse.
-            history_retention: How long older rows are kept, in milliseconds or as a timedelta, so that ``join_table``
-                finds the row as of the message's time; None keeps the row that came last.
-
-        Raises:
-            ApplicationInvalid: The topic has a stream; use ``to_table`` of it.
-            StepInvalid: The store's name can't be used.
-            DurationInvalid: ``history_retention`` is out of range.
-        """
-        return self.dataframe(topic).to_table(name, model=model, history_retention=history_retention)
-
     def store(
         self,
         name: str,
@@ -270,6 +248,7 @@ class Application:
             self._renamed_stores,
             self._dead_letter_topic,
             self._consumer_config,
+            self._globals,
             exactly_once=self._exactly_once,
             prove=self.prove,
         )

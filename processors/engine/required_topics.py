@@ -31,7 +31,11 @@ from holdfast.processors.engine.topology import Topology
 _log = structlog.get_logger("application")
 
 #: The kind of fault of a missing topic; "output-missing" for those that only messages are written to.
-_CAUSES_OF_MISSING = {"changelog": "changelog-missing", "source topic": "source-missing"}
+_CAUSES_OF_MISSING = {
+    "changelog": "changelog-missing",
+    "source topic": "source-missing",
+    "global table": "source-missing",
+}
 
 
 class TopicWorld(Protocol):
@@ -135,6 +139,8 @@ def resolve(
     for spec in topology.inputs:
         resolved[spec.name] = ("source topic", _filled(spec, facts, 1))
     widest = max((resolved[spec.name][1].partitions or 1 for spec in topology.inputs), default=1)
+    for spec in topology.global_tables:
+        resolved.setdefault(spec.name, ("global table", _filled(spec, facts, 1)))
     for spec in topology.outputs:
         resolved.setdefault(spec.name, ("output topic", _filled(spec, facts, widest)))
     if topology.dead_letter is not None:

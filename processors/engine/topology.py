@@ -86,6 +86,8 @@ class Topology:
     code_version: str = field(default="")
     #: Whether a deploy proves a new version on the last messages; no part of the version.
     prove: bool = True
+    #: The topics of global tables: read whole by every worker, outside of the group's offsets.
+    global_tables: tuple[TopicSpec, ...] = ()
 
     def changelog_of(self, store: str) -> TopicSpec | None:
         """The changelog topic of a store; None without changelogs."""
@@ -101,7 +103,7 @@ class Topology:
 
     def written(self) -> list[str]:
         """The topics that the processor writes to."""
-        return [spec.name for spec in self.topics()[len(self.inputs) :]]
+        return [spec.name for spec in self.topics()[len(self.inputs) + len(self.global_tables) :]]
 
     def subtopology_of(self, topic: str) -> Subtopology:
         """The subtopology that reads an input topic."""
@@ -119,7 +121,7 @@ class Topology:
     def topics(self) -> tuple[TopicSpec, ...]:
         """All topics that the processor reads or writes, inputs first."""
         extra = () if self.dead_letter is None else (self.dead_letter,)
-        return (*self.inputs, *self.outputs, *extra, *(spec.topic for spec in self.changelogs))
+        return (*self.inputs, *self.global_tables, *self.outputs, *extra, *(spec.topic for spec in self.changelogs))
 
 
 def subtopologies_of(inputs: tuple[str, ...], stores: tuple[StoreSpec, ...]) -> tuple[Subtopology, ...]:
@@ -142,6 +144,8 @@ def code_version_of(topology: Topology, code: str) -> str:
     described = asdict(topology)
     for name in ("code_version", "prove"):
         described.pop(name)
+    if not topology.global_tables:  # the versions of other processors stay as they are
+        described.pop("global_tables")
     for store in described["stores"]:  # typed columns concern the warehouse only: workers need no deployment
         store.pop("schema")
         store.pop("timed")  # the lines of ``columns`` tell it

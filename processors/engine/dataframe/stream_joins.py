@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any, Generic, Literal
 
 from holdfast.processors.engine.dataframe.durations import milliseconds
+from holdfast.processors.engine.dataframe.global_tables import GlobalRead, GlobalTable, On
 from holdfast.processors.engine.dataframe.joins import (
     ROW,
     AsOf,
@@ -62,20 +63,39 @@ class StreamJoins(Generic[Stream]):
         return Table(kept, self._in_place(Node("update", TablePut(), kept, model=model)))
 
     def join_table(
-        self: Any, table: Table[Stream], how: Literal["inner", "left"] = "inner", on_merge: OnMerge = "raise"
+        self: Any,
+        table: Table[Stream] | GlobalTable,
+        how: Literal["inner", "left"] = "inner",
+        on_merge: OnMerge = "raise",
+        *,
+        on: On = None,
     ) -> Stream:
         """Joins each message with the row of its key.
 
         Args:
-            table: A table of the same application.
+            table: A table or a global table of the same application.
             how: ``inner`` drops a message without a row; ``left`` merges it with None.
             on_merge: How to make one value of two: ``raise`` (a field that both have is an error), ``keep-left``,
                 ``keep-right``, or a function of (left, right).
+            on: For a global table: the field of the value that has the row's key, or a function of the value that
+                returns it; None for the message's key. A key of None finds no row.
 
         Raises:
             JoinInvalid: An argument can't be used, or the table is of another application.
         """
+        if isinstance(table, GlobalTable):
+            if not table.is_of(self.declared):
+                raise other_application(table)
+            found: Stream = self._then(Node("apply", GlobalRead(table, how, on_merge, on), expand=True, metadata=True))
+            return found
         check_table("join_table", table)
+        if on is not None:
+            raise JoinInvalid(
+                f"`join_table` got `on={on!r}` with a table; its rows are found by the message's key, as the row of "
+                "another key may be on another worker.",
+                action="Leave `on` out, or make a global table: `app.global_table(topic)`.",
+                seen=repr(on)[:80],
+            )
         self._check_same_application(table.stream)
         read = (VersionedRead if table.has_history else TableRead)(how, on_merge)
         made: Stream = self._then(Node("apply", read, table.name, expand=True, metadata=table.has_history))
@@ -159,8 +179,13 @@ class StreamJoins(Generic[Stream]):
 
     def _check_same_application(self, other: Any) -> None:
         if getattr(other, "declared", None) is not self.declared:
-            raise JoinInvalid(
-                f"A join got {other!r}, which is no stream of the same application.",
-                action="Declare both with one `app`; read another processor's results from its output topic.",
-                seen=repr(other)[:80],
-            )
+            raise other_application(other)
+
+
+def other_application(other: object) -> JoinInvalid:
+    """The error for something that is not of the application of a join's left side."""
+    return JoinInvalid(
+        f"A join got {other!r}, which is no stream of the same application.",
+        action="Declare both with one `app`; read another processor's results from its output topic.",
+        seen=repr(other)[:80],
+    )
