@@ -159,6 +159,7 @@ class Application(ApplicationTables):
         self._frames: dict[str, StreamingDataFrame] = {}
         self._stores: dict[str, StoreOptions] = {}
         self._globals: dict[str, GlobalTable] = {}
+        self._table_topics: set[str] = set()
         self._worker: Worker | None = None
         self._foreground = self._stop_asked = False
 
@@ -249,6 +250,7 @@ class Application(ApplicationTables):
             self._dead_letter_topic,
             self._consumer_config,
             self._globals,
+            self._table_topics,
             exactly_once=self._exactly_once,
             prove=self.prove,
         )
@@ -345,6 +347,7 @@ class Application(ApplicationTables):
             assignment = Assignment(topology, cluster, folder, databases, options, keeper)
             worker = make_worker(self._declared(), self._on_processing_error, topology, cluster, assignment, folder)
             worker.maintenance.errand = self._errand
+            worker.warnings = required_topics.table_warnings(topology, facts)
             try:
                 self._work(worker, settings, folder, How(count, timeout, serve, self._foreground))
             finally:

@@ -21,6 +21,7 @@ class ApplicationTables:
     consumer_group: str
     _stores: dict[str, StoreOptions]
     _globals: dict[str, GlobalTable]
+    _table_topics: set[str]
 
     def dataframe(self, topic: Topic) -> StreamingDataFrame:
         """The stream of a topic."""
@@ -48,7 +49,9 @@ class ApplicationTables:
             StepInvalid: The store's name can't be used.
             DurationInvalid: ``history_retention`` is out of range.
         """
-        return self.dataframe(topic).to_table(name, model=model, history_retention=history_retention)
+        frame = self.dataframe(topic)
+        self._table_topics.add(topic.name)
+        return frame.to_table(name, model=model, history_retention=history_retention)
 
     def global_table(self, topic: Topic) -> GlobalTable:
         """All rows of a topic in the memory of each worker, for ``join_table(table, on=...)`` and for functions.

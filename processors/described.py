@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -31,6 +31,7 @@ class Declared:
     dead_letter_topic: str | None
     consumer_config: Mapping[str, Any]
     global_tables: Mapping[str, GlobalTable]
+    table_topics: Collection[str]
     exactly_once: bool
     prove: bool
 
@@ -52,7 +53,9 @@ def describe(app: Declared) -> Topology:
                 users[node.store].append(name)
             if node.topic is not None:
                 outputs[node.topic.name] = node.topic.spec()
-    inputs = tuple(frame.topic.spec() for frame in app.frames.values())
+    inputs = tuple(
+        _table_topic(each.topic) if name in app.table_topics else each.topic.spec() for name, each in app.frames.items()
+    )
     steps = steps_of(frame.source for frame in app.frames.values())
     stores = described_stores(steps, users, app.stores)
     has_changelogs, config = app.changelog_config is not None, app.changelog_config or {}
@@ -81,6 +84,7 @@ def describe(app: Declared) -> Topology:
         subtopologies=subtopologies_of(tuple(spec.name for spec in inputs), stores),
         # A proof has the last messages only, and not the rows of a global table.
         prove=app.prove and not app.global_tables,
+        table_topics=tuple(name for name in app.frames if name in app.table_topics),
         global_tables=tuple(_table_topic(each.topic) for each in app.global_tables.values()),
     )
     check_strategy(app.consumer_config, described)

@@ -88,6 +88,8 @@ class Topology:
     prove: bool = True
     #: The topics of global tables: read whole by every worker, outside of the group's offsets.
     global_tables: tuple[TopicSpec, ...] = ()
+    #: The inputs that are tables; no part of the version.
+    table_topics: tuple[str, ...] = ()
 
     def changelog_of(self, store: str) -> TopicSpec | None:
         """The changelog topic of a store; None without changelogs."""
@@ -142,7 +144,7 @@ def subtopologies_of(inputs: tuple[str, ...], stores: tuple[StoreSpec, ...]) -> 
 def code_version_of(topology: Topology, code: str) -> str:
     """A short hash of the description and the functions' source. A new hash means that a deployment is due."""
     described = asdict(topology)
-    for name in ("code_version", "prove"):
+    for name in ("code_version", "prove", "table_topics"):
         described.pop(name)
     if not topology.global_tables:  # the versions of other processors stay as they are
         described.pop("global_tables")

@@ -82,6 +82,7 @@ class Worker:
         self.same_changelogs: SameChangelogs | None = None
         self._frames, self._cluster, self.clock = frames, cluster, cluster.clock
         self.global_tables = GlobalTables(cluster)
+        self.warnings: tuple[str, ...] = ()  # for status
         self._stop = self._lost = self._leaving = False
         self._damages_in_a_row = self._rewinds = 0
         self._broken: Exception | None = None
