@@ -103,6 +103,10 @@ class Topology:
         """The store of a changelog topic; None for any other topic."""
         return next((spec.store for spec in self.changelogs if spec.topic.name == changelog), None)
 
+    def read(self) -> tuple[str, ...]:
+        """The topics that the processor reads: inputs and those of global tables, each once."""
+        return tuple(dict.fromkeys(spec.name for spec in (*self.inputs, *self.global_tables)))
+
     def written(self) -> list[str]:
         """The topics that the processor writes to."""
         return [spec.name for spec in self.topics()[len(self.inputs) + len(self.global_tables) :]]

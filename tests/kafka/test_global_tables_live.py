@@ -85,6 +85,10 @@ def test_rows_are_whole_at_a_start_and_followed_live(
     one.waiting(lambda: len(joined(stream)) == ROWS, "all flights")
     assert joined(stream) == {each: [each if each % 100 else None] for each in range(ROWS)}
 
+    status = one.client.status()
+    assert status.global_tables == {planes.name: {"rows": ROWS - ROWS // 100, "loading": False, "remaining": 0}}
+    assert status.warnings == ()
+
     write(stream, [("P7", "live")])
     flown = iter(range(ROWS + 7, 1_000 * ROWS, ROWS))  # each is of plane P7
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from holdfast import Application, HoldfastError, InMemoryCluster
 from holdfast.dataframe.windows import Count
@@ -190,6 +191,18 @@ def test_a_failed_merge_changes_no_table() -> None:
     assert sent(cluster) == [(1, {"a": 1}), (2, {"a": 1, "b": 2}), (4, {"a": 2, "b": 2})]
     assert [json.loads(record.value or b"") for _, record in cluster.read("dead")] == [{"b": 5}]
     assert cluster.state(app, "lt") == {(b"k", "row"): {"a": 2}}
+
+
+def test_the_model_of_a_joined_table_gives_its_columns() -> None:
+    class Offer(BaseModel):
+        a: int
+        b: int
+
+    app, left, right = made()
+    left.to_table("lt").join(right.to_table("rt"), name="offers", model=Offer)
+    (offers,) = [store for store in app.topology().stores if store.name == "offers"]
+    assert offers.schema is not None
+    assert [column.name for column in offers.schema.columns] == ["a", "b"]
 
 
 def _other(join: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
