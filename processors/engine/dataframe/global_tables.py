@@ -124,7 +124,7 @@ class GlobalRead(TableRead):
         """The joined value, or nothing."""
         on = self._on
         if on is not None:
-            key = on(value) if callable(on) else _field(value, on)
+            key = None if value is None else on(value) if callable(on) else _field(value, on)
         return self.joined(value, None if key is None else self._table.get(key))
 
 

@@ -78,7 +78,7 @@ class StreamJoins(Generic[Stream]):
             on_merge: How to make one value of two: ``raise`` (a field that both have is an error), ``keep-left``,
                 ``keep-right``, or a function of (left, right).
             on: For a global table: the field of the value that has the row's key, or a function of the value that
-                returns it; None for the message's key. A key of None finds no row.
+                returns it; None for the message's key. A key or a value of None finds no row.
 
         Raises:
             JoinInvalid: An argument can't be used, or the table is of another application.

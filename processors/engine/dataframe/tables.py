@@ -61,8 +61,8 @@ class Table(Generic[Stream]):
             raise JoinInvalid(
                 "`table.join` got `on=`; tables are joined by their keys. A row that has another key lies in another "
                 "partition, which another worker may read.",
-                action="Send this table's changes to a topic with the other table's key, `to_topic(topic, key=...)`, "
-                "and join a table of that topic.",
+                action="Join this table's changes with a global table of the other topic: "
+                "`table.to_stream().join_table(app.global_table(topic), on=...)`. Its later changes then send nothing.",
             )
         mine: Any = self.stream
         mine._check_same_application(other.stream)

@@ -61,9 +61,11 @@ def test_a_field_or_a_function_says_whose_row_is_found(on: Any) -> None:
         feed(cluster, "planes", key, row)
     for plane in ("A", "B", "C", "D", "E", "F", None):
         feed(cluster, "flights", b"k%d" % hash(plane), {"plane": plane})
+    feed(cluster, "flights", b"k", None)
     cluster.run(built(lambda flights, planes: flights.join_table(planes, "left", pair, on=on)))
     rows = {"A": 0, "B": "", "C": {}, "D": False, "E": None, "F": None, None: None}
-    assert sent(cluster) == sorted(([{"plane": plane}, row] for plane, row in rows.items()), key=repr)
+    expected = [[None, None], *([{"plane": plane}, row] for plane, row in rows.items())]
+    assert sent(cluster) == sorted(expected, key=repr)
 
 
 def test_an_inner_join_drops_what_has_no_row_and_takes_the_key_where_nothing_else_is_said() -> None:
