@@ -19,7 +19,9 @@ from holdfast.processors.engine.runtime import global_tables
 from holdfast.processors.engine.runtime.global_tables import GlobalTables
 from holdfast.processors.testing.cluster import ClusterView
 from tests.planting import is_found
+from tests.simulation.disk import SimulatedDisk
 from tests.tiers import variants
+from tests.window_lives import live
 
 
 def application(**options: Any) -> Application:
@@ -279,6 +281,33 @@ def check_rows(seed: int, folder: Path) -> None:
 @pytest.mark.parametrize("seed", variants(range(300), tested=8))
 def test_a_flight_finds_what_plain_python_finds(seed: int, tmp_path: Path) -> None:
     check_rows(seed, tmp_path)
+
+
+@pytest.mark.parametrize("seed", variants(range(300), tested=6))
+def test_over_kills_each_flight_is_sent_once_and_state_is_right(seed: int, tmp_path: Path) -> None:
+    random, cluster, disk = Random(seed), world(), SimulatedDisk()
+    app = application(state_dir=tmp_path, commit_every=3)
+    planes = app.global_table(app.topic("planes"))
+    numbered = app.dataframe(app.topic("flights")).apply(
+        lambda value, state: {**value, "nth": state.increment("n")}, stateful=True, store="flown"
+    )
+    numbered.join_table(planes, "left", pair, on="plane").to_topic(app.topic("out"))
+    rows: dict[str, Any] = {}
+    flown: dict[str, int] = {}
+    expected = []
+    for _ in range(3):
+        for plane in random.choices("abc", k=5):
+            rows[plane] = random.choice([0, False, {"seats": 1}, None])
+            feed(cluster, "planes", plane.encode(), rows[plane])
+        for plane in random.choices("abcd", k=random.randint(0, 12)):
+            feed(cluster, "flights", plane.encode(), {"plane": plane})
+            flown[plane] = flown.get(plane, 0) + 1
+            expected.append([{"plane": plane, "nth": flown[plane]}, rows.get(plane)])
+        for _ in range(2):
+            live(cluster, app, disk if random.random() < 0.5 else SimulatedDisk(), random)
+        live(cluster, app, disk, None)
+    assert repr(sent(cluster)) == repr(sorted(expected, key=repr))
+    assert cluster.state(app, "flown") == {(plane.encode(), "n"): count for plane, count in flown.items()}
 
 
 def _falsy_row_is_none(patch: pytest.MonkeyPatch) -> None:
