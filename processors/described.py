@@ -16,7 +16,14 @@ from holdfast.processors.engine.dataframe.global_tables import GlobalTable
 from holdfast.processors.engine.dataframe.node import steps_of
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
 from holdfast.processors.engine.dataframe.topic import Topic
-from holdfast.processors.engine.topology import ChangelogSpec, Topology, code_version_of, source_of, subtopologies_of
+from holdfast.processors.engine.topology import (
+    ChangelogSpec,
+    RepartitionSpec,
+    Topology,
+    code_version_of,
+    source_of,
+    subtopologies_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +54,22 @@ def describe(app: Declared) -> Topology:
     nodes = {name: frame.source.walk() for name, frame in app.frames.items()}
     users: dict[str, list[str]] = {}
     outputs: dict[str, TopicSpec] = {}
+    feeds: dict[str, list[str]] = {}
     for name, steps in nodes.items():
         for node in steps:
             if node.store is not None and name not in users.setdefault(node.store, []):
                 users[node.store].append(name)
-            if node.topic is not None:
+            if node.topic is not None and node.topic.repartitions:
+                feeds.setdefault(node.topic.name, []).append(name)
+            elif node.topic is not None:
                 outputs[node.topic.name] = node.topic.spec()
     inputs = tuple(
         _table_topic(each.topic) if name in app.table_topics else each.topic.spec() for name, each in app.frames.items()
+    )
+    grouped = tuple(
+        RepartitionSpec(spec.group_by, topic, tuple(sources), spec.label)
+        for topic, sources in feeds.items()
+        for spec in (app.frames[topic].topic,)
     )
     steps = steps_of(frame.source for frame in app.frames.values())
     stores = described_stores(steps, users, app.stores)
@@ -86,6 +101,7 @@ def describe(app: Declared) -> Topology:
         prove=app.prove and not app.global_tables,
         table_topics=tuple(name for name in app.frames if name in app.table_topics),
         global_tables=tuple(_table_topic(each.topic) for each in app.global_tables.values()),
+        repartitions=grouped,
     )
     check_strategy(app.consumer_config, described)
     functions = [code for node in steps for code in node.functions]

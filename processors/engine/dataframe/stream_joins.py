@@ -54,7 +54,7 @@ class StreamJoins(Generic[Stream]):
             StepInvalid: The store's name can't be used.
             DurationInvalid: ``history_retention`` is out of range.
         """
-        kept = self._store(name, f"{self.topic.name}-table")
+        kept = self._store(name, f"{self.topic.label}-table")
         if history_retention is not None:
             put = VersionedPut(milliseconds("history_retention", history_retention, least=1))
             declare(self.declared, history_options(kept))
@@ -129,7 +129,7 @@ class StreamJoins(Generic[Stream]):
         self._check_same_application(right)
         tolerance = None if tolerance_ms is None else milliseconds("tolerance_ms", tolerance_ms, least=0)
         spec = AsOf(how, on_merge, milliseconds("grace_ms", grace_ms, least=0), tolerance)
-        kept = self._store(name, f"{self.topic.name}-{right.topic.name}-asof")
+        kept = self._store(name, f"{self.topic.label}-{right.topic.label}-asof")
         declare(self.declared, spec.options(kept))
         right._in_place(Node("update", AsOfRight(spec), kept, metadata=True))
         made: Stream = self._then(Node("apply", AsOfLeft(spec), kept, expand=True, metadata=True))
@@ -166,7 +166,7 @@ class StreamJoins(Generic[Stream]):
         self._check_same_application(right)
         durations = {"backward_ms": backward_ms, "forward_ms": forward_ms, "grace_ms": grace_ms}
         spec = Interval(how, on_merge, *(milliseconds(each, of, least=0) for each, of in durations.items()))
-        kept = self._store(name, f"{self.topic.name}-{right.topic.name}-interval")
+        kept = self._store(name, f"{self.topic.label}-{right.topic.label}-interval")
         declare(self.declared, spec.options(kept))
         tagged = (self._then(Node("apply", Tag(left=True))), right._then(Node("apply", Tag(left=False))))
         rows = (

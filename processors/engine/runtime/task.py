@@ -59,7 +59,8 @@ from holdfast.processors.engine.runtime.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.store_time import declared_stores
 from holdfast.processors.engine.runtime.task_time import TaskTime, WindowSteps
 from holdfast.processors.engine.runtime.task_timers import OnTimerError, TimerSteps, Until
-from holdfast.processors.engine.runtime.timed_steps import processors_of, time_of
+from holdfast.processors.engine.runtime.timed_steps import processors_of, time_of, told_topics
+from holdfast.processors.engine.runtime.watermarks import NO_GROUPS, Groups, Teller, Upstream
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
@@ -146,6 +147,10 @@ class Task:
         #: None for a task without windows and without values that end: it keeps no stream time.
         self.time: TaskTime | None = None
         self.order: ReadingOrder | None = None  # of several inputs
+        #: Watermarks to send: topic, partition, value and time of the record.
+        self.watermarks: list[tuple[str, int, bytes, int]] = []
+        self._regrouped: frozenset[str] = frozenset()
+        self._monotonic = NO_GROUPS.monotonic
 
     @property
     def running(self) -> bool:
@@ -182,7 +187,11 @@ class Task:
         self.move(TaskPhase.RESTORING)
 
     def start(
-        self, frames: Mapping[str, StreamingDataFrame], committed: Mapping[str, int], began: Mapping[str, int]
+        self,
+        frames: Mapping[str, StreamingDataFrame],
+        committed: Mapping[str, int],
+        began: Mapping[str, int],
+        groups: Groups = NO_GROUPS,
     ) -> None:
         """Compile the steps and become RUNNING; the state is restored.
 
@@ -191,7 +200,16 @@ class Task:
         own = [frames[topic] for topic in self.inputs]
         declared = declared_stores(self.states, own)
         self.states.update({name: state for name, (state, _) in declared.items()})
-        self.time = time_of(own, self.states, declared, self._times)
+        told = told_topics(own, groups.topics, frames)
+        self.time = time_of(own, self.states, declared, self._times, tells=bool(told))
+        self._regrouped = frozenset(topic for topic in self.inputs if frames[topic].topic.repartitions)
+        if self.time is not None and told:
+            self.time.teller = Teller(self.name, told)
+            self._monotonic = groups.monotonic
+        if self.time is not None and self._regrouped:
+            writers = {topic: groups.topics[topic].writers for topic in self._regrouped}
+            self.time.upstream = Upstream(self.time.stream, writers, groups.ends, groups.monotonic())
+            self._monotonic = groups.monotonic
         processors = processors_of(own, declared, self.time, self._times)
         limits, seen = (self._record_bytes_max, self._times), set[int]()
         for topic in self.inputs:
@@ -249,6 +267,11 @@ class Task:
             self._fail_made(topic, closing.message_key, closing.result, closing.start, error, on_failure)
 
         self.time.before_commit(fail, self._timer_fails(on_failure))
+        teller, value = self.time.teller, None
+        if teller is not None and (value := teller.tell(self.time.stream.time_ms, self._monotonic())) is not None:
+            places = [(topic, number) for topic, each in teller.topics.items() for number in range(each.partitions)]
+            self.watermarks = [(topic, number, value, self._times.now_ms()) for topic, number in places]
+            self.time.dirty = True
 
     def _timer_fails(self, on_failure: OnFailure) -> OnTimerError:
         def fail(topic: str, due: Due, error: BaseException) -> None:
@@ -281,10 +304,35 @@ class Task:
         failed one are processed. If ``held`` is true afterwards, commit, and call it again with the same records.
         """
         topic, self.held = batch.partition.topic, False
-        stream = self._streams[topic]
         if self.time is not None:
             self.time.look()
         index = first = bisect_left(batch.offsets, self.positions[topic], first, last)
+        if topic not in self._regrouped or None not in batch.keys[first:last]:
+            return self._process(batch, first, last, on_failure)
+        done = 0
+        while index < last:
+            end = next((each for each in range(index, last) if batch.keys[each] is None), last)
+            if index < end:
+                done += self._process(batch, index, end, on_failure)
+                if self.held:
+                    return done
+            if end < last:
+                self._take_watermark(batch, end)
+            index = end + 1
+        return done
+
+    def _take_watermark(self, batch: Batch, index: int) -> None:
+        topic, offset = batch.partition.topic, batch.offsets[index]
+        if self.time is not None and self.time.upstream is not None:
+            self.time.upstream.take(topic, offset, batch.values[index])
+            self.time.hear(self._monotonic())
+        self.positions[topic] = offset + 1
+
+    def _process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
+        """Process new records without watermarks among them; return how many were processed."""
+        topic = batch.partition.topic
+        stream = self._streams[topic]
+        index = first
         if stream.columns is not None:
             for begin, end in stream.columns.runs(first, last):
                 self._by_columns(stream, stream.columns, batch, (begin, end), on_failure)
@@ -408,6 +456,7 @@ class Task:
             self.order.clear()
         for box in self.outboxes.values():
             box.clear()
+        self.watermarks.clear()
         self.positions = {**self.began, **self.committed}
         return dict(self.positions)
 
