@@ -93,7 +93,8 @@ class StreamJoins(Generic[Stream]):
             raise JoinInvalid(
                 f"`join_table` got `on={on!r}` with a table; its rows are found by the message's key, as the row of "
                 "another key may be on another worker.",
-                action="Leave `on` out, or make a global table: `app.global_table(topic)`.",
+                action="Write `sdf.group_by(...)` before `join_table`, and leave `on` out; or make a global table: "
+                "`app.global_table(topic)`.",
                 seen=repr(on)[:80],
             )
         self._check_same_application(table.stream)

@@ -181,6 +181,28 @@ def test_a_step_that_changes_the_value_in_place_does_not_change_the_row() -> Non
     assert sent(cluster) == [(1, {"a": 1}), (2, {"a": 1, "b": 2})]
 
 
+def test_a_stream_that_was_grouped_is_joined_with_a_table_of_that_key() -> None:
+    cluster = world("l", "r", partitions=3)
+    for number, name in enumerate(("ann", "bob", "ann")):
+        feed(cluster, "l", (10 + number, {"customer": name}), key=b"o%d" % number)
+    for name in ("ann", "bob"):
+        feed(cluster, "r", (1, {"name": name.title()}), key=name.encode())
+    app, orders, customers = made()
+    grouped = orders.group_by("customer")
+    rows = customers.to_table("customers")
+    grouped.join_table(rows).to_topic(app.topic("out"))
+    grouped.to_table("newest").join(rows, name="both").to_stream().to_topic(app.topic("changes"))
+    cluster.run(app)
+    names = {"ann": "Ann", "bob": "Bob"}
+    expected = [
+        (10 + number, {"customer": each, "name": names[each]}) for number, each in enumerate(("ann", "bob", "ann"))
+    ]
+    assert sorted(sent(cluster), key=repr) == sorted(expected, key=repr)
+    assert cluster.state(app, "both") == {
+        (each.encode(), "row"): {"customer": each, "name": name} for each, name in names.items()
+    }
+
+
 def test_a_failed_merge_changes_no_table() -> None:
     cluster = world()
     feed(cluster, "l", (1, {"a": 1}), (3, {"b": 5}), (4, {"a": 2}))
