@@ -47,7 +47,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
     @dg.asset(
         key=key,
         deps=[
-            *(keys.topic_key(spec.name) for spec in topology.inputs),
+            *map(keys.topic_key, topology.read()),
             *(keys.changelog_key(definition.name, spec.store) for spec in topology.changelogs),
         ],
         description=definition.description or f"The processor {definition.name}.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +12,11 @@ from holdfast.processors.engine.changelog.config import chosen_config
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.described_stores import described_stores
+from holdfast.processors.engine.dataframe.global_tables import GlobalTable
 from holdfast.processors.engine.dataframe.node import steps_of
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
 from holdfast.processors.engine.dataframe.stream_calls import call_of
+from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.topology import (
     ChangelogSpec,
     RepartitionSpec,
@@ -36,6 +38,8 @@ class Declared:
     renamed_stores: Mapping[str, str]
     dead_letter_topic: str | None
     consumer_config: Mapping[str, Any]
+    global_tables: Mapping[str, GlobalTable]
+    table_topics: Collection[str]
     exactly_once: bool
     prove: bool
 
@@ -63,7 +67,9 @@ def describe(app: Declared) -> Topology:
                 feeds.setdefault(node.topic.name, []).append(name)
             elif node.topic is not None:
                 outputs[node.topic.name] = node.topic.spec()
-    inputs = tuple(frame.topic.spec() for frame in app.frames.values())
+    inputs = tuple(
+        _table_topic(each.topic) if name in app.table_topics else each.topic.spec() for name, each in app.frames.items()
+    )
     grouped = tuple(
         RepartitionSpec(spec.group_by, topic, tuple(sources), spec.label)
         for topic, sources in feeds.items()
@@ -84,7 +90,8 @@ def describe(app: Declared) -> Topology:
     check_stores_named("changelog_config", config, users)
     check_stores_named("renamed_stores", app.renamed_stores.values(), users)
     check_stores_named("app.store()", app.stores, users)
-    taken = [spec.name for spec in (*inputs, *outputs.values(), *(each.topic for each in changelogs))]
+    read = (*inputs, *(each.topic.spec() for each in app.global_tables.values()))
+    taken = [spec.name for spec in (*read, *outputs.values(), *(each.topic for each in changelogs))]
     check_dead_letters(app.group, app.dead_letter_topic, taken)
     described = Topology(
         processor=app.group,
@@ -94,7 +101,10 @@ def describe(app: Declared) -> Topology:
         stores=stores,
         changelogs=changelogs,
         subtopologies=subtopologies_of(tuple(spec.name for spec in inputs), stores),
-        prove=app.prove,
+        # A proof has the last messages only, and not the rows of a global table.
+        prove=app.prove and not app.global_tables,
+        table_topics=tuple(name for name in app.frames if name in app.table_topics),
+        global_tables=tuple(_table_topic(each.topic) for each in app.global_tables.values()),
         repartitions=grouped,
     )
     check_strategy(app.consumer_config, described)
@@ -102,3 +112,9 @@ def describe(app: Declared) -> Topology:
     functions += [code for options in app.stores.values() for code in options.functions]
     texts = [*map(source_of, functions), *(node.rule for node in steps)]
     return replace(described, code_version=code_version_of(described, "".join(texts)))
+
+
+def _table_topic(topic: Topic) -> TopicSpec:
+    """The topic of a table as it is created if it is missing: compacted."""
+    spec = topic.spec()
+    return replace(spec, config={"cleanup.policy": "compact", **spec.config})

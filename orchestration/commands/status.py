@@ -157,6 +157,7 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
                 timers = getattr(worker, "timers", None)
                 row["timers"] = None if timers is None else asdict(timers)
                 row |= {"processed": getattr(worker, "records", {}).get("processed")}
+                row |= {"warnings": list(getattr(worker, "warnings", ()))}
             document["processors"].append(row)
     document["adopted"] = [
         {"processor": each.subject, "at": each.finished_at.isoformat(), "sentence": each.plan}
@@ -185,7 +186,7 @@ def _row(processor: str, diagnosis: str, sentence: str) -> dict[str, Any]:
     """The part of the document about one processor, of which no more is known."""
     unknown = dict.fromkeys(("slot", "code_version", "phase", "lag", "stream_time", "timers", "processed", "pid"))
     known = {"processor": processor, "desired": "-", "diagnosis": diagnosis, "sentence": sentence, "paused": False}
-    return {**unknown, **known}
+    return {**unknown, **known, "warnings": []}
 
 
 def print_services(services: Iterable[tuple[str, str | None]], console: Console) -> None:
@@ -223,6 +224,8 @@ def _print(document: dict[str, Any], console: Console) -> None:
         table.add_row(*cells, *("-" if cell is None else str(cell) for cell in rest))
     if document["processors"]:
         console.print(table)
+    for warning in dict.fromkeys(text for each in document["processors"] for text in each["warnings"]):
+        console.print(f"  [yellow]warning[/]: {escape(warning)}", soft_wrap=True)
     for each in document["adopted"]:
         console.print(f"  [yellow]adopted[/]: {escape(each['sentence'])}", soft_wrap=True)
     for incident in document["incidents"]:

@@ -38,7 +38,11 @@ _CAUSES_OF_MISSING = {
     "changelog": "changelog-missing",
     "source topic": "source-missing",
     "repartition topic": "source-missing",
+    "global table": "source-missing",
 }
+
+#: How long and how much a topic without settings keeps, as Kafka does.
+_RETENTION = {"retention.ms": "604800000", "retention.bytes": "-1"}
 
 
 class TopicWorld(Protocol):
@@ -146,6 +150,8 @@ def resolve(
     for grouped in topology.repartitions:
         resolved[grouped.topic] = ("repartition topic", _repartition_spec(grouped, topology, resolved, facts, brokers))
     widest = max((resolved[spec.name][1].partitions or 1 for spec in topology.inputs), default=1)
+    for spec in topology.global_tables:
+        resolved.setdefault(spec.name, ("global table", _filled(spec, facts, 1)))
     for spec in topology.outputs:
         resolved.setdefault(spec.name, ("output topic", _filled(spec, facts, widest)))
     if topology.dead_letter is not None:
@@ -194,6 +200,30 @@ def plan(topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | Non
                 stages.append(RepairConfig(name, former, repaired, _why(repaired, role), role))
             kept.extend(_kept(spec, seen) if role == "changelog" else ())
     return ProvisionPlan(tuple(stages), tuple(refusals), tuple(kept))
+
+
+def table_warnings(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[str, ...]:
+    """A sentence with its action for each topic of a table that loses rows; ``facts`` has the topics that exist."""
+    found = []
+    whole = {spec.name: "a restart of a worker" for spec in topology.global_tables}
+    for name, lost in {**dict.fromkeys(topology.table_topics, "a rebuild of the table"), **whole}.items():
+        seen = facts.get(name)
+        limits = {} if seen is None else _limits_of_rows(seen.config)
+        if limits:
+            said = ", ".join(f"{entry}={value}" for entry, value in limits.items())
+            found.append(
+                f"Topic {name} of a table has {said}: Kafka deletes rows that are not written again, and {lost} lacks "
+                f"them. Set `cleanup.policy=compact` on {name}."
+            )
+    return tuple(found)
+
+
+def _limits_of_rows(config: Mapping[str, str]) -> dict[str, str]:
+    """The entries by which Kafka deletes records that no newer one replaces; none for a topic that keeps its rows."""
+    policy = config.get("cleanup.policy", "delete")
+    retention = {entry: config.get(entry, default) for entry, default in _RETENTION.items()}
+    bounds = {entry: value for entry, value in retention.items() if value != "-1"}
+    return {"cleanup.policy": policy, **bounds} if "delete" in policy.split(",") and bounds else {}
 
 
 def apply(decided: ProvisionPlan, topics: TopicWorld) -> None:
@@ -259,7 +289,10 @@ def prepare(topics: TopicWorld, topology: Topology, *, may_create: bool) -> Mapp
         )
     missing = check_before_start(topology, facts, may_create=may_create, brokers=brokers)
     apply(missing, topics)
-    return read_facts(topics, topology) if missing.stages else facts
+    facts = read_facts(topics, topology) if missing.stages else facts
+    for warning in table_warnings(topology, facts):
+        _log.warning(warning)
+    return facts
 
 
 def _filled(spec: TopicSpec, facts: Mapping[str, TopicFacts], partitions: int) -> TopicSpec:

@@ -103,6 +103,10 @@ class Topology:
     code_version: str = field(default="")
     #: Whether a deploy proves a new version on the last messages; no part of the version.
     prove: bool = True
+    #: The topics of global tables: read whole by every worker, outside of the group's offsets.
+    global_tables: tuple[TopicSpec, ...] = ()
+    #: The inputs that are tables; no part of the version.
+    table_topics: tuple[str, ...] = ()
     repartitions: tuple[RepartitionSpec, ...] = ()
 
     @property
@@ -144,10 +148,14 @@ class Topology:
         """The store of a changelog topic; None for any other topic."""
         return next((spec.store for spec in self.changelogs if spec.topic.name == changelog), None)
 
+    def read(self) -> tuple[str, ...]:
+        """The topics that the processor reads: inputs and those of global tables, each once."""
+        return tuple(dict.fromkeys(spec.name for spec in (*self.inputs, *self.global_tables)))
+
     def written(self) -> list[str]:
         """The topics that the processor writes to."""
         own = [spec.topic for spec in self.repartitions]
-        return [*own, *(spec.name for spec in self.topics()[len(self.inputs) :])]
+        return [*own, *(spec.name for spec in self.topics()[len(self.inputs) + len(self.global_tables) :])]
 
     def subtopology(self, name: str) -> Subtopology:
         """The subtopology with this name."""
@@ -169,7 +177,7 @@ class Topology:
     def topics(self) -> tuple[TopicSpec, ...]:
         """All topics that the processor reads or writes, inputs first."""
         extra = () if self.dead_letter is None else (self.dead_letter,)
-        return (*self.inputs, *self.outputs, *extra, *(spec.topic for spec in self.changelogs))
+        return (*self.inputs, *self.global_tables, *self.outputs, *extra, *(spec.topic for spec in self.changelogs))
 
 
 def subtopologies_of(inputs: tuple[str, ...], stores: tuple[StoreSpec, ...]) -> tuple[Subtopology, ...]:
@@ -190,8 +198,10 @@ def subtopologies_of(inputs: tuple[str, ...], stores: tuple[StoreSpec, ...]) -> 
 def code_version_of(topology: Topology, code: str) -> str:
     """A short hash of the description and the functions' source. A new hash means that a deployment is due."""
     described = asdict(topology)
-    for name in ("code_version", "prove"):
+    for name in ("code_version", "prove", "table_topics"):
         described.pop(name)
+    if not topology.global_tables:  # the versions of other processors stay as they are
+        described.pop("global_tables")
     if not described["repartitions"]:  # versions of before know none
         described.pop("repartitions")
     for store in described["stores"]:  # typed columns concern the warehouse only: workers need no deployment

@@ -166,8 +166,10 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
 #: Page -> more classes on it, which users meet under these names and do not import.
 UNNAMED: dict[str, dict[str, str]] = {
     "api-joins.md": {
+        "Application": "processors.application_tables.ApplicationTables",
         "StreamingDataFrame": "processors.engine.dataframe.stream_joins.StreamJoins",
-        "Table": "processors.engine.dataframe.stream_joins.Table",
+        "Table": "processors.engine.dataframe.tables.Table",
+        "GlobalTable": "processors.engine.dataframe.global_tables.GlobalTable",
     },
     "api-windows.md": {
         "StreamingDataFrame": "processors.engine.dataframe.stream_windows.StreamWindows",

@@ -16,7 +16,9 @@ def plan(request: Provision, facts: Facts, topology: Topology) -> Plan:
     decided = required_topics.plan(topology, facts.topics, facts.brokers)
     names = [spec.name for spec in topology.topics()]
     stages = stages_of(decided)
-    findings = tuple(f"{name} exists with the right settings" for name in names if name in _untouched(facts, stages))
+    warned = required_topics.table_warnings(topology, facts.topics)
+    fine = tuple(f"{name} exists with the right settings" for name in names if name in _untouched(facts, stages))
+    findings = (*warned, *fine)
     basis = {"topics": selected(facts.topics, names), "brokers": facts.brokers}
     if decided.refusals:
         first = decided.refusals[0]
