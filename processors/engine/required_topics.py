@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -26,12 +27,14 @@ from holdfast.processors.engine.changelog.config import (
     min_insync,
     reason_for,
 )
+from holdfast.processors.engine.changelog.names import CHANGELOG_SUFFIX
 from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("application")
 
 #: The kind of fault of a missing topic; "output-missing" for those that only messages are written to.
-_CAUSES_OF_MISSING = {"changelog": "changelog-missing", "source topic": "source-missing"}
+SOURCE = "source topic"
+_CAUSES_OF_MISSING = {"changelog": "changelog-missing", SOURCE: "source-missing"}
 
 
 class TopicWorld(Protocol):
@@ -39,6 +42,9 @@ class TopicWorld(Protocol):
 
     def ping(self) -> int:
         """The number of brokers."""
+
+    def names(self) -> Sequence[str]:
+        """The names of all topics that this client may see."""
 
     def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
         """The facts of those of the named topics that exist."""
@@ -58,14 +64,23 @@ class CreateTopic:
     role: str
     #: The reasons for its replication and its configuration.
     reasons: tuple[str, ...] = ()
+    #: Of an input, the existing topic with the most similar name: the one that may have been meant.
+    nearest: str | None = None
+
+    @property
+    def is_input(self) -> bool:
+        """Whether the processor reads it: nobody has written to it, so its name may be a mistake."""
+        return self.role == SOURCE
 
     def sentence(self) -> str:
         """The stage in words."""
+        meant = f": is {self.nearest} meant, which exists?" if self.nearest else ""
+        empty = f"; it did not exist before{meant}" if self.is_input else ""
         copies = "the cluster's default" if self.spec.replication is None else str(self.spec.replication)
         config = ", ".join(f"{name}={value}" for name, value in self.spec.config.items()) or "cluster defaults"
         many = "" if self.spec.partitions == 1 else "s"
         shape = f"{self.spec.partitions} partition{many}, replication {copies}, {config}"
-        return f"create {self.role} {self.spec.name}: {shape}"
+        return f"create {self.role} {self.spec.name}: {shape}{empty}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +139,11 @@ def brokers_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str,
     return topics.ping() if missing else None
 
 
+def others_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str, TopicFacts]) -> Sequence[str]:
+    """The names of all topics if an input is missing, for the one that may have been meant; empty otherwise."""
+    return () if all(spec.name in facts for spec in topology.inputs) else topics.names()
+
+
 def resolve(
     topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | None = None
 ) -> dict[str, tuple[str, TopicSpec]]:
@@ -133,7 +153,7 @@ def resolve(
     """
     resolved: dict[str, tuple[str, TopicSpec]] = {}
     for spec in topology.inputs:
-        resolved[spec.name] = ("source topic", _filled(spec, facts, 1))
+        resolved[spec.name] = (SOURCE, _filled(spec, facts, 1))
     widest = max((resolved[spec.name][1].partitions or 1 for spec in topology.inputs), default=1)
     for spec in topology.outputs:
         resolved.setdefault(spec.name, ("output topic", _filled(spec, facts, widest)))
@@ -149,8 +169,16 @@ def resolve(
     return resolved
 
 
-def plan(topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | None = None) -> ProvisionPlan:
-    """The topics to create and the configuration to repair, or the refusals; arguments as in ``resolve``."""
+def plan(
+    topology: Topology,
+    facts: Mapping[str, TopicFacts],
+    brokers: int | None = None,
+    others: Sequence[str] = (),
+) -> ProvisionPlan:
+    """The topics to create and the configuration to repair, or the refusals; arguments as in ``resolve``.
+
+    ``others`` are names of existing topics: a missing input may be a mistake for one of them.
+    """
     stages: list[Stage] = []
     refusals: list[Refusal] = []
     kept: list[str] = []
@@ -171,9 +199,10 @@ def plan(topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | Non
         if role == "changelog":
             refusals.extend(_insync_refusals(spec, seen))
         if seen is None:
-            stages.append(CreateTopic(spec, role, _reasons(spec, brokers) if role == "changelog" else ()))
+            reasons = _reasons(spec, brokers) if role == "changelog" else ()
+            stages.append(CreateTopic(spec, role, reasons, _nearest(name, others) if role == SOURCE else None))
             continue
-        if spec.partitions is not None and seen.partitions != spec.partitions and role in ("changelog", "source topic"):
+        if spec.partitions is not None and seen.partitions != spec.partitions and role in ("changelog", SOURCE):
             refusals.append(wrong_count(role, spec, seen, topology))
         if role == "changelog":
             repaired = drift(spec.config, seen.config)
@@ -196,7 +225,12 @@ def apply(decided: ProvisionPlan, topics: TopicWorld) -> None:
 
 
 def check_before_start(
-    topology: Topology, facts: Mapping[str, TopicFacts], *, may_create: bool, brokers: int | None = None
+    topology: Topology,
+    facts: Mapping[str, TopicFacts],
+    *,
+    may_create: bool,
+    brokers: int | None = None,
+    others: Sequence[str] = (),
 ) -> ProvisionPlan:
     """The topics that a starting worker has to create.
 
@@ -204,7 +238,7 @@ def check_before_start(
         TopicUnusable: A topic is missing and may not be created, a partition count is wrong, or a changelog's
             configuration would lose state.
     """
-    decided = plan(topology, facts, brokers)
+    decided = plan(topology, facts, brokers, others)
     decided.raise_refusals()
     for stage in decided.stages:
         if isinstance(stage, RepairConfig) and stage.seen.get("cleanup.policy", "compact") != "compact":
@@ -243,9 +277,23 @@ def prepare(topics: TopicWorld, topology: Topology, *, may_create: bool) -> Mapp
             config=dict(spec.config) or "cluster default",
             there=name in facts,
         )
-    missing = check_before_start(topology, facts, may_create=may_create, brokers=brokers)
+    others = others_if_asked(topics, topology, facts)
+    missing = check_before_start(topology, facts, may_create=may_create, brokers=brokers, others=others)
     apply(missing, topics)
+    for stage in missing.stages:
+        if isinstance(stage, CreateTopic) and stage.is_input:
+            _log.warning(
+                "the input topic did not exist: it is created, and empty",
+                topic=stage.spec.name,
+                **({"is_meant_perhaps": stage.nearest} if stage.nearest else {}),
+            )
     return read_facts(topics, topology) if missing.stages else facts
+
+
+def _nearest(name: str, others: Sequence[str]) -> str | None:
+    """The existing topic with the most similar name, if any is similar; no changelog, which nobody reads as input."""
+    near = difflib.get_close_matches(name, [each for each in others if not each.endswith(CHANGELOG_SUFFIX)], 1)
+    return near[0] if near else None
 
 
 def _filled(spec: TopicSpec, facts: Mapping[str, TopicFacts], partitions: int) -> TopicSpec:
