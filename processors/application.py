@@ -35,6 +35,7 @@ from holdfast.processors.engine.backends import BACKENDS, StateBackend
 from holdfast.processors.engine.changelog.names import check_name, shadow_group
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.durations import milliseconds
+from holdfast.processors.engine.dataframe.given import check_topic
 from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, Upgrades, declare
 from holdfast.processors.engine.dataframe.stream_joins import Table
@@ -194,8 +195,10 @@ class Application:
         """The stream of a topic.
 
         Raises:
+            StepInvalid: It is no topic.
             ApplicationInvalid: The topic already has a stream.
         """
+        check_topic(topic, "app.dataframe")
         if topic.name in self._frames:
             raise ApplicationInvalid(
                 f"Topic {topic.name} already has a stream in application {self.consumer_group}; expected one.",
@@ -217,8 +220,9 @@ class Application:
 
         Raises:
             ApplicationInvalid: The topic has a stream; use ``to_table`` of it.
-            StepInvalid: The store's name can't be used.
+            StepInvalid: It is no topic, or the store's name can't be used.
         """
+        check_topic(topic, "app.table")
         return self.dataframe(topic).to_table(name, model=model)
 
     def store(
@@ -262,6 +266,7 @@ class Application:
             self._consumer_config,
             exactly_once=self._exactly_once,
             prove=self.prove,
+            asks=self._on_processing_error is not None,
         )
 
     # -- running ---------------------------------------------------------------------------------------------------

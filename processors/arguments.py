@@ -160,6 +160,19 @@ def check_dead_letters(group: str, dead_letter_topic: str | None, taken: Iterabl
         )
 
 
+def check_late(windows: Iterable[str], *, goes_somewhere: bool) -> None:
+    """Raises ApplicationInvalid for windows with ``on_late="dead-letter"`` where failed messages go nowhere."""
+    for store in windows:
+        if not goes_somewhere:
+            raise ApplicationInvalid(
+                f'Window {store!r} has on_late="dead-letter", but the application has no dead_letter_topic: the first '
+                "late message would stop the worker.",
+                action='Write `Application(..., dead_letter_topic="late")`, or leave `on_late` out to drop late '
+                "messages.",
+                store=store,
+            )
+
+
 def check_time(stores: Iterable[StoreSpec], *, loses_commits: bool) -> None:
     """Raises ApplicationInvalid for windows, TTL and timers of an exactly-once application without changelogs.
 

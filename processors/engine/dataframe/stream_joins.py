@@ -78,10 +78,13 @@ class StreamJoins(Generic[Stream]):
             JoinInvalid: An argument can't be used, or the table is of another application.
         """
         if not isinstance(table, Table):
+            stream = isinstance(table, StreamJoins)
             raise JoinInvalid(
-                f"`join_table` got {table!r}, expected a table.",
-                action="Make one: `app.table(topic)`, or `sdf.to_table()`.",
-                seen=repr(table),
+                f"`join_table` got {_named(table)}; expected a table.",
+                action="Write `join_table(other.to_table())`, or join the streams: `join_asof(other)`."
+                if stream
+                else "Make one: `app.table(topic)`, or `sdf.to_table()`.",
+                seen=_named(table),
             )
         self._check_same_application(table.stream)
         made: Stream = self._then(Node("apply", TableRead(how, on_merge), table.name, expand=True))
@@ -112,11 +115,11 @@ class StreamJoins(Generic[Stream]):
             JoinInvalid: An argument can't be used.
             DurationInvalid: A duration is out of range.
         """
-        self._check_same_application(right)
+        self._check_stream(right, "join_asof")
         tolerance = None if tolerance_ms is None else milliseconds("tolerance_ms", tolerance_ms, least=0)
         spec = AsOf(how, on_merge, milliseconds("grace_ms", grace_ms, least=0), tolerance)
         kept = self._store(name, f"{self.topic.name}-{right.topic.name}-asof")
-        declare(self.declared, spec.options(kept))
+        declare(self.declared, spec.options(kept), argument="name")
         right._in_place(Node("update", AsOfRight(spec), kept, metadata=True))
         made: Stream = self._then(Node("apply", AsOfLeft(spec), kept, expand=True, metadata=True))
         return made
@@ -149,11 +152,11 @@ class StreamJoins(Generic[Stream]):
             JoinInvalid: An argument can't be used.
             DurationInvalid: A duration is out of range.
         """
-        self._check_same_application(right)
+        self._check_stream(right, "join_interval")
         durations = {"backward_ms": backward_ms, "forward_ms": forward_ms, "grace_ms": grace_ms}
         spec = Interval(how, on_merge, *(milliseconds(each, of, least=0) for each, of in durations.items()))
         kept = self._store(name, f"{self.topic.name}-{right.topic.name}-interval")
-        declare(self.declared, spec.options(kept))
+        declare(self.declared, spec.options(kept), argument="name")
         tagged = (self._then(Node("apply", Tag(left=True))), right._then(Node("apply", Tag(left=False))))
         rows = (
             tagged[0].concat(tagged[1])._then(Node("apply", IntervalProcessing(spec), kept, expand=True, metadata=True))
@@ -163,10 +166,33 @@ class StreamJoins(Generic[Stream]):
         made: Stream = timed._then(Node("apply", RowMerge(on_merge)))
         return made
 
-    def _check_same_application(self, other: Any) -> None:
-        if getattr(other, "declared", None) is not self.declared:
+    def _check_stream(self: Any, other: Any, call: str) -> None:
+        """Raises JoinInvalid unless the right side is a stream of the same application."""
+        if not isinstance(other, StreamJoins):
+            table = isinstance(other, Table)
             raise JoinInvalid(
-                f"A join got {other!r}, which is no stream of the same application.",
-                action="Declare both with one `app`; read another processor's results from its output topic.",
-                seen=repr(other)[:80],
+                f"`{call}` got {_named(other)}; expected a stream.",
+                action=f"Write `join_table(table)`; or join the changes of the table: `{call}(table.to_stream())`."
+                if table
+                else f"Write `{call}(app.dataframe(topic))`.",
+                seen=_named(other),
             )
+        self._check_same_application(other)
+
+    def _check_same_application(self: Any, other: Any) -> None:
+        if getattr(other, "declared", None) is not self.declared:
+            mine = ", ".join(self._topics)
+            raise JoinInvalid(
+                f"The stream of topic {mine} can't be joined with {_named(other)}: they are of two applications.",
+                action="Declare both with one `app`; read another processor's results from its output topic.",
+                seen=_named(other),
+            )
+
+
+def _named(seen: Any) -> str:
+    """What a join got, by its topic."""
+    if isinstance(seen, Table):
+        return f"the table {seen.name!r}"
+    if isinstance(seen, StreamJoins):
+        return f"the stream of topic {', '.join(getattr(seen, '_topics', ()))}"
+    return f"{repr(seen)[:80]} of type {type(seen).__name__}"

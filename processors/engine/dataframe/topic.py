@@ -13,6 +13,7 @@ from holdfast.infra.kafka.records import Headers, TopicSpec
 from holdfast.processors.engine.changelog.names import check_name
 from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer, deserializer, serializer
+from holdfast.processors.engine.dataframe.signatures import refuses, written
 
 
 class TimestampType(IntEnum):
@@ -25,6 +26,7 @@ class TimestampType(IntEnum):
 
 #: Returns the event time in milliseconds since 1970, from the value, the headers, the record's timestamp and its type.
 TimestampExtractor = Callable[[Any, Headers, int, TimestampType], int]
+EXTRACTED = ("value", "headers", "timestamp", "timestamp_type")
 
 
 class TopicInvalid(BadConfiguration):
@@ -65,6 +67,13 @@ class Topic:
             raise TopicInvalid(
                 f"`timestamp_extractor` of topic {name} is {timestamp_extractor!r}, expected a function.",
                 action="Pass a function of (value, headers, timestamp, timestamp_type) that returns milliseconds.",
+                topic=name,
+            )
+        if timestamp_extractor is not None and refuses(timestamp_extractor, len(EXTRACTED)):
+            raise TopicInvalid(
+                f"`timestamp_extractor` of topic {name} is {written(timestamp_extractor)}, which can't be called with "
+                f"({', '.join(EXTRACTED)}).",
+                action="Give the function these four arguments, also those that it does not need.",
                 topic=name,
             )
         self.timestamp_extractor = timestamp_extractor

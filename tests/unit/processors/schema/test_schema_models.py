@@ -12,7 +12,7 @@ from pydantic import AliasChoices, BaseModel, Field, NaiveDatetime, PositiveInt,
 from typing_extensions import TypedDict
 
 from holdfast import Application, Collect, Count, Last, Max, Mean, Sum
-from holdfast.processors.engine.dataframe.dataframe import StepInvalid
+from holdfast.processors.engine.dataframe.given import StepInvalid
 from holdfast.processors.engine.schema.evolution import (
     Add,
     Drop,
