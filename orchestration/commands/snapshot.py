@@ -16,6 +16,7 @@ from rich.table import Table
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.orchestration.commands.options import Json, OneStore, Processor, command_settings, print_json
 from holdfast.orchestration.commands.query import only_store
+from holdfast.orchestration.commands.tables import print_table
 from holdfast.orchestration.run_progress import Progress
 from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable, StoreVersion
 
@@ -209,7 +210,7 @@ def _print(document: dict[str, Any]) -> None:
                 value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in row.values()
             )
             shown.add_row(*map(escape, texts))
-        console.print(shown)
+        print_table(shown, console)
     keys = "" if document["keys"] is None else f", {document['keys']:,} keys"
     age = document["age_s"]
     old = f"{age:,.0f} s" if age < 600 else f"{age / 60:,.0f} minutes" if age < 36_000 else f"{age / 3600:,.0f} hours"

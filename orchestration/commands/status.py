@@ -21,6 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.orchestration.commands.options import Json, command_settings, print_json, print_rows
+from holdfast.orchestration.commands.tables import print_table
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, TOLD_S
@@ -204,7 +205,7 @@ def _in_words(timers: dict[str, Any] | None) -> str | None:
 
 
 def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 def _print(document: dict[str, Any], console: Console) -> None:
@@ -222,7 +223,7 @@ def _print(document: dict[str, Any], console: Console) -> None:
         rest = (each["phase"], each["lag"], time, *timers, each["processed"], each["pid"])
         table.add_row(*cells, *("-" if cell is None else str(cell) for cell in rest))
     if document["processors"]:
-        console.print(table)
+        print_table(table, console)
     for each in document["adopted"]:
         console.print(f"  [yellow]adopted[/]: {escape(each['sentence'])}", soft_wrap=True)
     for incident in document["incidents"]:
