@@ -20,7 +20,7 @@ def report(
     verdicts: Sequence[ProcessorVerdict],
     seconds: float,
 ) -> None:
-    """Print the figures of a demo that took so many seconds, its mismatches, and the next commands."""
+    """Print the figures of a demo, its duration in ``seconds``, its mismatches, and the next commands."""
     paths, mismatches = settings.paths, sum(one.mismatches for one in verdicts)
     counts = {"flights": f"{FLIGHTS:,}", "mismatches": f"{mismatches}", "whole demo": f"{seconds:.0f} s"}
     terminal.table("Figures", {**figures, **figures_of(verdicts), **counts})

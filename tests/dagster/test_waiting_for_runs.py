@@ -9,6 +9,8 @@ import pytest
 from holdfast.assets.keys import snapshot_key
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import local
+from holdfast.orchestration.asset_page import read_pages
+from holdfast.orchestration.commands.status import describe
 from holdfast.orchestration.dagster_runs import DagsterRuns, RunFailed
 from holdfast.orchestration.run_progress import Progress
 
@@ -34,3 +36,10 @@ def test_a_run_without_a_daemon_is_told_as_queued_and_named(settings: Settings) 
     with pytest.raises(RunFailed, match="is queued and did not succeed"):
         runs.wait(first, told.append, timeout_s=2.5)
     assert "behind" not in told[-1].now, "the first one waits for no other"
+
+
+def test_status_reads_the_assets_and_their_conditions(settings: Settings) -> None:
+    pages = read_pages(settings)
+    assert pages is not None
+    assert {each.condition for each in pages} == {None}, "Holdfast's own assets follow the sensor `kept_green`"
+    assert describe(settings, "orphans")["processors"] == []
