@@ -32,7 +32,7 @@ def test_a_run_without_a_daemon_is_told_as_queued_and_named(settings: Settings) 
     assert {each.state for each in told} == {
         f"run {second[:8]} is queued, and Dagster's daemon does not run: start it: `holdfast up`"
     }
-    assert f"behind run {first[:8]} (warehouse/fleet/aircraft; queued for " in told[-1].now
+    assert f"behind run {first[:8]} (warehouse/fleet/aircraft_snapshot; queued for " in told[-1].now
     with pytest.raises(RunFailed, match="is queued and did not succeed"):
         runs.wait(first, told.append, timeout_s=2.5)
     assert "behind" not in told[-1].now, "the first one waits for no other"
