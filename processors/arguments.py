@@ -124,8 +124,9 @@ def check_stores_named(argument: str, named: Iterable[str], stores: Iterable[str
     for store in named:
         if store not in known:
             raise ApplicationInvalid(
-                f"{argument} names the store {store!r}; the application has {', '.join(known) or 'none'}.",
-                action=f"Correct the store's name in `{argument}`.",
+                f"{argument} names the store {store!r}, which no step uses; the stores are "
+                f"{', '.join(known) or 'none'}.",
+                action=f"Correct the store's name in `{argument}`, or name the store in a step: `store={store!r}`.",
                 store=store,
             )
 

@@ -182,7 +182,7 @@ def test_configuration_that_endangers_state_is_refused_where_it_is_declared(entr
 
 
 def test_configuration_of_a_store_that_is_not_there_is_refused():
-    with pytest.raises(ApplicationInvalid, match="names the store 'balance'; the application has balances"):
+    with pytest.raises(ApplicationInvalid, match="the store 'balance', which no step uses; the stores are balances"):
         topology(changelog_config={"balance": {}})
     with pytest.raises(ApplicationInvalid, match="use_changelog_topics is off"):
         topology(changelog_config={"balances": {}}, use_changelog_topics=False)

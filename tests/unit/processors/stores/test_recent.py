@@ -127,7 +127,15 @@ def test_a_message_that_does_not_fit_fails(cluster: InMemoryCluster, step: Any, 
 @pytest.mark.parametrize(
     ("step", "said"),
     [
-        (lambda frame: frame.drop_duplicates(7, within=1), "expected a field's name or a function"),
+        (
+            lambda frame: frame.drop_duplicates(7, within=1),
+            "drop_duplicates got 7, expected a field's name or a",
+        ),
+        (
+            lambda frame: frame.drop_duplicates(["id", "x"], within=1),
+            r'Write `drop_duplicates\(lambda value: \[value\["id"\], value\["x"\]\]',
+        ),
+        (lambda frame: frame.moving_average(7, over=1), "moving_average got 7"),
         (lambda frame: frame.drop_duplicates("id", within=0), "`within` is 0"),
         (lambda frame: frame.moving_average("p", over=0), "`over` is 0"),
         (lambda frame: frame.moving_average("p", over=True), "`over` is True"),
