@@ -91,7 +91,7 @@ def request_of(name: str, found: Found) -> Deploy | Restart:
 
 def created_inputs(plan: Plan, topology: Topology) -> tuple[str, ...]:
     """The stages of a plan that create an input topic, in words: its name may be a mistake."""
-    inputs = {spec.name for spec in topology.inputs}
+    inputs = {spec.name for spec in topology.sources}
     return tuple(stage.says for stage in plan.stages if isinstance(stage, CreateTopic) and stage.name in inputs)
 
 

@@ -38,6 +38,7 @@ from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.given import check_topic
 from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, Upgrades, declare
+from holdfast.processors.engine.dataframe.stream_groups import Streams
 from holdfast.processors.engine.dataframe.stream_joins import Table
 from holdfast.processors.engine.dataframe.topic import TimestampExtractor, Topic, TopicConfig
 from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
@@ -157,6 +158,7 @@ class Application:
         self._memory_max_bytes = None if memory_max_bytes is None else plan_memory(memory_max_bytes).total
         self._wait_s = None if max_wait is None else milliseconds("max_wait", max_wait, least=0) / 1000
         self._frames: dict[str, StreamingDataFrame] = {}
+        self._streams = Streams(self.consumer_group, self._frames)
         self._stores: dict[str, StoreOptions] = {}
         self._worker: Worker | None = None
         self._foreground = self._stop_asked = False
@@ -206,7 +208,7 @@ class Application:
                 topic=topic.name,
             )
         frame = self._frames[topic.name] = StreamingDataFrame(
-            topic, renamed=self._renamed_stores, declared=self._stores
+            topic, renamed=self._renamed_stores, declared=self._stores, groups=self._streams
         )
         return frame
 
@@ -327,6 +329,7 @@ class Application:
         from holdfast.processors.engine.checkpoints.keeper import open_keeper
         from holdfast.processors.engine.runtime.assignment import Assignment
         from holdfast.processors.engine.runtime.told_changes import change_for
+        from holdfast.processors.engine.runtime.watermarks import groupings_of
         from holdfast.processors.engine.state.folder import StateFolder
         from holdfast.processors.worker_run import How, make_worker
 
@@ -350,6 +353,7 @@ class Application:
             overlay_bytes_max=memory.overlay,
             state_cache_bytes=memory.state_cache,
             exports=settings.paths.exports(self.consumer_group),
+            groupings=groupings_of(topology, facts),
             start=start,
             change=change_for(settings.paths, state_dir, self.consumer_group, told=serve and not start.shadow),
         )

@@ -14,7 +14,14 @@ from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.described_stores import described_stores
 from holdfast.processors.engine.dataframe.node import steps_of
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
-from holdfast.processors.engine.topology import ChangelogSpec, Topology, code_version_of, source_of, subtopologies_of
+from holdfast.processors.engine.topology import (
+    ChangelogSpec,
+    RepartitionSpec,
+    Topology,
+    code_version_of,
+    source_of,
+    subtopologies_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +52,21 @@ def describe(app: Declared) -> Topology:
     nodes = {name: frame.source.walk() for name, frame in app.frames.items()}
     users: dict[str, list[str]] = {}
     outputs: dict[str, TopicSpec] = {}
+    feeds: dict[str, list[str]] = {}
     for name, steps in nodes.items():
         for node in steps:
             if node.store is not None and name not in users.setdefault(node.store, []):
                 users[node.store].append(name)
-            if node.topic is not None:
+            if node.topic is not None and node.topic.repartitions:
+                feeds.setdefault(node.topic.name, []).append(name)
+            elif node.topic is not None:
                 outputs[node.topic.name] = node.topic.spec()
     inputs = tuple(frame.topic.spec() for frame in app.frames.values())
+    grouped = tuple(
+        RepartitionSpec(spec.group_by, topic, tuple(sources), spec.label)
+        for topic, sources in feeds.items()
+        for spec in (app.frames[topic].topic,)
+    )
     steps = steps_of(frame.source for frame in app.frames.values())
     stores = described_stores(steps, users, app.stores)
     has_changelogs, config = app.changelog_config is not None, app.changelog_config or {}
@@ -80,6 +95,7 @@ def describe(app: Declared) -> Topology:
         changelogs=changelogs,
         subtopologies=subtopologies_of(tuple(spec.name for spec in inputs), stores),
         prove=app.prove,
+        repartitions=grouped,
     )
     check_strategy(app.consumer_config, described)
     functions = [code for node in steps for code in node.functions]

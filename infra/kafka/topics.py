@@ -182,6 +182,14 @@ class Topics:
             self._result(future, f"delete topic {name}", Right("Delete", "topic", name), absent_is_none=True)
         wait_until(lambda: not self.describe([name]), self._timeout_s, every_s=SETTLE_CHECK_EVERY_S)
 
+    def delete_before(self, offsets: Mapping[Partition, int]) -> None:
+        """Delete the records below these offsets, which must not be beyond the partitions' ends."""
+        places = [TopicPartition(place.topic, place.number, offset) for place, offset in offsets.items()]
+        futures = self._admin.delete_records(places, request_timeout=self._timeout_s)
+        for place, future in futures.items():
+            right = Right("Delete", "topic", place.topic)
+            self._result(future, f"delete records of {place.topic}[{place.partition}]", right)
+
     def delete_group(self, group: str) -> None:
         """Delete an empty group with its offsets. Does nothing when the group does not exist."""
         for future in self._admin.delete_consumer_groups([group], request_timeout=self._try_s).values():

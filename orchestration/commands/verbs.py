@@ -54,7 +54,9 @@ def make_plan() -> typer.Typer:
 
 def make_explain() -> typer.Typer:
     """The group ``holdfast explain`` with all verbs."""
-    return _group(f"Explain a verb: its stages, its effects and how to undo it. {_CODES}", _explain)
+    group = _group(f"Explain a verb: its stages, its effects and how to undo it. {_CODES}", _explain)
+    group.command("topology")(topology)
+    return group
 
 
 def make_apply() -> typer.Typer:
@@ -79,6 +81,14 @@ def _group(help_text: str, action: Callable[..., None]) -> typer.Typer:
     for name, verb in VERBS.items():
         group.command(name, help=verb.__doc__)(joined_command(verb, action))
     return group
+
+
+def topology(processor: Annotated[str, typer.Argument(help="Its name.")]) -> None:
+    """Draw a processor's topics, tasks and stores, from its sources down; asks no broker."""
+    from holdfast.processors.engine.topology_drawing import drawing_of
+    from holdfast.processors.registration import find_processor
+
+    print(drawing_of(find_processor(command_settings(), processor).topology))
 
 
 def list_applies(

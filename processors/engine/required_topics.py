@@ -20,7 +20,10 @@ import structlog
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.records import TopicFacts, TopicSpec
 from holdfast.processors.engine.changelog.config import (
+    ENTRIES,
     MIN_INSYNC,
+    REPARTITION_ENTRIES,
+    Entry,
     drift,
     durability,
     kept_longer,
@@ -28,13 +31,17 @@ from holdfast.processors.engine.changelog.config import (
     reason_for,
 )
 from holdfast.processors.engine.changelog.names import CHANGELOG_SUFFIX
-from holdfast.processors.engine.topology import Topology
+from holdfast.processors.engine.topology import RepartitionSpec, Topology
 
 _log = structlog.get_logger("application")
 
 #: The kind of fault of a missing topic; "output-missing" for those that only messages are written to.
 SOURCE = "source topic"
-_CAUSES_OF_MISSING = {"changelog": "changelog-missing", SOURCE: "source-missing"}
+_CAUSES_OF_MISSING = {
+    "changelog": "changelog-missing",
+    SOURCE: "source-missing",
+    "repartition topic": "source-missing",
+}
 
 
 class TopicWorld(Protocol):
@@ -85,18 +92,19 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True)
 class RepairConfig:
-    """Sets configuration entries of a changelog to values that keep its state."""
+    """Sets configuration entries of a topic of the processor's own to values that keep what it holds."""
 
     topic: str
     seen: Mapping[str, str]
     expected: Mapping[str, str]
     #: The reason for each entry.
     reasons: tuple[str, ...] = ()
+    role: str = "changelog"
 
     def sentence(self) -> str:
         """The stage in words."""
         parts = [f"{name} from {self.seen.get(name, 'unset')} to {value}" for name, value in self.expected.items()]
-        return f"set on changelog {self.topic}: {'; '.join(parts)}"
+        return f"set on {self.role} {self.topic}: {'; '.join(parts)}"
 
 
 Stage = CreateTopic | RepairConfig
@@ -134,14 +142,15 @@ def read_facts(topics: TopicWorld, topology: Topology) -> dict[str, TopicFacts]:
 
 
 def brokers_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str, TopicFacts]) -> int | None:
-    """The number of brokers if a changelog is missing, as it decides the replication; None otherwise."""
-    missing = any(changelog.topic.name not in facts for changelog in topology.changelogs)
+    """The number of brokers if a topic of its own is missing, as it decides the replication; None otherwise."""
+    own = [*(each.topic.name for each in topology.changelogs), *(each.topic for each in topology.repartitions)]
+    missing = any(name not in facts for name in own)
     return topics.ping() if missing else None
 
 
 def others_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str, TopicFacts]) -> Sequence[str]:
     """The names of all topics if an input is missing, for the one that may have been meant; empty otherwise."""
-    return () if all(spec.name in facts for spec in topology.inputs) else topics.names()
+    return () if all(spec.name in facts for spec in topology.sources) else topics.names()
 
 
 def resolve(
@@ -152,8 +161,10 @@ def resolve(
     If ``brokers`` is None, a new changelog gets the replication of its inputs.
     """
     resolved: dict[str, tuple[str, TopicSpec]] = {}
-    for spec in topology.inputs:
+    for spec in topology.sources:
         resolved[spec.name] = (SOURCE, _filled(spec, facts, 1))
+    for grouped in topology.repartitions:
+        resolved[grouped.topic] = ("repartition topic", _repartition_spec(grouped, topology, resolved, facts, brokers))
     widest = max((resolved[spec.name][1].partitions or 1 for spec in topology.inputs), default=1)
     for spec in topology.outputs:
         resolved.setdefault(spec.name, ("output topic", _filled(spec, facts, widest)))
@@ -196,20 +207,21 @@ def plan(
             )
     for name, (role, spec) in resolved.items():
         seen = facts.get(name)
-        if role == "changelog":
-            refusals.extend(_insync_refusals(spec, seen))
+        own = role in ("changelog", "repartition topic")
+        if own:
+            refusals.extend(_insync_refusals(role, spec, seen))
         if seen is None:
-            reasons = _reasons(spec, brokers) if role == "changelog" else ()
+            reasons = _reasons(role, spec, brokers) if own else ()
             stages.append(CreateTopic(spec, role, reasons, _nearest(name, others) if role == SOURCE else None))
             continue
-        if spec.partitions is not None and seen.partitions != spec.partitions and role in ("changelog", SOURCE):
+        if spec.partitions is not None and seen.partitions != spec.partitions and (own or role == SOURCE):
             refusals.append(wrong_count(role, spec, seen, topology))
-        if role == "changelog":
-            repaired = drift(spec.config, seen.config)
+        if own:
+            repaired = drift(spec.config, seen.config, _entries(role))
             if repaired:
                 former = {key: seen.config.get(key, "unset") for key in repaired}
-                stages.append(RepairConfig(name, former, repaired, _why(repaired)))
-            kept.extend(_kept(spec, seen))
+                stages.append(RepairConfig(name, former, repaired, _why(repaired, role), role))
+            kept.extend(_kept(spec, seen) if role == "changelog" else ())
     return ProvisionPlan(tuple(stages), tuple(refusals), tuple(kept))
 
 
@@ -241,6 +253,8 @@ def check_before_start(
     decided = plan(topology, facts, brokers, others)
     decided.raise_refusals()
     for stage in decided.stages:
+        if isinstance(stage, RepairConfig) and topology.is_repartition(stage.topic):
+            raise _shortens(stage, topology.processor)
         if isinstance(stage, RepairConfig) and stage.seen.get("cleanup.policy", "compact") != "compact":
             raise TopicUnusable(
                 f"Changelog {stage.topic} has cleanup.policy={stage.seen['cleanup.policy']}, expected compact: "
@@ -317,7 +331,38 @@ def _changelog_spec(spec: TopicSpec, seen: TopicFacts | None, brokers: int | Non
     return TopicSpec(spec.name, None, chosen.replication, {MIN_INSYNC: str(chosen.min_insync), **spec.config})
 
 
-def _insync_refusals(spec: TopicSpec, seen: TopicFacts | None) -> list[Refusal]:
+def _repartition_spec(
+    grouped: RepartitionSpec,
+    topology: Topology,
+    resolved: Mapping[str, tuple[str, TopicSpec]],
+    facts: Mapping[str, TopicFacts],
+    brokers: int | None,
+) -> TopicSpec:
+    """As many partitions as the topics that share a store with it; without such, as its widest source."""
+    spec = next(each for each in topology.inputs if each.name == grouped.topic)
+    beside = [name for name in topology.subtopology_of(grouped.topic).inputs if not topology.is_repartition(name)]
+    known = [resolved[name][1] for name in (beside or grouped.sources)]
+    count = spec.partitions or max((each.partitions or 1 for each in known), default=1)
+    copies = max((each.replication or 0 for each in known), default=0)
+    made = _changelog_spec(spec, facts.get(spec.name), brokers, copies)
+    return TopicSpec(spec.name, count, made.replication, made.config)
+
+
+def _shortens(stage: RepairConfig, processor: str) -> TopicUnusable:
+    """The error for a repartition topic that may lose messages before they are processed."""
+    seen = ", ".join(f"{name}={stage.seen[name]}" for name in stage.expected)
+    expected = ", ".join(f"{name}={value}" for name, value in stage.expected.items())
+    return TopicUnusable(
+        f"Repartition topic {stage.topic} has {seen}, expected {expected}: Kafka could delete messages that are not "
+        "processed yet, or change their times.",
+        action=f"Run `holdfast apply provision {processor}`, which sets it.",
+        topic=stage.topic,
+        seen=seen,
+        expected=expected,
+    )
+
+
+def _insync_refusals(role: str, spec: TopicSpec, seen: TopicFacts | None) -> list[Refusal]:
     asked, copies = spec.config.get(MIN_INSYNC, "0"), spec.replication
     if copies is None or int(asked) <= copies:
         return []
@@ -325,22 +370,27 @@ def _insync_refusals(spec: TopicSpec, seen: TopicFacts | None) -> list[Refusal]:
     return [
         Refusal(
             spec.name,
-            f"Changelog {spec.name} is configured with {MIN_INSYNC}={asked}, but {has} {copies} copies: every write "
-            "would fail.",
+            f"{role.capitalize()} {spec.name} is configured with {MIN_INSYNC}={asked}, but {has} {copies} copies: "
+            "every write would fail.",
             f"Set `{MIN_INSYNC}` to {copies} or less in `changelog_config`, or raise the topic's replication.",
         )
     ]
 
 
-def _reasons(spec: TopicSpec, brokers: int | None) -> tuple[str, ...]:
+def _reasons(role: str, spec: TopicSpec, brokers: int | None) -> tuple[str, ...]:
     if brokers is None or spec.replication is None:
-        return _why(spec.config)
+        return _why(spec.config, role)
     copies = f"replication {spec.replication}, {MIN_INSYNC} {spec.config.get(MIN_INSYNC)}"
-    return (f"{copies}: {durability(brokers, spec.replication).why}", *_why(spec.config))
+    return (f"{copies}: {durability(brokers, spec.replication).why}", *_why(spec.config, role))
 
 
-def _why(config: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(f"{name}={value}: {reason_for(name)}" for name, value in config.items() if reason_for(name))
+def _why(config: Mapping[str, str], role: str) -> tuple[str, ...]:
+    reasons = ((name, value, reason_for(name, _entries(role))) for name, value in config.items())
+    return tuple(f"{name}={value}: {reason}" for name, value, reason in reasons if reason)
+
+
+def _entries(role: str) -> Mapping[str, Entry]:
+    return ENTRIES if role == "changelog" else REPARTITION_ENTRIES
 
 
 def _kept(spec: TopicSpec, seen: TopicFacts) -> list[str]:
@@ -352,6 +402,15 @@ def _kept(spec: TopicSpec, seen: TopicFacts) -> list[str]:
 
 def wrong_count(role: str, spec: TopicSpec, seen: TopicFacts, topology: Topology) -> Refusal:
     """The refusal of a topic with another number of partitions than its specification."""
+    if role == "repartition topic":
+        return Refusal(
+            spec.name,
+            f"Repartition topic {spec.name} has {seen.partitions} partitions, expected {spec.partitions}: keys would "
+            "not be where their state is.",
+            f"Declare `partitions={seen.partitions}` in `group_by`; or stop the processor, delete the topic, and "
+            f"build the state again: `holdfast apply clear {topology.processor} --all --rewind earliest`.",
+            "source-repartitioned",
+        )
     if role == "changelog":
         name, wide = topology.processor, seen.partitions > (spec.partitions or 0)
         rebuild = f"`holdfast apply clear {name} --all --rewind earliest`; outputs are sent again."

@@ -56,6 +56,19 @@ class ChangelogSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RepartitionSpec:
+    """The topic of one ``group_by``: the processor writes it from ``sources``, its inputs, and reads it again.
+
+    ``label`` names it without the processor, as the names of stores behind it begin.
+    """
+
+    name: str
+    topic: str
+    sources: tuple[str, ...]
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
 class Subtopology:
     """Input topics that share stores; one worker processes partition n of all of them."""
 
@@ -74,7 +87,11 @@ class Subtopology:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The frozen description of a processor, as ``Application.topology()`` returns it."""
+    """The frozen description of a processor, as ``Application.topology()`` returns it.
+
+    ``inputs`` are all topics that its workers read, repartition topics of its own among them; ``outputs`` have none of
+    those.
+    """
 
     processor: str
     inputs: tuple[TopicSpec, ...]
@@ -86,6 +103,34 @@ class Topology:
     code_version: str = field(default="")
     #: Whether a deploy proves a new version on the last messages; no part of the version.
     prove: bool = True
+    repartitions: tuple[RepartitionSpec, ...] = ()
+
+    @property
+    def sources(self) -> tuple[TopicSpec, ...]:
+        """The inputs that others write: all but repartition topics."""
+        own = {spec.topic for spec in self.repartitions}
+        return tuple(spec for spec in self.inputs if spec.name not in own)
+
+    def is_repartition(self, topic: str) -> bool:
+        """Whether a topic is the repartition topic of a ``group_by``."""
+        return any(spec.topic == topic for spec in self.repartitions)
+
+    def chains(self) -> tuple[tuple[Subtopology, ...], ...]:
+        """The subtopologies that feed each other through repartition topics, together, those before first.
+
+        To read one again from its beginning, all of its chain has to.
+        """
+        groups = [{sub.name} for sub in self.subtopologies]
+        for spec in self.repartitions:
+            touched = {self.subtopology_of(name).name for name in (spec.topic, *spec.sources)}
+            joined = [group for group in groups if group & touched]
+            groups = [group for group in groups if group not in joined] + [set().union(*joined)]
+        chains = [tuple(sub for sub in self.subtopologies if sub.name in group) for group in groups]
+        return tuple(sorted(chains, key=lambda chain: self.subtopologies.index(chain[0])))
+
+    def chain_of(self, store: str) -> tuple[Subtopology, ...]:
+        """The chain of the subtopology that has a store; empty for an unknown store."""
+        return next((chain for chain in self.chains() if any(store in sub.stores for sub in chain)), ())
 
     def changelog_of(self, store: str) -> TopicSpec | None:
         """The changelog topic of a store; None without changelogs."""
@@ -101,7 +146,12 @@ class Topology:
 
     def written(self) -> list[str]:
         """The topics that the processor writes to."""
-        return [spec.name for spec in self.topics()[len(self.inputs) :]]
+        own = [spec.topic for spec in self.repartitions]
+        return [*own, *(spec.name for spec in self.topics()[len(self.inputs) :])]
+
+    def subtopology(self, name: str) -> Subtopology:
+        """The subtopology with this name."""
+        return next(sub for sub in self.subtopologies if sub.name == name)
 
     def subtopology_of(self, topic: str) -> Subtopology:
         """The subtopology that reads an input topic."""
@@ -142,6 +192,8 @@ def code_version_of(topology: Topology, code: str) -> str:
     described = asdict(topology)
     for name in ("code_version", "prove"):
         described.pop(name)
+    if not described["repartitions"]:  # versions of before know none
+        described.pop("repartitions")
     for store in described["stores"]:  # typed columns concern the warehouse only: workers need no deployment
         store.pop("schema")
         store.pop("timed")  # the lines of ``columns`` tell it

@@ -127,6 +127,11 @@ class InMemoryTopics(TopicView):
         self.answers("start_offsets")
         return {number: log.start for number, log in enumerate(self._broker.topic(topic).logs)}
 
+    def delete_before(self, offsets: Mapping[Partition, int]) -> None:
+        self.answers("delete_records")
+        for place, offset in offsets.items():
+            self._broker.topic(place.topic).logs[place.number].truncate(start=offset, end=None)
+
     def members(self, group: str) -> int:
         return len(self.group_members(group))
 

@@ -1,4 +1,4 @@
-"""The names of changelogs, of the groups of shadows, and of transactional ids; no other module builds them."""
+"""The names of changelogs, repartition topics, groups of shadows and transactional ids; no other module builds them."""
 
 from __future__ import annotations
 
@@ -41,6 +41,11 @@ def check_name(name: str, what: str) -> str:
 def changelog_topic(processor: str, store: str) -> str:
     """The changelog topic of one store of one processor."""
     return check_name(f"{processor}-{store}{CHANGELOG_SUFFIX}", "changelog name")
+
+
+def repartition_topic(processor: str, name: str) -> str:
+    """The topic between the two sides of one ``group_by`` of one processor."""
+    return check_name(f"{processor}-{name}-repartition", "name of a repartition topic")
 
 
 def shadow_group(processor: str, store: str) -> str:

@@ -25,6 +25,7 @@ from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.processing import Processing
 from holdfast.processors.engine.dataframe.recent import DropDuplicates, MovingAverage
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare
+from holdfast.processors.engine.dataframe.stream_groups import StreamGroups, Streams
 from holdfast.processors.engine.dataframe.stream_joins import StreamJoins
 from holdfast.processors.engine.dataframe.stream_windows import StreamWindows
 from holdfast.processors.engine.dataframe.topic import Topic
@@ -34,7 +35,9 @@ from holdfast.processors.engine.state.keys import store_prefix
 _NOT_RENAMED: Mapping[str, str] = {}
 
 
-class StreamingDataFrame(StreamWindows["StreamingDataFrame"], StreamJoins["StreamingDataFrame"]):
+class StreamingDataFrame(
+    StreamWindows["StreamingDataFrame"], StreamJoins["StreamingDataFrame"], StreamGroups["StreamingDataFrame"]
+):
     """The stream of one input topic.
 
     A function gets ``(value)``, and with ``stateful`` also ``(value, state)``. With ``metadata`` it gets
@@ -48,16 +51,19 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"], StreamJoins["Strea
         node: Node | None = None,
         renamed: Mapping[str, str] = _NOT_RENAMED,
         declared: dict[str, StoreOptions] | None = None,
+        groups: Streams[StreamingDataFrame] | None = None,
     ) -> None:
         self.topic = topic
         self._renamed = renamed
         #: What ``app.store`` declares about stores; all streams of an application share it.
         self.declared: dict[str, StoreOptions] = {} if declared is None else declared
-        self._source = source or Node("source", topic.timestamp_extractor, max_ahead_ms=topic.max_ahead_ms)
+        #: The streams of the application by topic; None for a stream that was made without one.
+        self._groups = groups
+        self._source = source or Node("source", topic.timestamp_extractor, max_ahead_ms=self._arrives_ahead_ms)
         #: The nodes that the next step comes behind: one, or those of several streams.
         self._tails: tuple[Node, ...] = (node or self._source,)
         #: The topics whose messages it has.
-        self._topics: tuple[str, ...] = (topic.name,)
+        self._topics: tuple[str, ...] = (topic.label,)
         self._behind_window = False
 
     @property
@@ -242,8 +248,17 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"], StreamJoins["Strea
         return self._then(Node("set_timestamp", func, metadata=True, max_ahead_ms=self._max_ahead_ms))
 
     @property
+    def _regrouped(self) -> bool:
+        return self.topic.repartitions
+
+    @property
     def _max_ahead_ms(self) -> int | None:
-        return None if self._behind_window else self.topic.max_ahead_ms
+        return None if self._behind_window else self._arrives_ahead_ms
+
+    @property
+    def _arrives_ahead_ms(self) -> int | None:
+        # Behind a repartition topic, what the tasks before it tell moves stream time, not messages.
+        return None if self.topic.repartitions else self.topic.max_ahead_ms
 
     def _windowed(self, spec: WindowSpec | CountSpec, unnamed: str, name: str | None) -> StreamingDataFrame:
         if self._behind_window:
@@ -290,7 +305,7 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"], StreamJoins["Strea
             JoinInvalid: The other stream is of another application.
         """
         self._check_stream(other, "concat")
-        made = StreamingDataFrame(self.topic, self._source, None, self._renamed, self.declared)
+        made = StreamingDataFrame(self.topic, self._source, None, self._renamed, self.declared, self._groups)
         made._tails = tuple({id(node): node for node in (*self._tails, *other._tails)}.values())
         made._topics = tuple(dict.fromkeys((*self._topics, *other._topics)))
         made._behind_window = self._behind_window or other._behind_window
@@ -299,8 +314,14 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"], StreamJoins["Strea
     def _then(self, node: Node) -> StreamingDataFrame:
         for tail in self._tails:
             tail.children.append(node)
-        made = StreamingDataFrame(self.topic, self._source, node, self._renamed, self.declared)
+        made = StreamingDataFrame(self.topic, self._source, node, self._renamed, self.declared, self._groups)
         made._topics, made._behind_window = self._topics, self._behind_window
+        return made
+
+    def _first_of(self, topic: Topic) -> StreamingDataFrame:
+        """The stream of a repartition topic that this stream writes to."""
+        made = StreamingDataFrame(topic, None, None, self._renamed, self.declared, self._groups)
+        made._behind_window = self._behind_window
         return made
 
     @property

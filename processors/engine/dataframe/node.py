@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from holdfast.processors.engine.dataframe.aggregation import Aggregation
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
+from holdfast.processors.engine.dataframe.group_key import GroupKey
 from holdfast.processors.engine.dataframe.joins import AsOfLeft, IntervalProcessing, JoinStep, TableRead
 from holdfast.processors.engine.dataframe.processing import Processing
 from holdfast.processors.engine.dataframe.recent import Recent
@@ -65,14 +66,15 @@ class Node:
         """The user functions of this step."""
         if self.window is not None:
             return self.window.functions
-        if isinstance(self.function, (Aggregation, Processing, *Recent, *JoinStep)):
+        if isinstance(self.function, (Aggregation, GroupKey, Processing, *Recent, *JoinStep)):
             return self.function.functions
         return tuple(function for function in (self.function, self.headers) if function is not None)
 
     @property
     def rule(self) -> str:
-        """What a join's step does, in a line; empty for other steps, whose functions tell it."""
-        return self.function.describe() if isinstance(self.function, (AsOfLeft, TableRead, IntervalProcessing)) else ""
+        """What a join or a ``group_by`` does, in a line; empty for other steps, whose functions tell it."""
+        told = (AsOfLeft, TableRead, IntervalProcessing, GroupKey)
+        return self.function.describe() if isinstance(self.function, told) else ""
 
     def walk(self) -> list[Node]:
         """This node and all nodes below it, parents first."""

@@ -60,7 +60,7 @@ class StreamJoins(Generic[Stream]):
         Raises:
             StepInvalid: The store's name can't be used.
         """
-        kept = self._store(name, f"{self.topic.name}-table")
+        kept = self._store(name, f"{self.topic.label}-table")
         return Table(kept, self._in_place(Node("update", TablePut(), kept, model=model)))
 
     def join_table(
@@ -118,7 +118,7 @@ class StreamJoins(Generic[Stream]):
         self._check_stream(right, "join_asof")
         tolerance = None if tolerance_ms is None else milliseconds("tolerance_ms", tolerance_ms, least=0)
         spec = AsOf(how, on_merge, milliseconds("grace_ms", grace_ms, least=0), tolerance)
-        kept = self._store(name, f"{self.topic.name}-{right.topic.name}-asof")
+        kept = self._store(name, f"{self.topic.label}-{right.topic.label}-asof")
         declare(self.declared, spec.options(kept), argument="name")
         right._in_place(Node("update", AsOfRight(spec), kept, metadata=True))
         made: Stream = self._then(Node("apply", AsOfLeft(spec), kept, expand=True, metadata=True))
@@ -155,7 +155,7 @@ class StreamJoins(Generic[Stream]):
         self._check_stream(right, "join_interval")
         durations = {"backward_ms": backward_ms, "forward_ms": forward_ms, "grace_ms": grace_ms}
         spec = Interval(how, on_merge, *(milliseconds(each, of, least=0) for each, of in durations.items()))
-        kept = self._store(name, f"{self.topic.name}-{right.topic.name}-interval")
+        kept = self._store(name, f"{self.topic.label}-{right.topic.label}-interval")
         declare(self.declared, spec.options(kept), argument="name")
         tagged = (self._then(Node("apply", Tag(left=True))), right._then(Node("apply", Tag(left=False))))
         rows = (

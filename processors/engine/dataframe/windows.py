@@ -87,6 +87,8 @@ class Asked(NamedTuple):
     on_late: OnLate | None = None
     before_update: Trigger | None = None
     after_update: Trigger | None = None
+    #: The strategy of closing where none is given.
+    closing: ClosingStrategy = "key"
 
     def check(self) -> None:
         """Raises WindowInvalid if one is neither a function nor a choice that is there."""
@@ -148,18 +150,19 @@ class AggregatedWindow(Unplaced, Generic[Stream]):
         if times.kind == "session":
             aggregation.check_merges()
 
-    def current(self, closing_strategy: ClosingStrategy = "key") -> Stream:
+    def current(self, closing_strategy: ClosingStrategy | None = None) -> Stream:
         """A result for each message and each of its windows; ``closing_strategy`` says which messages are late."""
         return self._placed(closing_strategy, final=False)
 
     def final(
-        self, closing_strategy: ClosingStrategy = "key", *, close_when_idle: int | timedelta | None = None
+        self, closing_strategy: ClosingStrategy | None = None, *, close_when_idle: int | timedelta | None = None
     ) -> Stream:
         """One result for each window, when it closes.
 
         Args:
             closing_strategy: ``key`` closes a window when a message of its key has an event time at or after its end
-                and grace; ``partition`` when stream time is there, so that a quiet key closes, too.
+                and grace; ``partition`` when stream time is there, so that a quiet key closes, too. None is
+                ``key``; behind ``group_by`` it is ``partition``, as messages of a key come from several partitions.
             close_when_idle: With ``partition``: after so long without a message on any input of the task, stream time
                 passes as time does, and windows close without a next message. Milliseconds or a timedelta; None for
                 never.
@@ -169,7 +172,7 @@ class AggregatedWindow(Unplaced, Generic[Stream]):
             WindowInvalid: There is no such strategy, or ``close_when_idle`` does not fit it.
         """
         idle_ms = None if close_when_idle is None else milliseconds("close_when_idle", close_when_idle, least=1)
-        if idle_ms is not None and closing_strategy == "key":
+        if idle_ms is not None and (closing_strategy or self._asked.closing) == "key":
             raise WindowInvalid(
                 f"`close_when_idle` is {close_when_idle!r}, but `closing_strategy` is `key`: only messages of a key "
                 "move its time.",
@@ -178,7 +181,8 @@ class AggregatedWindow(Unplaced, Generic[Stream]):
             )
         return self._placed(closing_strategy, final=True, idle_ms=idle_ms)
 
-    def _placed(self, closing: ClosingStrategy, *, final: bool, idle_ms: int | None = None) -> Stream:
+    def _placed(self, asked: ClosingStrategy | None, *, final: bool, idle_ms: int | None = None) -> Stream:
+        closing = asked or self._asked.closing
         if closing not in ("key", "partition"):
             raise WindowInvalid(
                 f"`closing_strategy` is {closing!r}, expected `key` or `partition`.",

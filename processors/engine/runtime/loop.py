@@ -35,6 +35,7 @@ from holdfast.processors.engine.runtime.options import RECORDS_PER_POLL, RECORDS
 from holdfast.processors.engine.runtime.owner import CommandTable
 from holdfast.processors.engine.runtime.phases import Phase
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
+from holdfast.processors.engine.runtime.purge import Purge
 from holdfast.processors.engine.runtime.reach import Reach
 from holdfast.processors.engine.runtime.reading_order import Run
 from holdfast.processors.engine.runtime.requests import Request
@@ -90,9 +91,8 @@ class Worker:
         self._broken: Exception | None = None
         self._open = OpenWork(options)
         self._order = InputsInOrder(self.reach, cluster.clock)
-        self._idle = IdleTime(cluster)
-        self._slice = RECORDS_PER_SLICE
-        self._message_at = cluster.clock.monotonic()
+        self._idle, self._purge = IdleTime(cluster), Purge(topology, cluster)
+        self._slice, self._message_at = RECORDS_PER_SLICE, cluster.clock.monotonic()
 
     def stop(self) -> None:
         """Ask the worker to finish; safe from signal handlers and other threads."""
@@ -256,11 +256,13 @@ class Worker:
         if not restoring:
             self.assignment.follow(member, idle=not batches)
             live = not (self.paused or self.maintenance.holds or self.reach.bounded)
-            if live and self._idle.step(timed(self.assignment.tasks), silent=not batches):
+            tasks = timed(self.assignment.tasks)
+            if live and (self._idle.step(tasks, silent=not batches) | self._order.watermarks_move(tasks, member)):
                 self._open.commit_in(0.0, self.clock.monotonic())
         self._update_phase(member)
         if self._open.is_due(self.clock.monotonic()):
             self._commit()
+        self._purge.step(self.assignment.tasks)
         if self.assignment.checkpoints is not None:
             self.assignment.checkpoints.tend(self.assignment.tasks)
 

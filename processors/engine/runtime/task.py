@@ -32,20 +32,19 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from operator import length_hint
 from typing import Any
 
-from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.records import Batch, Headers, Partition
+from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.changelog.format import FormatUnknown, encode_json
 from holdfast.processors.engine.dataframe.compilation import Timing
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.fusion import Run, compile_run
 from holdfast.processors.engine.dataframe.node import Node
-from holdfast.processors.engine.dataframe.outbox import Outboxes, Output
+from holdfast.processors.engine.dataframe.outbox import Outboxes
 from holdfast.processors.engine.dataframe.processing import Processor
 from holdfast.processors.engine.dataframe.serialization import Deserializer
 from holdfast.processors.engine.dataframe.stored_windows import Closing
@@ -55,11 +54,13 @@ from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
 from holdfast.processors.engine.runtime.deserialized import ENDING, Readable, read
+from holdfast.processors.engine.runtime.failed_message import FailedMessage, OnFailure, exits, failed_record
 from holdfast.processors.engine.runtime.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.store_time import declared_stores
 from holdfast.processors.engine.runtime.task_time import TaskTime, WindowSteps
 from holdfast.processors.engine.runtime.task_timers import OnTimerError, TimerSteps, Until
-from holdfast.processors.engine.runtime.timed_steps import processors_of, time_of
+from holdfast.processors.engine.runtime.timed_steps import processors_of, time_of, told_topics
+from holdfast.processors.engine.runtime.watermarks import NO_GROUPS, Groups, Teller, Upstream
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.stream_time import shown
@@ -67,10 +68,6 @@ from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.state.timers import Due
 
 _NONE: Mapping[str, Any] = {}
-
-
-class FunctionExits(HoldfastError):
-    """A user's function raised ``SystemExit`` or ``GeneratorExit``, which would end the process in mid-message."""
 
 
 #: Records deserialized at once: few enough to stay in the CPU caches until they are processed, many enough that the
@@ -95,33 +92,8 @@ _MOVES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FailedMessage:
-    """A message whose processing raised; its state writes and outputs are already undone."""
-
-    partition: Partition
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    timestamp_ms: int
-    headers: Headers
-    error: Exception
-    #: What raised, where it was no message but a timer or the result of a window behind the one at this offset.
-    made: str = ""
-    #: The name of the timer that raised.
-    timer: str | None = None
-
-    @property
-    def place(self) -> str:
-        """Where the message is, in words."""
-        return f"the message at {self.partition.topic}[{self.partition.number}] offset {self.offset}"
-
-
 #: The clock of a timer, for people.
 _CLOCK_WORDS = {"stream": "stream time", "processing": "the worker's clock"}
-
-#: Decides about a failed message: returns its dead letter, or None to skip the message; raises to stop the worker.
-OnFailure = Callable[[FailedMessage], Output | None]
 
 
 @dataclass(slots=True)
@@ -159,6 +131,10 @@ class Task:
         #: None for a task without windows and without values that end: it keeps no stream time.
         self.time: TaskTime | None = None
         self.order: ReadingOrder | None = None  # of several inputs
+        #: Watermarks to send: topic, partition, value and time of the record.
+        self.watermarks: list[tuple[str, int, bytes, int]] = []
+        self._regrouped: frozenset[str] = frozenset()
+        self._monotonic = NO_GROUPS.monotonic
 
     @property
     def running(self) -> bool:
@@ -195,7 +171,11 @@ class Task:
         self.move(TaskPhase.RESTORING)
 
     def start(
-        self, frames: Mapping[str, StreamingDataFrame], committed: Mapping[str, int], began: Mapping[str, int]
+        self,
+        frames: Mapping[str, StreamingDataFrame],
+        committed: Mapping[str, int],
+        began: Mapping[str, int],
+        groups: Groups = NO_GROUPS,
     ) -> None:
         """Compile the steps and become RUNNING; the state is restored.
 
@@ -204,7 +184,16 @@ class Task:
         own = [frames[topic] for topic in self.inputs]
         declared = declared_stores(self.states, own)
         self.states.update({name: state for name, (state, _) in declared.items()})
-        self.time = time_of(own, self.states, declared, self._times)
+        told = told_topics(own, groups.topics, frames)
+        self.time = time_of(own, self.states, declared, self._times, tells=bool(told))
+        self._regrouped = frozenset(topic for topic in self.inputs if frames[topic].topic.repartitions)
+        if self.time is not None and told:
+            self.time.teller = Teller(self.name, told)
+            self._monotonic = groups.monotonic
+        if self.time is not None and self._regrouped:
+            writers = {topic: groups.topics[topic].writers for topic in self._regrouped}
+            self.time.upstream = Upstream(self.time.stream, writers, groups.ends, groups.monotonic())
+            self._monotonic = groups.monotonic
         processors = processors_of(own, declared, self.time, self._times)
         limits, seen = (self._record_bytes_max, self._times), set[int]()
         for topic in self.inputs:
@@ -264,6 +253,11 @@ class Task:
             self._put_aside(self._made(topic, key, closing.result, start, error), words, None, on_failure)
 
         self.time.before_commit(fail, self._timer_fails(on_failure))
+        teller, value = self.time.teller, None
+        if teller is not None and (value := teller.tell(self.time.stream.time_ms, self._monotonic())) is not None:
+            places = [(topic, number) for topic, each in teller.topics.items() for number in range(each.partitions)]
+            self.watermarks = [(topic, number, value, self._times.now_ms()) for topic, number in places]
+            self.time.dirty = True
 
     def _timer_fails(self, on_failure: OnFailure) -> OnTimerError:
         def fail(topic: str, due: Due, error: BaseException) -> None:
@@ -279,7 +273,7 @@ class Task:
         if not isinstance(error, (Exception, *ENDING)):
             raise error
         place, offset = Partition(topic, self.partition), self.positions[topic] - 1
-        raised = error if isinstance(error, Exception) else _exits(error)
+        raised = error if isinstance(error, Exception) else exits(error)
         return FailedMessage(place, offset, key, encode_json(value), timestamp_ms, None, raised)
 
     def _put_aside(self, failed: FailedMessage, words: str, timer: str | None, on_failure: OnFailure) -> None:
@@ -299,10 +293,35 @@ class Task:
         failed one are processed. If ``held`` is true afterwards, commit, and call it again with the same records.
         """
         topic, self.held = batch.partition.topic, False
-        stream = self._streams[topic]
         if self.time is not None:
             self.time.look()
         index = first = bisect_left(batch.offsets, self.positions[topic], first, last)
+        if topic not in self._regrouped or None not in batch.keys[first:last]:
+            return self._process(batch, first, last, on_failure)
+        done = 0
+        while index < last:
+            end = next((each for each in range(index, last) if batch.keys[each] is None), last)
+            if index < end:
+                done += self._process(batch, index, end, on_failure)
+                if self.held:
+                    return done
+            if end < last:
+                self._take_watermark(batch, end)
+            index = end + 1
+        return done
+
+    def _take_watermark(self, batch: Batch, index: int) -> None:
+        topic, offset = batch.partition.topic, batch.offsets[index]
+        if self.time is not None and self.time.upstream is not None:
+            self.time.upstream.take(topic, offset, batch.values[index])
+            self.time.hear(self._monotonic())
+        self.positions[topic] = offset + 1
+
+    def _process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
+        """Process new records without watermarks among them; return how many were processed."""
+        topic = batch.partition.topic
+        stream = self._streams[topic]
+        index = first
         if stream.columns is not None:
             for begin, end in stream.columns.runs(first, last):
                 self._by_columns(stream, stream.columns, batch, (begin, end), on_failure)
@@ -402,7 +421,7 @@ class Task:
 
     def _fail(self, batch: Batch, index: int, error: BaseException, on_failure: OnFailure) -> None:
         """Decide about a failed message, whose writes are undone, and move the position behind it."""
-        instead = on_failure(_failed(batch, index, error if isinstance(error, Exception) else _exits(error)))
+        instead = on_failure(failed_record(batch, index, error if isinstance(error, Exception) else exits(error)))
         if instead is not None:
             self.outboxes.add(instead)
         self.positions[batch.partition.topic] = batch.offsets[index] + 1
@@ -426,6 +445,7 @@ class Task:
             self.order.clear()
         for box in self.outboxes.values():
             box.clear()
+        self.watermarks.clear()
         self.positions = {**self.began, **self.committed}
         return dict(self.positions)
 
@@ -446,23 +466,3 @@ class Task:
 def timed(tasks: Sequence[Task]) -> list[Task]:
     """The running tasks that keep a stream time."""
     return [task for task in tasks if task.time is not None and task.phase is TaskPhase.RUNNING]
-
-
-def _exits(error: BaseException) -> FunctionExits:
-    return FunctionExits(
-        f"A function raised {type(error).__name__}({error}), which would end the process in mid-message.",
-        action="Raise an Exception for a message that can't be processed; call `Application.stop()` to stop.",
-        error=type(error).__name__,
-    )
-
-
-def _failed(batch: Batch, index: int, error: Exception) -> FailedMessage:
-    return FailedMessage(
-        batch.partition,
-        batch.offsets[index],
-        batch.keys[index],
-        batch.values[index],
-        batch.timestamps[index],
-        batch.headers[index],
-        error,
-    )

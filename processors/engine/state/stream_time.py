@@ -14,8 +14,9 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any, NamedTuple
 
 import structlog
 
@@ -46,10 +47,26 @@ class EventTimeAhead(HoldfastError):
     """A message is dated further ahead of the worker's clock than its topic allows."""
 
 
+_NOTHING: Mapping[str, Sequence[Any]] = {}
+
+
+class Remembered(NamedTuple):
+    """A stream time as a store remembers it: the time, the times ahead that wait, and what other tasks have told."""
+
+    time_ms: int = NO_TIME
+    ahead: Sequence[int] = ()
+    told: Mapping[str, Sequence[Any]] = _NOTHING
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any] | None) -> Remembered:
+        """What ``StreamTime.record`` wrote; None for nothing."""
+        return cls() if record is None else cls(record["time"], record["ahead"], record.get("told", _NOTHING))
+
+
 class StreamTime:
     """The stream time of one task; ``time_ms`` is read for each message, so it is a plain attribute."""
 
-    __slots__ = ("_ahead", "cap_ms", "time_ms")
+    __slots__ = ("_ahead", "cap_ms", "time_ms", "told")
 
     def __init__(self) -> None:
         #: The stream time in milliseconds; ``NO_TIME`` before the first message.
@@ -57,15 +74,29 @@ class StreamTime:
         #: The worker's clock at the last ``look``, in milliseconds.
         self.cap_ms = NO_TIME
         self._ahead: list[int] = []
+        #: What the tasks before repartition topics have told, by topic and task: their time, and whether they have
+        #: read all.
+        self.told: dict[str, tuple[int, bool]] = {}
+
+    @property
+    def known(self) -> bool:
+        """Whether there is something to remember."""
+        return self.time_ms != NO_TIME or bool(self._ahead) or bool(self.told)
+
+    def record(self) -> dict[str, Any]:
+        """What a store remembers of it."""
+        told = {"told": {key: list(told) for key, told in self.told.items()}} if self.told else {}
+        return {"time": self.time_ms, "ahead": list(self._ahead), **told}
 
     @property
     def ahead(self) -> Sequence[int]:
         """Event times that wait for the world to reach them, in milliseconds, ascending."""
         return tuple(self._ahead)
 
-    def set(self, time_ms: int, ahead: Sequence[int] = ()) -> None:
+    def set(self, time_ms: int, ahead: Sequence[int] = (), told: Mapping[str, Sequence[Any]] = _NOTHING) -> None:
         """Sets the time to one that was committed; ``NO_TIME`` for none."""
         self.time_ms, self._ahead = time_ms, sorted(ahead)
+        self.told = {key: (int(of_ms), bool(ended)) for key, (of_ms, ended) in told.items()}
 
     def look(self, now_ms: int) -> None:
         """Reads the worker's clock: event times that the world has reached count now."""

@@ -350,7 +350,7 @@ def read_facts(
         now=source.now(),
         topics=topics,
         brokers=source.ping(),
-        others=() if all(spec.name in topics for spec in topology.inputs) else tuple(source.names()),
+        others=() if all(spec.name in topics for spec in topology.sources) else tuple(source.names()),
         starts=starts,
         ends=ends,
         members=len(members),
