@@ -264,7 +264,7 @@ class Application(ApplicationTables):
 
         Args:
             dataframe: Ignored, as all declared streams run; accepted for code that was written for Quix Streams.
-            count: Stop after this many messages; 0 for no limit.
+            count: Stop after this many messages and the windows and timers that they make due; 0 for no limit.
             timeout: Stop after this many seconds without a message; 0 for never.
 
         Raises:
@@ -305,7 +305,7 @@ class Application(ApplicationTables):
         Args:
             cluster: Kafka, real or in memory.
             settings: Paths, checkpoints, standbys and memory.
-            count: Stop after this many messages; 0 for no limit.
+            count: Stop after this many messages and the windows and timers that they make due; 0 for no limit.
             timeout: Stop after this many seconds without a message; 0 for never.
             serve: Whether to serve status and control over HTTP.
             databases: Databases of the local state; None opens those of ``state_backend``.

@@ -15,6 +15,7 @@ from holdfast.processors.engine.dataframe.described_stores import described_stor
 from holdfast.processors.engine.dataframe.global_tables import GlobalTable
 from holdfast.processors.engine.dataframe.node import steps_of
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
+from holdfast.processors.engine.dataframe.stream_calls import call_of
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.topology import (
     ChangelogSpec,
@@ -49,9 +50,12 @@ def describe(app: Declared) -> Topology:
     Raises:
         ApplicationInvalid: Its parts contradict each other.
         StepInvalid: Steps that share a store contradict each other.
+        AsyncInvalid: A step that waits has state or outputs before it.
         SchemaInvalid: A model can't become columns.
     """
     nodes = {name: frame.source.walk() for name, frame in app.frames.items()}
+    for frame in app.frames.values():
+        call_of(frame.source)
     users: dict[str, list[str]] = {}
     outputs: dict[str, TopicSpec] = {}
     feeds: dict[str, list[str]] = {}

@@ -30,6 +30,9 @@ POINTS = (
     "commit:after",
 )
 
+#: A silence in which nothing closes, in seconds.
+SHORT_S = 3.0
+
 
 class Killed(BaseException):
     """The end of a process."""
@@ -62,31 +65,48 @@ def world() -> tuple[InMemoryCluster, int]:
 
 
 def live_through(
-    cluster: InMemoryCluster, app: Application, events: Iterable[Event], random: Random, silence_s: float = 3.0
+    cluster: InMemoryCluster, app: Application, events: Iterable[Event], random: Random, silence_s: float = SHORT_S
 ) -> list[tuple[bytes, Any]]:
-    """Several processes, one after the other, that process all events; the keys and values in the output topic."""
-    disk = SimulatedDisk()
-    for event in events:
+    """Several processes, one after the other, that process all events; the keys and values in the output topic.
+
+    The last one ends by itself: after ``silence_s`` without a message, or in half of the lives that wait for nothing
+    else, with the last message: half of the messages come before it.
+    """
+    disk, waiting = SimulatedDisk(), list(events)
+    held_back = waiting[len(waiting) // 2 :] if silence_s == SHORT_S and random.random() < 0.5 else []
+    for event in waiting[: len(waiting) - len(held_back)]:
         if random.random() < 0.02:
             live(cluster, app, disk, random)
-        cluster.produce("in", json.dumps({"v": event.amount}).encode(), event.key, timestamp_ms=event.time_ms)
+        _send(cluster, event)
     for _ in range(3):
         live(cluster, app, disk if random.random() < 0.5 else SimulatedDisk(), random, silence_s)
-    live(cluster, app, SimulatedDisk(), None, silence_s)
+    for event in held_back:
+        _send(cluster, event)
+    left = len(cluster.read("in")) - sum(cluster.committed_offsets("g").values())
+    live(cluster, app, SimulatedDisk(), None, silence_s, left if held_back else 0)
     return [(record.key or b"", json.loads(record.value or b"")) for _, record in cluster.read("out")]
 
 
+def _send(cluster: InMemoryCluster, event: Event) -> None:
+    cluster.produce("in", json.dumps({"v": event.amount}).encode(), event.key, timestamp_ms=event.time_ms)
+
+
 def live(
-    cluster: InMemoryCluster, app: Application, disk: SimulatedDisk, random: Random | None, silence_s: float = 3.0
+    cluster: InMemoryCluster,
+    app: Application,
+    disk: SimulatedDisk,
+    random: Random | None,
+    silence_s: float = SHORT_S,
+    count: int = 0,
 ) -> None:
-    """One process: it dies at a point that the seed chooses, or processes everything."""
+    """One process: it dies at a point that the seed chooses, or processes everything, or ``count`` messages."""
     process = InlineProcess(cluster.clock)
     if random is not None and random.random() < 0.7:
         process = Doomed(cluster, random.choice(POINTS), random.randint(1, 8))
     assert app.state_dir is not None
     settings, databases = settings_of(app.state_dir), disk.attach(process)
     try:
-        copy(app).run_on(cluster.connect(process), settings, timeout=silence_s, databases=databases)
+        copy(app).run_on(cluster.connect(process), settings, count=count, timeout=silence_s, databases=databases)
     except Killed:
         pass
     finally:

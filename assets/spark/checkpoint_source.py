@@ -157,7 +157,7 @@ def _batches(partition: int, path: Path, store: str) -> Iterator[pa.RecordBatch]
 
     from holdfast.processors.engine.state.checkpoint_reader import checkpoint_pages
 
-    number = pa.repeat(pa.scalar(partition, pa.int32()), BATCH_ROWS)
+    schema, number = _arrow_schema(), pa.repeat(pa.scalar(partition, pa.int32()), BATCH_ROWS)
     for keys, values in checkpoint_pages(path, store, BATCH_ROWS):
         columns = [number[: len(keys)], pa.array(keys, pa.binary()), pa.array(values, pa.binary())]
-        yield pa.RecordBatch.from_arrays(columns, schema=_arrow_schema())
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -37,7 +37,7 @@ from holdfast.infra.java import Java, find_java
 from holdfast.infra.kafka.broker import BrokerAddress
 from holdfast.infra.settings import load_settings
 from tests.bench import audit, checkpoint, failover, open_windows, pair, partitions, scenario, snapshots, start
-from tests.bench.cases import Case, Kind, Runner, Sizes, all_cases
+from tests.bench.cases import Case, Kind, Runner, Sizes, all_cases, warm_up_of
 from tests.bench.goals import summary
 from tests.bench.measured import RunWrong
 from tests.bench.page import write_pages
@@ -189,7 +189,7 @@ def measure_all(
     """Everything that was chosen; whether all of it counts."""
     runner, right = Runner(broker, home / "state"), True
     if "floor" in found and given.chosen and not given.small:
-        runner.run(given.chosen[0], found["floor"], 0)  # the broker's own warm-up
+        runner.run(warm_up_of(given.chosen), found["floor"], 0)
     for cases in in_turns(given.chosen):
         right = measure_cases(cases, runner, found, given.rounds, results) and right
     for each in given.scenarios if "ours" in found else ():

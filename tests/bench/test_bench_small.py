@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench import windows
-from tests.bench.cases import all_cases
+from tests.bench.cases import all_cases, wanted_of, warm_up_of
 from tests.bench.engine import SCENARIOS, SMALL
 from tests.bench.measured import RunWrong, run_measured
 from tests.bench.results import Results
@@ -70,6 +70,18 @@ def test_what_is_expected_of_windows_is_a_plain_count() -> None:
     closed = {place: many for place, many in counted.items() if place[1] < FIRST_TIMESTAMP_MS + 120_000}
     assert windows.expected(150_000, 30, "final") == closed
     assert windows.hash_of(closed) != windows.hash_of(counted)
+
+
+def test_a_record_that_is_no_result_of_a_window_fails_the_run() -> None:
+    with pytest.raises(RunWrong, match="is no result of a window: .*`start`"):
+        windows.Sent().add(b"k", b'{"value":1}', 0)
+
+
+def test_the_raw_client_warms_the_broker_up_with_what_it_can_compute() -> None:
+    cases = {case.name: case for case in all_cases(SMALL)}
+    warm_up = {name: warm_up_of([case]) for name, case in cases.items()}
+    assert {(case.windows, case.restore) for case in warm_up.values() if "floor" not in case.contenders} == {("", 0)}
+    assert warm_up_of([cases["cache"], cases["few-eos-1s"]]) == warm_up["few-eos-1s"] == cases["few-eos-1s"]
 
 
 def test_messages_are_json_of_119_bytes_in_the_partition_of_their_key() -> None:
@@ -131,13 +143,8 @@ def test_the_engine_computes_what_plain_python_does_in_every_case(
         case, runs = results.runs[name]
         assert case == cases[name]
         assert set(runs) == set(case.contenders) & {"floor", "ours", "ours-builtin"}
-        wanted = (
-            windows.hash_of(windows.expected(case.count, case.keys, case.windows))
-            if case.windows
-            else hash_of(expected(case.count, case.keys, case.seeded).items())
-        )
         # the raw client computes nothing
-        assert {run.hash for who, of in runs.items() for run in of if who != "floor"} == {wanted}, name
+        assert {run.hash for who, of in runs.items() for run in of if who != "floor"} == {wanted_of(case).hash}, name
 
 
 @pytest.mark.thorough

@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast import Count
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from tests.bench.measured import RunWrong
 from tests.bench.stream import FIRST_TIMESTAMP_MS, key_of, messages
 
 WINDOW_MS = 60_000
@@ -94,8 +95,15 @@ class Sent:
     last_ms: dict[int, int] = field(default_factory=dict)
 
     def add(self, key: bytes, value: bytes, appended_ms: int) -> None:
-        """Take the next record of a partition."""
-        made = _decode(value)
+        """Take the next record of a partition.
+
+        Raises:
+            RunWrong: It is no result.
+        """
+        try:
+            made = _decode(value)
+        except msgspec.DecodeError as failure:
+            raise RunWrong(f"{value[:100]!r} is no result of a window: {failure}") from failure
         self.count += 1
         self.first_ms = min(self.first_ms or appended_ms, appended_ms)
         self.counts[key, made.start] = made.value

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from holdfast.processors.engine.dataframe.columnar_windows import ColumnarWindows
 from holdfast.processors.engine.dataframe.session_store import Open, SessionStore
 from holdfast.processors.engine.dataframe.stored_windows import Closing
 from holdfast.processors.engine.dataframe.window_store import WindowStore
-from holdfast.processors.engine.runtime import commit
+from holdfast.processors.engine.runtime import commit, loop
 from holdfast.processors.engine.runtime.committer import Committer
 from holdfast.processors.engine.runtime.task_time import TaskTime
 from holdfast.processors.engine.runtime.task_timers import TaskTimers
@@ -67,11 +68,16 @@ def _time_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(WindowStore, "load", forgets)
 
 
+def _left_windows_wait(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(loop, "more_is_due", lambda tasks: False)
+
+
 WINDOWS: Plants = {
     "a window closes early": _window_early,
     "a late message counts in its window": _late_in_window,
     "a window that closed before a restart closes again": _window_twice,
     "a restart forgets the stream time": _time_forgotten,
+    "windows that one commit leaves wait for the next message": _left_windows_wait,
 }
 
 
@@ -185,8 +191,13 @@ def _silent_timers_wait(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TaskTimers, "fired", property(lambda self: False))
 
 
+def _rows_survive_abort(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ColumnarWindows, "drop", lambda self: None)
+
+
 COMMITS: Plants = {
     "windows that an aborted commit closed stay closed": _places_survive_abort,
+    "windows by columns count what an aborted commit counted": _rows_survive_abort,
     "offsets tell whether a commit happened that moves none": _offsets_tell,
     "timers that fire without a message are not committed": _silent_timers_wait,
 }

@@ -21,7 +21,7 @@ def tuned(schedule: Schedule) -> Iterator[None]:
         (producer, "ANSWER_TIMEOUT_S", schedule.patience_s),
         (loop, "RECORDS_PER_POLL", schedule.poll_max),
         (loop, "RECORDS_PER_SLICE", max(1, schedule.poll_max // 2)),
-        (columns, "RUN_MIN", 2),
+        (columns, "RUN_MIN", 1 if schedule.timed else 2),
         (columns, "RUN_MAX", 5),
         (restore, "RECORDS_PER_STEP", schedule.restore_step),
         (decision, "SPARES_AT_LEAST", schedule.spares),

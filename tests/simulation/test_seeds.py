@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.infra.kafka.records import Batch
+from holdfast.processors.engine.runtime.columns import WindowedStream
 from tests.simulation.run import SeedRunner, runner
 from tests.simulation.schedule import Kind, timed_schedule
 from tests.simulation.timed import BRANCHES, SESSIONS, WINDOWS, timed_workload
@@ -90,6 +92,25 @@ def test_the_seeds_have_each_kind_of_window_and_timer() -> None:
     models = [models for work in works for models in expect_timed(work).models]
     assert sum(model.windows.late for model in models) > 100
     assert sum(model.sessions.merged for model in models) > 100
+    assert {work.window.final for work in works if work.bare} == {False, True}
+
+
+@pytest.mark.slow
+def test_the_seeds_take_windows_by_columns_too(timed_seeds: SeedRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: Counter[int] = Counter()
+    former = WindowedStream.take
+
+    def take(self: WindowedStream, batch: Batch, first: int, last: int) -> bool:
+        done = former(self, batch, first, last)
+        taken[seed] += (last - first) * done
+        return done
+
+    monkeypatch.setattr(WindowedStream, "take", take)
+    bare = [seed for seed in range(60) if timed_workload(timed_schedule(seed)).bare]
+    for seed in bare:
+        timed_seeds.run(seed)
+    assert len(bare) > 5
+    assert min(taken.values()) >= 20, taken
 
 
 @pytest.mark.slow

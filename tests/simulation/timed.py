@@ -8,7 +8,7 @@ from the input alone.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from random import Random
 from typing import Any, NamedTuple
@@ -32,6 +32,8 @@ FIRST_MS = 1_690_000_000_000
 #: Where a message raises: in front of all branches, or behind them.
 BEFORE, BEHIND = "before", "behind"
 KEYS = (b"a", b"ab", b"b", b"\x00holdfast", b"a/b")
+#: So many workloads are a window alone.
+BARE = 0.2
 TIMER_NAMES = ("x", "y", "a/b", "")
 
 
@@ -113,10 +115,12 @@ class TimedWorkload(Workload):
 
     Attributes:
         branches: Which of ``BRANCHES`` there are.
+        bare: Whether the only branch is a window, without a step in front or behind: the engine takes it by columns.
         ttl: How long values of the processor with timers last, ms.
     """
 
     branches: tuple[str, ...]
+    bare: bool
     window: Shape
     session: Sessions
     ttl: int
@@ -139,6 +143,9 @@ class TimedWorkload(Workload):
             **settings,
         )
         output = app.topic(OUTPUT)
+        if self.bare:
+            windows(app.dataframe(app.topic(INPUT)), self.window).to_topic(output)
+            return app
         frame = app.dataframe(app.topic(INPUT)).apply(_Raises(BEFORE))
         for branch in self.branches:
             self._placed(app, frame, branch).apply(_Named(branch)).to_topic(output)
@@ -183,7 +190,7 @@ def timed_workload(schedule: Schedule) -> TimedWorkload:
     most, spoils = max(3, 160 // schedule.partitions), random.choice([0.0, 0.05, 0.15])
     gap = random.choice([1, 10, 25])
     keys = KEYS[: random.choice([1, 2, len(KEYS)])]
-    return TimedWorkload(
+    made = TimedWorkload(
         tuple(
             tuple(_messages(random, random.randint(min(10, most), most), _keys_in(partition, keys), gap, spoils))
             for partition in range(schedule.partitions)
@@ -192,9 +199,25 @@ def timed_workload(schedule: Schedule) -> TimedWorkload:
         exactly_once=schedule.exactly_once,
         dead_letters=schedule.dead_letters,
         branches=tuple(sorted(random.sample(BRANCHES, random.choice([1, 2, 2, 3, 4])))),
+        bare=False,
         window=_window(random),
         session=_sessions(random, gap),
         ttl=random.choice([1, 20, 100]),
+    )
+    return _bare(made) if random.random() < BARE else made
+
+
+def _bare(workload: TimedWorkload) -> TimedWorkload:
+    """The same with the window alone, closed by its partition; no step raises, as there is none."""
+    return replace(
+        workload,
+        messages=tuple(
+            tuple(message._replace(spoils=AHEAD if message.spoils == AHEAD else None) for message in messages)
+            for messages in workload.messages
+        ),
+        branches=(WINDOWS,),
+        bare=True,
+        window=workload.window._replace(closing="partition"),
     )
 
 

@@ -74,6 +74,8 @@ class TimedCheck(FinalCheck):
             assert record.key is not None
             assert record.value is not None
             value = json.loads(record.value)
+            if self._workload.bare:
+                value = {"of": WINDOWS, "sent": value}
             found.setdefault((record.key, value["of"]), []).append(json.dumps(value["sent"]))
         return found
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.changelog.format import unknown_version
 from holdfast.processors.engine.dataframe.stored_windows import Result
 from holdfast.processors.engine.dataframe.window_aggregates import WindowAggregation
 from holdfast.processors.engine.dataframe.window_spec import WINDOWS_OF_A_MESSAGE_MAX, WindowInvalid
@@ -134,12 +134,8 @@ class CountStore:
         spec, state = self.spec, self._state
         known = state.get(COUNTED) or {"format": COUNTED_VERSION, "messages": 0, "chunks": []}
         if known.get("format") != COUNTED_VERSION:
-            raise FormatUnknown(
-                f"Count windows in store {state.name} have format version {known.get('format')}, expected "
-                f"{COUNTED_VERSION}.",
-                action="Run the Holdfast version that wrote them, or a newer version.",
-                version=known.get("format"),
-            )
+            what = f"The record of count windows in store {state.name}"
+            raise unknown_version(what, known.get("format"), COUNTED_VERSION)
         number, chunks = known["messages"], known["chunks"]
         if not chunks or number >= chunks[-1] + self._chunk:
             chunks = [*chunks, number]

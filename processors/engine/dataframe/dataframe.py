@@ -19,6 +19,7 @@ from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.processing import Processing
 from holdfast.processors.engine.dataframe.recent import DropDuplicates, MovingAverage
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare
+from holdfast.processors.engine.dataframe.stream_calls import StreamCalls
 from holdfast.processors.engine.dataframe.stream_groups import StreamGroups, Streams
 from holdfast.processors.engine.dataframe.stream_joins import StreamJoins
 from holdfast.processors.engine.dataframe.stream_windows import StreamWindows
@@ -35,7 +36,10 @@ _NOT_RENAMED: Mapping[str, str] = {}
 
 
 class StreamingDataFrame(
-    StreamWindows["StreamingDataFrame"], StreamJoins["StreamingDataFrame"], StreamGroups["StreamingDataFrame"]
+    StreamWindows["StreamingDataFrame"],
+    StreamJoins["StreamingDataFrame"],
+    StreamGroups["StreamingDataFrame"],
+    StreamCalls["StreamingDataFrame"],
 ):
     """The stream of one input topic.
 

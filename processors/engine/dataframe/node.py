@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from holdfast.processors.engine.dataframe.aggregation import Aggregation
+from holdfast.processors.engine.dataframe.async_calls import AsyncCall
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
 from holdfast.processors.engine.dataframe.group_key import GroupKey
 from holdfast.processors.engine.dataframe.joins import AsOfLeft, IntervalProcessing, JoinStep, TableRead
@@ -68,14 +69,15 @@ class Node:
         """The user functions of this step."""
         if self.window is not None:
             return self.window.functions
-        if isinstance(self.function, (Aggregation, GroupKey, Processing, *Recent, *JoinStep, *TableJoinStep)):
+        own = (Aggregation, AsyncCall, GroupKey, Processing, *Recent, *JoinStep, *TableJoinStep)
+        if isinstance(self.function, own):
             return self.function.functions
         return tuple(function for function in (self.function, self.headers) if function is not None)
 
     @property
     def rule(self) -> str:
-        """What a join or a ``group_by`` does, in a line; empty for other steps, whose functions tell it."""
-        told = (AsOfLeft, TableRead, VersionedPut, IntervalProcessing, GroupKey, *TableJoinStep)
+        """What a join, ``group_by`` or ``apply_async`` does, in a line; empty for steps whose functions tell it."""
+        told = (AsOfLeft, TableRead, VersionedPut, IntervalProcessing, GroupKey, AsyncCall, *TableJoinStep)
         return self.function.describe() if isinstance(self.function, told) else ""
 
     def walk(self) -> list[Node]:

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.changelog.format import unknown_version
 from holdfast.processors.engine.dataframe.window_spec import WindowInvalid, WindowSpec
 from holdfast.processors.engine.state.ranges import state_keys_between
 from holdfast.processors.engine.state.store import StoreState
@@ -255,12 +255,7 @@ class StoredWindows:
         """
         self._saved = record = self._of(OWN_KEY, CLOCK)
         if record is not None and record.get("format") != CLOCK_VERSION:
-            raise FormatUnknown(
-                f"The clock of store {self._state.name} has format version {record.get('format')}, expected "
-                f"{CLOCK_VERSION}.",
-                action="Run the Holdfast version that wrote it, or a newer version.",
-                version=record.get("format"),
-            )
+            raise unknown_version(f"The clock of store {self._state.name}", record.get("format"), CLOCK_VERSION)
         if record is not None and record["closing"] != self.spec.closing:
             raise WindowInvalid(
                 f"The windows of store {self._state.name} are closed by {record['closing']}, and the step has "

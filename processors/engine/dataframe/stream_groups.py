@@ -42,7 +42,7 @@ class StreamGroups(Generic[Stream]):
         key: str | Callable[[Any], Any],
         name: str | None = None,
         value_deserializer: str | Deserializer = "json",
-        key_deserializer: str | Deserializer = "str",
+        key_deserializer: str | Deserializer = "bytes",
         value_serializer: str | Serializer = "json",
         key_serializer: str | Serializer = text_of_key,
         *,
@@ -71,6 +71,9 @@ class StreamGroups(Generic[Stream]):
                 "`group_by` needs a stream of an application, and this one was made without.",
                 action="Make it with `app.dataframe(topic)`.",
             )
+        if isinstance(key, str) and key == self.topic.grouped_field and self._tails == (self._source,):
+            unchanged: Stream = self  # each message has this key already
+            return unchanged
         topic = Topic(
             repartition_topic(self._groups.processor, grouped.name),
             key_deserializer=key_deserializer,
@@ -80,6 +83,7 @@ class StreamGroups(Generic[Stream]):
         )
         topic.label = f"{self._stem}-by-{grouped.name}"
         topic.group_by, topic.partitions = grouped.name, _count(partitions)
+        topic.grouped_field = key if isinstance(key, str) else ""
         if topic.name in self._groups.by_topic:
             raise GroupByInvalid(
                 f"The name {grouped.name!r} of a `group_by` is used already in {self._groups.processor}.",

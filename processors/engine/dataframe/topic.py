@@ -75,6 +75,8 @@ class Topic:
         self.label = name
         #: The name of the ``group_by`` whose repartition topic it is; empty for another topic.
         self.group_by = ""
+        #: The field whose values are its keys; empty where a function makes them.
+        self.grouped_field = ""
         #: How many partitions that declares.
         self.partitions: int | None = None
 

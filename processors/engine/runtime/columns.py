@@ -38,9 +38,6 @@ _log = structlog.get_logger("columns")
 
 #: Fewer messages than this are faster one by one.
 RUN_MIN = 48
-#: Windows go message by message: over 300,000 messages of a real broker, final counts by columns differed from plain
-#: Python's, while both ways agree in all seeds of ``tests/unit/processors/windows/test_window_columns.py``.
-WINDOWS_BY_COLUMNS = False
 #: The data of more messages does not stay in the CPU caches until it is used again.
 RUN_MAX = 500
 #: After slices that went mostly message by message, at most this many slices skip the attempt.
@@ -173,8 +170,8 @@ def columnar_stream(  # tidy: allow-wide because these are what the steps of a s
     windows = None if time is None else time.windows.get(step.store)
     if (windows is None) is (step.aggregation is None) or (time is not None and windows is None):
         return None  # and an aggregation moves no stream time
-    if windows is not None and not WINDOWS_BY_COLUMNS:
-        return None
+    if windows is not None and frame.source.max_ahead_ms is None:
+        return None  # messages behind a repartition topic move no stream time
     sinks = step.walk()[1:]
     if windows is not None and windows.spec.final:
         sinks = []

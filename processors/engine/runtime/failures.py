@@ -14,7 +14,7 @@ from holdfast.processors.engine.dataframe.outbox import Output
 from holdfast.processors.engine.dataframe.serialization import headers_size
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
-from holdfast.processors.engine.runtime.task import FailedMessage
+from holdfast.processors.engine.runtime.failed_message import FailedMessage
 
 _log = structlog.get_logger("runtime.failures")
 _users_log = logging.getLogger("holdfast.processing")

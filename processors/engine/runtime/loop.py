@@ -41,7 +41,7 @@ from holdfast.processors.engine.runtime.reach import Reach
 from holdfast.processors.engine.runtime.reading_order import Run
 from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.engine.runtime.same_changelogs import SameChangelogs
-from holdfast.processors.engine.runtime.task import Task, TaskPhase, timed
+from holdfast.processors.engine.runtime.task import Task, TaskPhase, more_is_due, timed
 from holdfast.processors.engine.state.errors import StateCorrupt
 from holdfast.processors.engine.topology import Topology
 
@@ -99,7 +99,7 @@ class Worker:
         """Poll, process and commit until stopped.
 
         Args:
-            count: Stop after this many messages; 0 for no limit.
+            count: Stop after this many messages and the windows and timers that they make due; 0 for no limit.
             timeout_s: Stop after this many seconds without a message; 0 for never.
 
         Raises:
@@ -211,8 +211,8 @@ class Worker:
                 while not self._finished(count, timeout_s):
                     self._turn(member, count)
                 self._commit()
-                if self._finished(count, timeout_s):
-                    break  # else the last commit was aborted; its messages are processed again
+                if self._finished(count, timeout_s) and (self._stop or not more_is_due(self.assignment.tasks)):
+                    break  # else the last commit was aborted, or windows and timers are due beyond what it takes
             self.phase = Phase.STOPPING
             if self.assignment.checkpoints is not None:
                 self.assignment.checkpoints.take_all(self.assignment.tasks)
@@ -422,7 +422,7 @@ class Worker:
         if outcome is Outcome.DONE:
             self._damages_in_a_row = 0
             self._open.committed(self.committer.last_s)
-        if any(task.time is not None and task.time.more for task in timed(self.assignment.tasks)):
+        if more_is_due(self.assignment.tasks):
             self._message_at = self.clock.monotonic()
             self._open.commit_in(0.0, self._message_at)
 

@@ -32,20 +32,19 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from operator import length_hint
 from typing import Any
 
-from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.records import Batch, Headers, Partition
+from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.changelog.format import FormatUnknown, encode_json
 from holdfast.processors.engine.dataframe.compilation import Timing
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.fusion import Run, compile_run
 from holdfast.processors.engine.dataframe.node import Node
-from holdfast.processors.engine.dataframe.outbox import Outboxes, Output
+from holdfast.processors.engine.dataframe.outbox import Outboxes
 from holdfast.processors.engine.dataframe.processing import Processor
 from holdfast.processors.engine.dataframe.serialization import Deserializer
 from holdfast.processors.engine.dataframe.stored_windows import Closing
@@ -53,8 +52,10 @@ from holdfast.processors.engine.dataframe.topic import TimestampType
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
+from holdfast.processors.engine.runtime.awaited import AwaitedStream, awaited_stream
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
 from holdfast.processors.engine.runtime.deserialized import ENDING, Readable, read
+from holdfast.processors.engine.runtime.failed_message import FailedMessage, OnFailure, exits, failed_at
 from holdfast.processors.engine.runtime.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.store_time import declared_stores
 from holdfast.processors.engine.runtime.task_time import TaskTime, WindowSteps
@@ -67,10 +68,6 @@ from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.state.timers import Due
 
 _NONE: Mapping[str, Any] = {}
-
-
-class FunctionExits(HoldfastError):
-    """A user's function raised ``SystemExit`` or ``GeneratorExit``, which would end the process in mid-message."""
 
 
 #: Records deserialized at once: few enough to stay in the CPU caches until they are processed, many enough that the
@@ -95,29 +92,13 @@ _MOVES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FailedMessage:
-    """A message whose processing raised; its state writes and outputs are already undone."""
-
-    partition: Partition
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    timestamp_ms: int
-    headers: Headers
-    error: Exception
-
-
-#: Decides about a failed message: returns its dead letter, or None to skip the message; raises to stop the worker.
-OnFailure = Callable[[FailedMessage], Output | None]
-
-
 @dataclass(slots=True)
 class _Stream:
     run: Run
     columns: ColumnarStream | None
     deserialize: Deserializer
     deserialize_key: Deserializer
+    awaited: AwaitedStream | None = None
 
 
 class Task:
@@ -215,10 +196,13 @@ class Task:
         for topic in self.inputs:
             frame = frames[topic]
             source = frame.source.bound({at: each.on_message for at, each in processors.items()})
-            run = compile_run(source, self.states, self.outboxes, *limits, self._timing(topic))
+            awaited = awaited_stream(source, self._times, self._timing(topic))
+            steps = source if awaited is None else awaited.behind
+            run = compile_run(steps, self.states, self.outboxes, *limits, self._timing(topic))
             self._add_steps(frame, source, processors, seen)
             columns = columnar_stream(frame, self.states, self.outboxes, *limits, self.time)
-            self._streams[topic] = _Stream(run, columns, frame.topic.deserialize_value, frame.topic.deserialize_key)
+            how = frame.topic.deserialize_value, frame.topic.deserialize_key
+            self._streams[topic] = _Stream(run, columns, *how, awaited)
         self.committed = dict(committed)
         self.began = dict(began)
         self.positions = dict(began)
@@ -287,7 +271,7 @@ class Task:
         if not isinstance(error, (Exception, *ENDING)):
             raise error
         place, offset = Partition(topic, self.partition), self.positions[topic] - 1
-        raised = error if isinstance(error, Exception) else _exits(error)
+        raised = error if isinstance(error, Exception) else exits(error)
         instead = on_failure(FailedMessage(place, offset, key, encode_json(value), timestamp_ms, None, raised))
         if instead is not None:
             self.outboxes.add(instead)
@@ -366,12 +350,14 @@ class Task:
             keys = {key for key in batch.keys[index:last] if key is not None}
             for state in asked:
                 state.prefetch(keys)
+        awaited = stream.awaited
+        last = last if awaited is None else awaited.reach(batch, index, last)
         while index < last:
-            readable = read(
-                batch, index, min(index + RECORDS_AT_ONCE, last), stream.deserialize, stream.deserialize_key
-            )
+            most = index + RECORDS_AT_ONCE if awaited is None else last
+            readable = read(batch, index, min(most, last), stream.deserialize, stream.deserialize_key)
             end = index + len(readable.values)
-            if index < end and (reached := self._run(stream, batch, index, end, readable, on_failure)) < end:
+            run = self._run if awaited is None else self._run_awaited
+            if index < end and (reached := run(stream, batch, index, end, readable, on_failure)) < end:
                 index = reached
                 if self.held:
                     return index
@@ -381,6 +367,23 @@ class Task:
                 end += 1
             index = end
         return index
+
+    def _run_awaited(
+        self, stream: _Stream, batch: Batch, first: int, last: int, readable: Readable, on_failure: OnFailure
+    ) -> int:
+        """Process records behind their calls; returns what ``_run`` returns."""
+        assert stream.awaited is not None
+
+        def run(made: Batch, values: Readable) -> int:
+            return self._run(stream, made, 0, len(made.offsets), values, on_failure)
+
+        def fail(index: int, error: BaseException) -> None:
+            self._fail(batch, index, error, on_failure)
+
+        reached = stream.awaited.process(batch, first, readable, run, fail)
+        if reached > first:
+            self.positions[batch.partition.topic] = batch.offsets[reached - 1] + 1
+        return reached
 
     def _run(
         self, stream: _Stream, batch: Batch, first: int, last: int, readable: Readable, on_failure: OnFailure
@@ -432,7 +435,7 @@ class Task:
 
     def _fail(self, batch: Batch, index: int, error: BaseException, on_failure: OnFailure) -> None:
         """Decide about a failed message, whose writes are undone, and move the position behind it."""
-        instead = on_failure(_failed(batch, index, error if isinstance(error, Exception) else _exits(error)))
+        instead = on_failure(failed_at(batch, index, error if isinstance(error, Exception) else exits(error)))
         if instead is not None:
             self.outboxes.add(instead)
         self.positions[batch.partition.topic] = batch.offsets[index] + 1
@@ -479,21 +482,6 @@ def timed(tasks: Sequence[Task]) -> list[Task]:
     return [task for task in tasks if task.time is not None and task.phase is TaskPhase.RUNNING]
 
 
-def _exits(error: BaseException) -> FunctionExits:
-    return FunctionExits(
-        f"A function raised {type(error).__name__}({error}), which would end the process in mid-message.",
-        action="Raise an Exception for a message that can't be processed; call `Application.stop()` to stop.",
-        error=type(error).__name__,
-    )
-
-
-def _failed(batch: Batch, index: int, error: Exception) -> FailedMessage:
-    return FailedMessage(
-        batch.partition,
-        batch.offsets[index],
-        batch.keys[index],
-        batch.values[index],
-        batch.timestamps[index],
-        batch.headers[index],
-        error,
-    )
+def more_is_due(tasks: Sequence[Task]) -> bool:
+    """Whether windows or timers are due that the last commit did not take."""
+    return any(task.time is not None and task.time.more for task in timed(tasks))

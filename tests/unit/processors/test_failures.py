@@ -5,8 +5,8 @@ import pytest
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.dataframe.compilation import null_key
 from holdfast.processors.engine.dataframe.merging import MergeFailed
+from holdfast.processors.engine.runtime.failed_message import FailedMessage
 from holdfast.processors.engine.runtime.failures import REASON_MAX, FailurePolicy, ProcessingFailed
-from holdfast.processors.engine.runtime.task import FailedMessage
 
 
 class Speechless(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -11,8 +12,11 @@ from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine import required_topics
 from holdfast.processors.engine.changelog.config import REPARTITION_CONFIG
 from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.orphans.owned import Found, Known, Owner, find_orphans
 from holdfast.processors.lifecycle.plans.plan import Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Clear, Restore
+from holdfast.processors.lifecycle.plans.shape import as_document, from_document, shape_of
+from holdfast.processors.lifecycle.plans.shape import topology_of as topology_from
 from holdfast.processors.lifecycle.plans.stages import ClearKeys, ReadAgain, RunProcessor, StopProcessor
 from holdfast.processors.lifecycle.verbs import clear, rebuild, restore_table
 from tests.unit.processors.lifecycle.worlds import count, stopped, world_of
@@ -110,6 +114,22 @@ def test_a_repartition_topic_that_would_lose_messages_stops_the_worker(seen: Top
     facts = {**world_of(topology).topics, BETWEEN: seen}
     with pytest.raises(required_topics.TopicUnusable, match=says):
         required_topics.check_before_start(topology, facts, may_create=True)
+
+
+def test_a_recorded_version_knows_its_repartition_topics() -> None:
+    topology = topology_of()
+    document = as_document(shape_of(topology, {"flights": 2, BETWEEN: 2}))
+    assert topology_from(topology.processor, from_document(json.loads(json.dumps(document)))).repartitions == (
+        topology.repartitions
+    )
+    assert from_document({**document, "repartitions": []}).repartitions == ()
+
+
+def test_a_repartition_topic_without_its_group_by_is_an_orphan() -> None:
+    owner = Owner("carriers", frozenset({"totals"}), frozenset({"carriers-totals-changelog", BETWEEN}))
+    found = Found(topics=(BETWEEN, "carriers-origin-repartition", "others-repartition"))
+    [orphan] = find_orphans(Known((owner,), frozenset({"carriers"})), found)
+    assert (orphan.name, orphan.why) == ("carriers-origin-repartition", "no `group_by` of carriers has this topic")
 
 
 def test_provisioning_repairs_a_repartition_topic() -> None:

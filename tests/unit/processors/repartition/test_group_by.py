@@ -201,6 +201,14 @@ def test_a_grouping_is_one_of_the_version() -> None:
     assert len(versions) == 4
 
 
+def test_a_group_by_of_the_key_that_messages_have_writes_no_topic() -> None:
+    app = application()
+    grouped = app.dataframe(app.topic("flights")).group_by("carrier")
+    assert grouped.group_by("carrier") is grouped
+    grouped.apply(lambda value: {**value, "carrier": "all"}).group_by("carrier", name="changed")
+    assert [spec.name for spec in app.topology().repartitions] == ["carrier", "changed"]
+
+
 @pytest.mark.parametrize(
     ("declare", "says"),
     [

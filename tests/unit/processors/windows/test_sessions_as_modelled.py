@@ -16,7 +16,7 @@ from tests.simulation.small_portions import portions_of_time
 from tests.simulation.timed import sessions
 from tests.simulation.timed_model import check_sessions
 from tests.tiers import variants
-from tests.window_lives import live_through, world
+from tests.window_lives import SHORT_S, live_through, world
 from tests.windowing import Event
 from tests.windowing_sessions import Sessions, Shape, expect
 
@@ -65,7 +65,7 @@ def run(seed: int, tmp_path: Path) -> tuple[Sessions, list[tuple[Any, ...]], dic
     shape, events = draw(random, now_ms)
     idles = shape.final and shape.closing == "partition" and random.random() < 0.5
     app = build(shape, tmp_path, idles=idles)
-    found = live_through(cluster, app, events, random, SILENCE_S if idles else 3.0)
+    found = live_through(cluster, app, events, random, SILENCE_S if idles else SHORT_S)
     model = expect(shape, events, now_ms)
     if idles:
         model.go_on(model.time + int(SILENCE_S * 1000) - IDLE_MS)

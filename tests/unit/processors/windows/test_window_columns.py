@@ -29,11 +29,6 @@ SEEDS = variants(range(300), tested=16)
 BUILT_IN = {"n": Count(), "total": Sum("v"), "mean": Mean("v"), "least": Min("v"), "most": Max("v"), "last": Last("u")}
 
 
-@pytest.fixture(autouse=True)
-def by_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "WINDOWS_BY_COLUMNS", True)
-
-
 def _longer(held: Any, value: Any) -> Any:
     held["total"] += value["v"]  # raises for a value of a wrong type, after others have changed what they got
     held["seen"] = [*held["seen"], value["u"]][-3:]

@@ -297,6 +297,33 @@ def test_what_ends_at_once_closes_in_many_commits(cluster: InMemoryCluster, monk
     assert len(indexed) == 2
 
 
+def test_a_run_of_so_many_messages_closes_all_windows_that_they_end(
+    cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_time, "CLOSED_AT_ONCE", 7)
+    for number in range(40):
+        send(cluster, 0, key=b"%d" % number)
+    send(cluster, 10_000)
+    send(cluster, 20_000)
+    cluster.run(build(closing), count=41)
+    assert len(values(cluster)) == 40, "nothing is left to the next run"
+    assert cluster.committed_offsets("g") == {("in", 0): 41}
+
+
+def test_a_run_of_so_many_messages_that_is_stopped_leaves_windows_to_the_next_one(
+    cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_time, "CLOSED_AT_ONCE", 7)
+    for number in range(40):
+        send(cluster, 0, key=b"%d" % number)
+    send(cluster, 10_000)
+    app = build(lambda frame: closing(frame).update(lambda _: app.stop()))
+    cluster.run(app, count=41)
+    assert len(values(cluster)) == 7
+    cluster.run(build(closing))
+    assert len(values(cluster)) == 40
+
+
 def test_a_closed_window_stays_until_its_retention_is_over(cluster: InMemoryCluster) -> None:
     app = build(lambda frame: closing(frame, grace_ms=1_000, retention=20_000))
     held = []

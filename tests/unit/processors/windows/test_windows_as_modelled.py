@@ -17,7 +17,7 @@ from tests.simulation.small_portions import portions_of_time
 from tests.simulation.timed import windows
 from tests.simulation.timed_model import check_windows
 from tests.tiers import variants
-from tests.window_lives import live_through, world
+from tests.window_lives import SHORT_S, live_through, world
 from tests.windowing import Event, Shape, Windows, expect
 
 SEEDS = variants(range(400), tested=12)
@@ -64,7 +64,7 @@ def run(seed: int, tmp_path: Path) -> tuple[Windows, list[tuple[Any, ...]], dict
     shape, events = draw(random, now_ms)
     idles = shape.final and shape.closing == "partition" and random.random() < 0.5
     app = build(shape, tmp_path, idles=idles)
-    found = live_through(cluster, app, events, random, SILENCE_S if idles else 3.0)
+    found = live_through(cluster, app, events, random, SILENCE_S if idles else SHORT_S)
     results = [(key, made["start"], made["end"], made["n"], made["total"]) for key, made in found]
     model = expect(shape, events, now_ms)
     if idles:
