@@ -36,6 +36,7 @@ from holdfast.processors.engine.backends import BACKENDS, StateBackend
 from holdfast.processors.engine.changelog.names import check_name, shadow_group
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.durations import milliseconds
+from holdfast.processors.engine.dataframe.given import check_topic
 from holdfast.processors.engine.dataframe.global_tables import GlobalTable
 from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, Upgrades, declare
@@ -199,8 +200,10 @@ class Application(ApplicationTables):
         """The stream of a topic.
 
         Raises:
+            StepInvalid: It is no topic.
             ApplicationInvalid: The topic already has a stream.
         """
+        check_topic(topic, "app.dataframe")
         if topic.name in self._frames:
             raise ApplicationInvalid(
                 f"Topic {topic.name} already has a stream in application {self.consumer_group}; expected one.",
@@ -255,6 +258,7 @@ class Application(ApplicationTables):
             self._table_topics,
             exactly_once=self._exactly_once,
             prove=self.prove,
+            asks=self._on_processing_error is not None,
         )
 
     # -- running ---------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from holdfast.processors.arguments import ApplicationInvalid
+from holdfast.processors.engine.dataframe.given import check_topic
 from holdfast.processors.engine.dataframe.global_tables import GlobalTable
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
 from holdfast.processors.engine.dataframe.tables import Table
@@ -46,9 +47,10 @@ class ApplicationTables:
 
         Raises:
             ApplicationInvalid: The topic has a stream; use ``to_table`` of it.
-            StepInvalid: The store's name can't be used.
+            StepInvalid: It is no topic, or the store's name can't be used.
             DurationInvalid: ``history_retention`` is out of range.
         """
+        check_topic(topic, "app.table")
         frame = self.dataframe(topic)
         self._table_topics.add(topic.name)
         return frame.to_table(name, model=model, history_retention=history_retention)
@@ -58,7 +60,9 @@ class ApplicationTables:
 
         Raises:
             ApplicationInvalid: The topic already has a global table.
+            StepInvalid: It is no topic.
         """
+        check_topic(topic, "app.global_table")
         if topic.name in self._globals:
             raise ApplicationInvalid(
                 f"Topic {topic.name} already has a global table in application {self.consumer_group}; expected one.",

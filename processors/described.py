@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.processors.arguments import check_dead_letters, check_stores_named, check_strategy, check_time
+from holdfast.processors.arguments import check_dead_letters, check_late, check_stores_named, check_strategy, check_time
 from holdfast.processors.engine.changelog.config import chosen_config
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
@@ -42,6 +42,8 @@ class Declared:
     table_topics: Collection[str]
     exactly_once: bool
     prove: bool
+    #: Whether `on_processing_error` is asked about failed messages.
+    asks: bool = False
 
 
 def describe(app: Declared) -> Topology:
@@ -93,6 +95,8 @@ def describe(app: Declared) -> Topology:
     read = (*inputs, *(each.topic.spec() for each in app.global_tables.values()))
     taken = [spec.name for spec in (*read, *outputs.values(), *(each.topic for each in changelogs))]
     check_dead_letters(app.group, app.dead_letter_topic, taken)
+    late = [node.store or "" for node in steps if getattr(node.window, "on_late", None) == "dead-letter"]
+    check_late(late, goes_somewhere=app.dead_letter_topic is not None or app.asks)
     described = Topology(
         processor=app.group,
         inputs=inputs,

@@ -105,11 +105,16 @@ class Topics:
                 told = told if listening is None else _asks_for_security(self.bootstrap, listening)
             raise told from failure
 
+    def names(self) -> tuple[str, ...]:
+        """Sorted names of the topics that this client may see, without Kafka's internal ones."""
+        topics = self._read(lambda: self._admin.list_topics(timeout=self._try_s), "list the topics").topics
+        return tuple(sorted(name for name in topics if not name.startswith("__")))
+
     def listed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Sorted names of the topics and of the groups that this client may see, without Kafka's internal topics."""
-        topics = self._read(lambda: self._admin.list_topics(timeout=self._try_s), "list the topics").topics
+        names = self.names()
         groups = self._read(lambda: self._admin.list_groups(timeout=self._timeout_s), "list the groups")
-        return tuple(sorted(name for name in topics if not name.startswith("__"))), tuple(sorted(g.id for g in groups))
+        return names, tuple(sorted(each.id for each in groups))
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
         """The facts of those of the topics that exist."""

@@ -32,6 +32,7 @@ from rich.table import Table
 from holdfast.infra.errors import EXIT_CHANGES_PENDING, EXIT_DONE, EXIT_REFUSED
 from holdfast.orchestration.commands.options import Json, Who, command_settings, print_answer, print_json, print_rows
 from holdfast.orchestration.commands.requests import VERBS, adopt
+from holdfast.orchestration.commands.tables import print_table
 from holdfast.processors.lifecycle.plans.explanation import explain, size_and_time
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused, as_document
 from holdfast.processors.lifecycle.plans.requests import Request
@@ -210,7 +211,7 @@ def print_short(plan: Plan) -> None:
     for number, stage in enumerate(plan.stages, 1):
         mark = "[red]deletes[/]" if stage.destructive else ""
         table.add_row(str(number), f"{type(stage).__name__} {mark}", escape(stage.says))
-    console.print(table)
+    print_table(table, console)
     if measure := size_and_time(plan):
         console.print(measure, highlight=False, soft_wrap=True)
 

@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -29,14 +30,16 @@ from holdfast.processors.engine.changelog.config import (
     min_insync,
     reason_for,
 )
+from holdfast.processors.engine.changelog.names import CHANGELOG_SUFFIX
 from holdfast.processors.engine.topology import RepartitionSpec, Topology
 
 _log = structlog.get_logger("application")
 
 #: The kind of fault of a missing topic; "output-missing" for those that only messages are written to.
+SOURCE = "source topic"
 _CAUSES_OF_MISSING = {
     "changelog": "changelog-missing",
-    "source topic": "source-missing",
+    SOURCE: "source-missing",
     "repartition topic": "source-missing",
     "global table": "source-missing",
 }
@@ -50,6 +53,9 @@ class TopicWorld(Protocol):
 
     def ping(self) -> int:
         """The number of brokers."""
+
+    def names(self) -> Sequence[str]:
+        """The names of all topics that this client may see."""
 
     def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
         """The facts of those of the named topics that exist."""
@@ -69,14 +75,23 @@ class CreateTopic:
     role: str
     #: The reasons for its replication and its configuration.
     reasons: tuple[str, ...] = ()
+    #: Of an input, the existing topic with the most similar name: the one that may have been meant.
+    nearest: str | None = None
+
+    @property
+    def is_input(self) -> bool:
+        """Whether the processor reads it: nobody has written to it, so its name may be a mistake."""
+        return self.role == SOURCE
 
     def sentence(self) -> str:
         """The stage in words."""
+        meant = f": is {self.nearest} meant, which exists?" if self.nearest else ""
+        empty = f"; it did not exist before{meant}" if self.is_input else ""
         copies = "the cluster's default" if self.spec.replication is None else str(self.spec.replication)
         config = ", ".join(f"{name}={value}" for name, value in self.spec.config.items()) or "cluster defaults"
         many = "" if self.spec.partitions == 1 else "s"
         shape = f"{self.spec.partitions} partition{many}, replication {copies}, {config}"
-        return f"create {self.role} {self.spec.name}: {shape}"
+        return f"create {self.role} {self.spec.name}: {shape}{empty}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +152,11 @@ def brokers_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str,
     return topics.ping() if missing else None
 
 
+def others_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str, TopicFacts]) -> Sequence[str]:
+    """The names of all topics if an input is missing, for the one that may have been meant; empty otherwise."""
+    return () if all(spec.name in facts for spec in topology.sources) else topics.names()
+
+
 def resolve(
     topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | None = None
 ) -> dict[str, tuple[str, TopicSpec]]:
@@ -146,7 +166,7 @@ def resolve(
     """
     resolved: dict[str, tuple[str, TopicSpec]] = {}
     for spec in topology.sources:
-        resolved[spec.name] = ("source topic", _filled(spec, facts, 1))
+        resolved[spec.name] = (SOURCE, _filled(spec, facts, 1))
     for grouped in topology.repartitions:
         resolved[grouped.topic] = ("repartition topic", _repartition_spec(grouped, topology, resolved, facts, brokers))
     widest = max((resolved[spec.name][1].partitions or 1 for spec in topology.inputs), default=1)
@@ -166,8 +186,16 @@ def resolve(
     return resolved
 
 
-def plan(topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | None = None) -> ProvisionPlan:
-    """The topics to create and the configuration to repair, or the refusals; arguments as in ``resolve``."""
+def plan(
+    topology: Topology,
+    facts: Mapping[str, TopicFacts],
+    brokers: int | None = None,
+    others: Sequence[str] = (),
+) -> ProvisionPlan:
+    """The topics to create and the configuration to repair, or the refusals; arguments as in ``resolve``.
+
+    ``others`` are names of existing topics: a missing input may be a mistake for one of them.
+    """
     stages: list[Stage] = []
     refusals: list[Refusal] = []
     kept: list[str] = []
@@ -189,9 +217,10 @@ def plan(topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | Non
         if own:
             refusals.extend(_insync_refusals(role, spec, seen))
         if seen is None:
-            stages.append(CreateTopic(spec, role, _reasons(role, spec, brokers) if own else ()))
+            reasons = _reasons(role, spec, brokers) if own else ()
+            stages.append(CreateTopic(spec, role, reasons, _nearest(name, others) if role == SOURCE else None))
             continue
-        if spec.partitions is not None and seen.partitions != spec.partitions and (own or role == "source topic"):
+        if spec.partitions is not None and seen.partitions != spec.partitions and (own or role == SOURCE):
             refusals.append(wrong_count(role, spec, seen, topology))
         if own:
             repaired = drift(spec.config, seen.config, _entries(role))
@@ -238,7 +267,12 @@ def apply(decided: ProvisionPlan, topics: TopicWorld) -> None:
 
 
 def check_before_start(
-    topology: Topology, facts: Mapping[str, TopicFacts], *, may_create: bool, brokers: int | None = None
+    topology: Topology,
+    facts: Mapping[str, TopicFacts],
+    *,
+    may_create: bool,
+    brokers: int | None = None,
+    others: Sequence[str] = (),
 ) -> ProvisionPlan:
     """The topics that a starting worker has to create.
 
@@ -246,7 +280,7 @@ def check_before_start(
         TopicUnusable: A topic is missing and may not be created, a partition count is wrong, or a changelog's
             configuration would lose state.
     """
-    decided = plan(topology, facts, brokers)
+    decided = plan(topology, facts, brokers, others)
     decided.raise_refusals()
     for stage in decided.stages:
         if isinstance(stage, RepairConfig) and topology.is_repartition(stage.topic):
@@ -287,12 +321,26 @@ def prepare(topics: TopicWorld, topology: Topology, *, may_create: bool) -> Mapp
             config=dict(spec.config) or "cluster default",
             there=name in facts,
         )
-    missing = check_before_start(topology, facts, may_create=may_create, brokers=brokers)
+    others = others_if_asked(topics, topology, facts)
+    missing = check_before_start(topology, facts, may_create=may_create, brokers=brokers, others=others)
     apply(missing, topics)
+    for stage in missing.stages:
+        if isinstance(stage, CreateTopic) and stage.is_input:
+            _log.warning(
+                "the input topic did not exist: it is created, and empty",
+                topic=stage.spec.name,
+                **({"is_meant_perhaps": stage.nearest} if stage.nearest else {}),
+            )
     facts = read_facts(topics, topology) if missing.stages else facts
     for warning in table_warnings(topology, facts):
         _log.warning(warning)
     return facts
+
+
+def _nearest(name: str, others: Sequence[str]) -> str | None:
+    """The existing topic with the most similar name, if any is similar; no changelog, which nobody reads as input."""
+    near = difflib.get_close_matches(name, [each for each in others if not each.endswith(CHANGELOG_SUFFIX)], 1)
+    return near[0] if near else None
 
 
 def _filled(spec: TopicSpec, facts: Mapping[str, TopicFacts], partitions: int) -> TopicSpec:

@@ -11,10 +11,16 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.dataframe.aggregation import Aggregation, Aggregator, Field
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
 from holdfast.processors.engine.dataframe.durations import milliseconds
+from holdfast.processors.engine.dataframe.given import (
+    StepInvalid,
+    check_function,
+    check_step_function,
+    check_text,
+    check_topic,
+)
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.processing import Processing
 from holdfast.processors.engine.dataframe.recent import DropDuplicates, MovingAverage
@@ -26,11 +32,6 @@ from holdfast.processors.engine.dataframe.stream_windows import StreamWindows
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.state.keys import store_prefix
-
-
-class StepInvalid(BadConfiguration):
-    """The declaration of a step can't run."""
-
 
 _NOT_RENAMED: Mapping[str, str] = {}
 
@@ -98,8 +99,9 @@ class StreamingDataFrame(
                 One of the steps that share a store declares it.
 
         Raises:
-            StepInvalid: The store's name or the model can't be used.
+            StepInvalid: The function takes other arguments; or the store's name or the model can't be used.
         """
+        check_step_function(func, "apply", stateful=stateful, metadata=metadata)
         kept = self._store(store, self._stem) if stateful else None
         return self._then(
             Node("apply", func, kept, expand, metadata, unnamed=self._is_unnamed(store), model=_modelled(kept, model))
@@ -118,6 +120,7 @@ class StreamingDataFrame(
 
         The arguments are those of ``apply``.
         """
+        check_step_function(func, "update", stateful=stateful, metadata=metadata)
         kept = self._store(store, self._stem) if stateful else None
         return self._in_place(
             Node("update", func, kept, False, metadata, unnamed=self._is_unnamed(store), model=_modelled(kept, model))
@@ -133,6 +136,7 @@ class StreamingDataFrame(
         model: Any = None,
     ) -> StreamingDataFrame:
         """Keeps the values for which ``func`` returns a true value; the arguments are those of ``apply``."""
+        check_step_function(func, "filter", stateful=stateful, metadata=metadata)
         kept = self._store(store, self._stem) if stateful else None
         return self._then(
             Node("filter", func, kept, False, metadata, unnamed=self._is_unnamed(store), model=_modelled(kept, model))
@@ -197,7 +201,7 @@ class StreamingDataFrame(
             DurationInvalid: ``within`` is out of range.
         """
         made, kept = DropDuplicates(by, within), self._store(store, f"{self._stem}-duplicates")
-        declare(self.declared, made.options(kept))
+        declare(self.declared, made.options(kept), argument="store")
         return self._then(Node("filter", made, kept, unnamed=self._is_unnamed(store)))
 
     def moving_average(
@@ -216,7 +220,7 @@ class StreamingDataFrame(
         """
         made = MovingAverage(of, over, into)
         kept = self._store(store, f"{self._stem}-{made.into}")
-        declare(self.declared, made.options(kept))
+        declare(self.declared, made.options(kept), argument="store")
         return self._then(Node("apply", made, kept, metadata=True, unnamed=self._is_unnamed(store)))
 
     def to_topic(
@@ -233,6 +237,9 @@ class StreamingDataFrame(
             key: Makes another key from the value.
             headers: Makes other headers from the value: names with bytes, texts or None. None sends no headers.
         """
+        check_topic(topic, "to_topic")
+        check_function(key, "`key` of `to_topic`", ("value",))
+        check_function(headers, "`headers` of `to_topic`", ("value",))
         return self._in_place(Node("to_topic", key, topic=topic, headers=headers))
 
     def set_timestamp(self, func: Callable[[Any, Any, int, Any], int]) -> StreamingDataFrame:
@@ -241,6 +248,7 @@ class StreamingDataFrame(
         Args:
             func: Returns milliseconds since 1970, from (value, key, timestamp, headers).
         """
+        check_function(func, "`set_timestamp`", ("value", "key", "timestamp", "headers"))
         return self._then(Node("set_timestamp", func, metadata=True, max_ahead_ms=self._max_ahead_ms))
 
     @property
@@ -300,7 +308,7 @@ class StreamingDataFrame(
         Raises:
             JoinInvalid: The other stream is of another application.
         """
-        self._check_same_application(other)
+        self._check_stream(other, "concat")
         made = StreamingDataFrame(self.topic, self._source, None, self._renamed, self.declared, self._groups)
         made._tails = tuple({id(node): node for node in (*self._tails, *other._tails)}.values())
         made._topics = tuple(dict.fromkeys((*self._topics, *other._topics)))
@@ -331,6 +339,7 @@ class StreamingDataFrame(
 
     def _store(self, store: str | None, unnamed: str) -> str:
         """The name under which a step's store is stored; ``unnamed`` for one without a name."""
+        check_text(store, "The name of a step's store", 'store="totals"')
         store = unnamed if store is None else store
         renamed = next((new for new, old in self._renamed.items() if old == store), None)
         if renamed is not None:

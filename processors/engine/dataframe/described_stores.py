@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.processors.engine.dataframe.aggregation import Aggregation
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
-from holdfast.processors.engine.dataframe.dataframe import StepInvalid
+from holdfast.processors.engine.dataframe.given import StepInvalid
 from holdfast.processors.engine.dataframe.joins import AsOfLeft, AsOfRight, TablePut, TableRead
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.recent import Recent

@@ -69,8 +69,8 @@ class Node:
         """The user functions of this step."""
         if self.window is not None:
             return self.window.functions
-        own = (Aggregation, AsyncCall, GroupKey, Processing, *Recent, *JoinStep, *TableJoinStep)
-        if isinstance(self.function, own):
+        told = (Aggregation, AsyncCall, GroupKey, Processing, *Recent, *JoinStep, *TableJoinStep)
+        if isinstance(self.function, told):
             return self.function.functions
         return tuple(function for function in (self.function, self.headers) if function is not None)
 

@@ -25,7 +25,7 @@ from holdfast.processors.engine.dataframe.joins import (
 from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare
-from holdfast.processors.engine.dataframe.tables import Table, check_table
+from holdfast.processors.engine.dataframe.tables import Table, check_table, shown_side
 from holdfast.processors.engine.dataframe.versioned_tables import VersionedPut, VersionedRead, history_options
 from holdfast.processors.engine.dataframe.windows import Stream
 from holdfast.processors.engine.schema.types import INFER
@@ -85,7 +85,7 @@ class StreamJoins(Generic[Stream]):
         """
         if isinstance(table, GlobalTable):
             if not table.is_of(self.declared):
-                raise other_application(table)
+                raise self._two_applications(table)
             found: Stream = self._then(Node("apply", GlobalRead(table, how, on_merge, on), expand=True, metadata=True))
             return found
         check_table("join_table", table)
@@ -127,11 +127,11 @@ class StreamJoins(Generic[Stream]):
             JoinInvalid: An argument can't be used.
             DurationInvalid: A duration is out of range.
         """
-        self._check_same_application(right)
+        self._check_stream(right, "join_asof")
         tolerance = None if tolerance_ms is None else milliseconds("tolerance_ms", tolerance_ms, least=0)
         spec = AsOf(how, on_merge, milliseconds("grace_ms", grace_ms, least=0), tolerance)
         kept = self._store(name, f"{self.topic.label}-{right.topic.label}-asof")
-        declare(self.declared, spec.options(kept))
+        declare(self.declared, spec.options(kept), argument="name")
         right._in_place(Node("update", AsOfRight(spec), kept, metadata=True))
         made: Stream = self._then(Node("apply", AsOfLeft(spec), kept, expand=True, metadata=True))
         return made
@@ -164,11 +164,11 @@ class StreamJoins(Generic[Stream]):
             JoinInvalid: An argument can't be used.
             DurationInvalid: A duration is out of range.
         """
-        self._check_same_application(right)
+        self._check_stream(right, "join_interval")
         durations = {"backward_ms": backward_ms, "forward_ms": forward_ms, "grace_ms": grace_ms}
         spec = Interval(how, on_merge, *(milliseconds(each, of, least=0) for each, of in durations.items()))
         kept = self._store(name, f"{self.topic.label}-{right.topic.label}-interval")
-        declare(self.declared, spec.options(kept))
+        declare(self.declared, spec.options(kept), argument="name")
         tagged = (self._then(Node("apply", Tag(left=True))), right._then(Node("apply", Tag(left=False))))
         rows = (
             tagged[0].concat(tagged[1])._then(Node("apply", IntervalProcessing(spec), kept, expand=True, metadata=True))
@@ -178,15 +178,27 @@ class StreamJoins(Generic[Stream]):
         made: Stream = timed._then(Node("apply", RowMerge(on_merge)))
         return made
 
-    def _check_same_application(self, other: Any) -> None:
+    def _check_stream(self: Any, other: Any, call: str) -> None:
+        """Raises JoinInvalid unless the right side is a stream of the same application."""
+        if not isinstance(other, StreamJoins):
+            table = isinstance(other, Table)
+            raise JoinInvalid(
+                f"`{call}` got {shown_side(other)}; expected a stream.",
+                action=f"Write `join_table(table)`; or join the changes of the table: `{call}(table.to_stream())`."
+                if table
+                else f"Write `{call}(app.dataframe(topic))`.",
+                seen=shown_side(other),
+            )
+        self._check_same_application(other)
+
+    def _check_same_application(self: Any, other: Any) -> None:
         if getattr(other, "declared", None) is not self.declared:
-            raise other_application(other)
+            raise self._two_applications(other)
 
-
-def other_application(other: object) -> JoinInvalid:
-    """The error for something that is not of the application of a join's left side."""
-    return JoinInvalid(
-        f"A join got {other!r}, which is no stream of the same application.",
-        action="Declare both with one `app`; read another processor's results from its output topic.",
-        seen=repr(other)[:80],
-    )
+    def _two_applications(self: Any, other: Any) -> JoinInvalid:
+        mine = ", ".join(self._topics)
+        return JoinInvalid(
+            f"The stream of topic {mine} can't be joined with {shown_side(other)}: they are of two applications.",
+            action="Declare both with one `app`; read another processor's results from its output topic.",
+            seen=shown_side(other),
+        )

@@ -77,8 +77,21 @@ class Table(Generic[Stream]):
 def check_table(method: str, given: Any) -> None:
     """Raises JoinInvalid if the argument of a join is no table."""
     if not isinstance(given, Table):
+        shown = shown_side(given)
         raise JoinInvalid(
-            f"`{method}` got {given!r}, expected a table.",
-            action="Make one: `app.table(topic)`, or `sdf.to_table()`.",
-            seen=repr(given)[:80],
+            f"`{method}` got {shown}; expected a table.",
+            action=f"Write `{method}(other.to_table())`, or join the streams: `join_asof(other)`."
+            if hasattr(given, "to_table")
+            else "Make one: `app.table(topic)`, or `sdf.to_table()`.",
+            seen=shown,
         )
+
+
+def shown_side(seen: Any) -> str:
+    """What a join got, by its topic."""
+    if isinstance(seen, Table):
+        return f"the table {seen.name!r}"
+    topics = getattr(seen, "_topics", None)
+    if topics:
+        return f"the stream of topic {', '.join(topics)}"
+    return f"{repr(seen)[:80]} of type {type(seen).__name__}"

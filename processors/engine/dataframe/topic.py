@@ -14,6 +14,7 @@ from holdfast.processors.engine.changelog.config import REPARTITION_CONFIG
 from holdfast.processors.engine.changelog.names import check_name
 from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer, deserializer, serializer
+from holdfast.processors.engine.dataframe.signatures import refuses, written
 
 
 class TimestampType(IntEnum):
@@ -26,6 +27,7 @@ class TimestampType(IntEnum):
 
 #: Returns the event time in milliseconds since 1970, from the value, the headers, the record's timestamp and its type.
 TimestampExtractor = Callable[[Any, Headers, int, TimestampType], int]
+EXTRACTED = ("value", "headers", "timestamp", "timestamp_type")
 
 
 class TopicInvalid(BadConfiguration):
@@ -66,6 +68,13 @@ class Topic:
             raise TopicInvalid(
                 f"`timestamp_extractor` of topic {name} is {timestamp_extractor!r}, expected a function.",
                 action="Pass a function of (value, headers, timestamp, timestamp_type) that returns milliseconds.",
+                topic=name,
+            )
+        if timestamp_extractor is not None and refuses(timestamp_extractor, len(EXTRACTED)):
+            raise TopicInvalid(
+                f"`timestamp_extractor` of topic {name} is {written(timestamp_extractor)}, which can't be called with "
+                f"({', '.join(EXTRACTED)}).",
+                action="Give the function these four arguments, also those that it does not need.",
                 topic=name,
             )
         self.timestamp_extractor = timestamp_extractor

@@ -12,6 +12,7 @@ from typing import Generic, NamedTuple, TypedDict, TypeVar
 
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
 from holdfast.processors.engine.dataframe.durations import milliseconds
+from holdfast.processors.engine.dataframe.signatures import refuses, written
 from holdfast.processors.engine.dataframe.window_aggregates import WindowAggregation
 from holdfast.processors.engine.dataframe.window_spec import (
     ClosingStrategy,
@@ -97,6 +98,8 @@ class Asked(NamedTuple):
                 action='Write, for example, `on_late="dead-letter"`.',
                 seen=repr(self.on_late),
             )
+        if callable(self.on_late):
+            _check_arguments("on_late", self.on_late, _LATE_ARGUMENTS)
         for name, made in (("before_update", self.before_update), ("after_update", self.after_update)):
             if made is not None and not callable(made):
                 raise WindowInvalid(
@@ -105,6 +108,25 @@ class Asked(NamedTuple):
                     "aggregated > 1_000`.",
                     seen=repr(made),
                 )
+            if made is not None:
+                _check_arguments(name, made, _TRIGGER_ARGUMENTS)
+
+
+#: The arguments of ``on_late``, and of ``before_update`` and ``after_update``.
+_LATE_ARGUMENTS = (
+    *("value", "key", "timestamp", "late_by_ms", "start", "end"),
+    *("name", "topic", "partition", "offset"),
+)
+_TRIGGER_ARGUMENTS = ("aggregated", "value", "key", "timestamp", "headers")
+
+
+def _check_arguments(argument: str, func: Callable[..., object], expected: tuple[str, ...]) -> None:
+    if refuses(func, len(expected)):
+        raise WindowInvalid(
+            f"`{argument}` is {written(func)}, which can't be called with ({', '.join(expected)}).",
+            action=f"Give the function these {len(expected)} arguments, also those that it does not need.",
+            seen=written(func),
+        )
 
 
 class AggregatedWindow(Unplaced, Generic[Stream]):

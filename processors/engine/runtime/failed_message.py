@@ -1,4 +1,4 @@
-"""A message whose processing raised, as failure policies get it."""
+"""What the failure policy decides about: a message, a timer or a result that raised."""
 
 from __future__ import annotations
 
@@ -25,6 +25,15 @@ class FailedMessage:
     timestamp_ms: int
     headers: Headers
     error: Exception
+    #: What raised, where it was no message but a timer or the result of a window behind the one at this offset.
+    made: str = ""
+    #: The name of the timer that raised.
+    timer: str | None = None
+
+    @property
+    def place(self) -> str:
+        """Where the message is, in words."""
+        return f"the message at {self.partition.topic}[{self.partition.number}] offset {self.offset}"
 
 
 #: Decides about a failed message: returns its dead letter, or None to skip the message; raises to stop the worker.
@@ -32,7 +41,7 @@ OnFailure = Callable[[FailedMessage], Output | None]
 
 
 def exits(error: BaseException) -> FunctionExits:
-    """The error for a function that raised what would end the process."""
+    """The error in place of one that would end the process."""
     return FunctionExits(
         f"A function raised {type(error).__name__}({error}), which would end the process in mid-message.",
         action="Raise an Exception for a message that can't be processed; call `Application.stop()` to stop.",
@@ -40,8 +49,8 @@ def exits(error: BaseException) -> FunctionExits:
     )
 
 
-def failed_at(batch: Batch, index: int, error: Exception) -> FailedMessage:
-    """The message at an index of a batch, which raised."""
+def failed_record(batch: Batch, index: int, error: Exception) -> FailedMessage:
+    """A record of a batch as a failed message."""
     return FailedMessage(
         batch.partition,
         batch.offsets[index],

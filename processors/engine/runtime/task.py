@@ -55,7 +55,7 @@ from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused,
 from holdfast.processors.engine.runtime.awaited import AwaitedStream, awaited_stream
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
 from holdfast.processors.engine.runtime.deserialized import ENDING, Readable, read
-from holdfast.processors.engine.runtime.failed_message import FailedMessage, OnFailure, exits, failed_at
+from holdfast.processors.engine.runtime.failed_message import FailedMessage, OnFailure, exits, failed_record
 from holdfast.processors.engine.runtime.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.store_time import declared_stores
 from holdfast.processors.engine.runtime.task_time import TaskTime, WindowSteps
@@ -64,6 +64,7 @@ from holdfast.processors.engine.runtime.timed_steps import processors_of, time_o
 from holdfast.processors.engine.runtime.watermarks import NO_GROUPS, Groups, Teller, Upstream
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.stream_time import shown
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.state.timers import Due
 
@@ -90,6 +91,10 @@ _MOVES = {
     TaskPhase.RUNNING: {TaskPhase.CLOSED},
     TaskPhase.CLOSED: set(),
 }
+
+
+#: The clock of a timer, for people.
+_CLOCK_WORDS = {"stream": "stream time", "processing": "the worker's clock"}
 
 
 @dataclass(slots=True)
@@ -248,7 +253,9 @@ class Task:
             return
 
         def fail(topic: str, closing: Closing, error: BaseException) -> None:
-            self._fail_made(topic, closing.message_key, closing.result, closing.start, error, on_failure)
+            key, start = closing.message_key, closing.start
+            words = f"The result of the window of key {key!r} from {shown(start)} on was sent"
+            self._put_aside(self._made(topic, key, closing.result, start, error), words, None, on_failure)
 
         self.time.before_commit(fail, self._timer_fails(on_failure))
         teller, value = self.time.teller, None
@@ -259,20 +266,23 @@ class Task:
 
     def _timer_fails(self, on_failure: OnFailure) -> OnTimerError:
         def fail(topic: str, due: Due, error: BaseException) -> None:
-            timer = {"timer": due.timer.name, "time": due.timer.time, "clock": due.timer.clock}
-            self._fail_made(topic, due.message_key, timer, due.timer.time, error, on_failure)
+            (name, at, clock), key = due
+            words = f"Timer {name!r} of key {key!r}, set to {shown(at)} by {_CLOCK_WORDS[clock]}, fired"
+            made = self._made(topic, key, {"timer": name, "time": at, "clock": clock}, at, error)
+            self._put_aside(made, words, name, on_failure)
 
         return fail
 
-    def _fail_made(  # tidy: allow-wide because these are the parts of a message
-        self, topic: str, key: bytes, value: Any, timestamp_ms: int, error: BaseException, on_failure: OnFailure
-    ) -> None:
-        """Decide about a result or a timer that raised, as about a message."""
+    def _made(self, topic: str, key: bytes, value: Any, timestamp_ms: int, error: BaseException) -> FailedMessage:
+        """A result or a timer that raised, as a failed message at the place of the last one of its stream."""
         if not isinstance(error, (Exception, *ENDING)):
             raise error
         place, offset = Partition(topic, self.partition), self.positions[topic] - 1
         raised = error if isinstance(error, Exception) else exits(error)
-        instead = on_failure(FailedMessage(place, offset, key, encode_json(value), timestamp_ms, None, raised))
+        return FailedMessage(place, offset, key, encode_json(value), timestamp_ms, None, raised)
+
+    def _put_aside(self, failed: FailedMessage, words: str, timer: str | None, on_failure: OnFailure) -> None:
+        instead = on_failure(replace(failed, made=f"{words} behind {failed.place}", timer=timer))
         if instead is not None:
             self.outboxes.add(instead)
 
@@ -435,7 +445,7 @@ class Task:
 
     def _fail(self, batch: Batch, index: int, error: BaseException, on_failure: OnFailure) -> None:
         """Decide about a failed message, whose writes are undone, and move the position behind it."""
-        instead = on_failure(failed_at(batch, index, error if isinstance(error, Exception) else exits(error)))
+        instead = on_failure(failed_record(batch, index, error if isinstance(error, Exception) else exits(error)))
         if instead is not None:
             self.outboxes.add(instead)
         self.positions[batch.partition.topic] = batch.offsets[index] + 1

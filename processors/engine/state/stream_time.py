@@ -18,6 +18,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+import structlog
+
 from holdfast.infra.errors import HoldfastError
 
 #: No event time yet, in milliseconds: less than every event time.
@@ -29,6 +31,12 @@ EVENT_TIME_END_MS = 10**15
 AHEAD_KEPT = 64
 #: How far ahead of the worker's clock the time of a message may be, in milliseconds, unless the topic says otherwise.
 MAX_AHEAD_MS = 3_600_000
+#: Numbers that are a time from 2001 to 2100 in seconds; in milliseconds they are of January and February 1970.
+SECONDS_BEGIN, SECONDS_END = 1_000_000_000, 4_102_444_800
+
+_log = structlog.get_logger("runtime.time")
+#: The functions that a warning of seconds was logged for.
+_told_of_seconds: set[str] = set()
 
 
 class EventTimeInvalid(HoldfastError):
@@ -141,12 +149,27 @@ class StreamTime:
 def event_time(made: object, function: object) -> int:
     """The event time that a user's function returned.
 
+    One that would be of our time if it were seconds is logged once for each function: windows and values that end would
+    treat it as of early 1970.
+
     Raises:
         EventTimeInvalid: It is no whole number of milliseconds since 1970.
     """
-    if type(made) is int and 0 <= made < EVENT_TIME_END_MS:
+    if type(made) is int and SECONDS_END <= made < EVENT_TIME_END_MS:  # the fast way of all present times
         return made
     name = getattr(function, "__qualname__", type(function).__qualname__)
+    if type(made) is int and 0 <= made < EVENT_TIME_END_MS:
+        if made >= SECONDS_BEGIN and name not in _told_of_seconds:
+            _told_of_seconds.add(name)
+            _log.warning(
+                "event times are seconds, perhaps; expected milliseconds",
+                function=name,
+                returned=made,
+                means=shown(made),
+                as_seconds=shown(made * 1000),
+                what_to_do=f"let {name} return milliseconds, as `int(seconds * 1000)`; times of early 1970 are taken",
+            )
+        return made
     raise EventTimeInvalid(
         f"Function {name} returned the event time {made!r}, expected whole milliseconds since 1970.",
         action=f"Let {name} return an int, for example `int(value['time'] * 1000)`.",

@@ -35,7 +35,7 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
     given_up = _given_up(request, facts, verdicts)
     begun_anew = {each.changelog for each in verdicts if each.change == "new" and each.changelog in given_up}
     there = {name: each for name, each in facts.topics.items() if name not in begun_anew}
-    decided = required_topics.plan(topology, there, facts.brokers)
+    decided = required_topics.plan(topology, there, facts.brokers, facts.others)
     basis = _basis(facts, topology)
     refused = (
         next((_refusal(each) for each in verdicts if each.refused), None)

@@ -13,7 +13,7 @@ from holdfast.processors.lifecycle.plans.stages import CreateTopic, SetTopicConf
 
 def plan(request: Provision, facts: Facts, topology: Topology) -> Plan:
     """The plan that creates and repairs topics; it deletes no topic and shortens no retention."""
-    decided = required_topics.plan(topology, facts.topics, facts.brokers)
+    decided = required_topics.plan(topology, facts.topics, facts.brokers, facts.others)
     names = [spec.name for spec in topology.topics()]
     stages = stages_of(decided)
     warned = required_topics.table_warnings(topology, facts.topics)

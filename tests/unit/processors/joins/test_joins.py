@@ -238,15 +238,27 @@ def _other(join: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         (lambda left, right: left.join_interval(right, "full"), "`how` is 'full'"),
         (lambda left, right: left.join_table(right), "expected a table"),
         (lambda left, right: left.join_table(right.to_table(), on_merge="both"), "`on_merge` is 'both'"),
-        (_other(lambda left, right: left.join_asof(right)), "no stream of the same application"),
-        (_other(lambda left, right: left.join_table(right.to_table())), "no stream of the same application"),
-        (_other(lambda left, right: left.concat(right)), "no stream of the same application"),
-        (lambda left, right: left.to_table().join(right), "`join` got .*, expected a table"),
+        (
+            _other(lambda left, right: left.join_asof(right)),
+            "The stream of topic l can't be joined with the stream of topic r: they are of two applications",
+        ),
+        (_other(lambda left, right: left.join_table(right.to_table())), "with the stream of topic r: they are of two"),
+        (_other(lambda left, right: left.concat(right)), "they are of two applications"),
+        (lambda left, right: left.join_asof(None), "`join_asof` got None of type NoneType; expected a stream"),
+        (lambda left, right: left.join_interval("r"), "`join_interval` got 'r' of type str; expected a stream"),
+        (
+            lambda left, right: left.join_asof(right.to_table()),
+            "`join_asof` got the table 'r-table'; expected a stream.*Write `join_table",
+        ),
+        (
+            lambda left, right: left.join_table(right),
+            r"`join_table` got the stream of topic r; expected a table.*`join_table\(other.to_table\(\)\)`",
+        ),
+        (lambda left, right: left.to_table().join(right), "`join` got .*; expected a table"),
         (lambda left, right: left.to_table().join(right.to_table(), "right"), "`how` is 'right'"),
         (lambda left, right: left.to_table().join(right.to_table(), on_merge="both"), "`on_merge` is 'both'"),
         (lambda left, right: left.to_table().join(right.to_table(), on=lambda row: row["id"]), "joined by their keys"),
-        (_other(lambda left, right: left.to_table().join(right.to_table())), "no stream of the same application"),
-        (lambda left, right: left.join_asof(None), "no stream of the same application"),
+        (_other(lambda left, right: left.to_table().join(right.to_table())), "they are of two applications"),
     ],
 )
 def test_a_join_that_can_not_run_is_refused(declare: Callable[[Any, Any], Any], says: str) -> None:
@@ -265,7 +277,7 @@ def test_a_duration_below_zero_is_refused(duration: str) -> None:
 def test_a_name_that_another_join_has_is_refused() -> None:
     app, left, right = made()
     left.join_asof(right, name="j")
-    with pytest.raises(HoldfastError, match="declared twice"):
+    with pytest.raises(HoldfastError, match="Two steps have the store 'j'.* `name=\"j-2\"`"):
         left.join_interval(right, name="j")
     app, left, right = made()
     left.join_interval(right, name="j")
