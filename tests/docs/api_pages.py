@@ -133,8 +133,8 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         "What a processor consists of, and what a Dagster project has of it. [Grouping](../grouping.md) draws one.",
         "from holdfast import Application\n\n"
         'app = Application(consumer_group="carriers")\n'
-        'flights = app.dataframe(app.topic("flights"))\n'
-        'flights.group_by(lambda flight: flight.get("carrier", "unknown"), name="carrier").to_table("newest")\n'
+        'flights = app.dataframe(app.topic("flights")).filter(lambda flight: "carrier" in flight)\n'
+        'flights.group_by("carrier").to_table("newest")\n'
         'assert [spec.name for spec in app.topology().sources] == ["flights"]',
         ("Topology", "definitions"),
     ),

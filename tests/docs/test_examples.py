@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 
-from holdfast import Application, InMemoryCluster
+from holdfast import Application, InMemoryCluster, Partition
 from tests.docs.pages import PAGES, PROJECT, CodeBlock, code_blocks
 
 #: Who takes care of which language; text is output or a drawing, console and shell are read by ``test_console.py``.
@@ -76,10 +76,7 @@ def process_one_of_each(application: Application) -> None:
         kept = [cluster.read(spec.topic.name) for spec in application.topology().changelogs]
         assert all(kept)
         committed = cluster.committed_offsets(application.consumer_group)
-        read = {
-            topic.name: offset for topic in inputs for place, offset in committed.items() if place.topic == topic.name
-        }
-        assert read == {topic.name: 1 for topic in inputs}  # repartition topics are read, too
+        assert [committed[Partition(topic.name, 0)] for topic in inputs] == [1] * len(inputs)
 
 
 @pytest.mark.slow
