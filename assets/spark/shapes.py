@@ -17,6 +17,7 @@ from itertools import groupby
 
 from pyspark.sql import DataFrame, SparkSession
 
+from holdfast.assets.spark.current import names_told_by_case
 from holdfast.assets.spark.metadata import metadata_of
 from holdfast.assets.spark.tables import COLUMNS
 from holdfast.assets.spark.typed import OWN_RECORD, literal
@@ -91,14 +92,12 @@ def resolve_schema(
         return schema
     assert rows is not None
     parsed, is_object = "try_parse_json(json)", "json LIKE '{%'"
-    [found] = (
-        rows.where(f"json IS NOT NULL AND NOT coalesce({OWN_RECORD}, false)")
-        .selectExpr(
-            f"schema_of_variant_agg({parsed}) FILTER (WHERE {is_object}) AS objects",
-            f"schema_of_variant_agg({parsed}) FILTER (WHERE NOT {is_object}) AS others",
-        )
-        .collect()
+    values = rows.where(f"json IS NOT NULL AND NOT coalesce({OWN_RECORD}, false)").selectExpr(
+        f"schema_of_variant_agg({parsed}) FILTER (WHERE {is_object}) AS objects",
+        f"schema_of_variant_agg({parsed}) FILTER (WHERE NOT {is_object}) AS others",
     )
+    with names_told_by_case(spark):  # else it makes one field of {"a": 1} and {"A": 2}, and the other name is lost
+        [found] = values.collect()
     return inferred_schema(found["objects"], table_columns(spark, table), found["others"])
 
 
