@@ -20,6 +20,7 @@ from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.rollouts import deployed_rollout, rollout_of
 from holdfast.assets.telling import refusal, teller
 from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.topology_drawing import drawing_of
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Rollout, wait_ready, what_is_missing
 from holdfast.processors.lifecycle.plans.explanation import explain, explain_markdown
 from holdfast.processors.lifecycle.plans.plan import Refused
@@ -46,7 +47,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
     @dg.asset(
         key=key,
         deps=[
-            *(keys.topic_key(spec.name) for spec in topology.inputs),
+            *map(keys.topic_key, topology.read()),
             *(keys.changelog_key(definition.name, spec.store) for spec in topology.changelogs),
         ],
         description=definition.description or f"The processor {definition.name}.",
@@ -61,6 +62,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
             "stores": [store.name for store in topology.stores],
             "inputs": [spec.name for spec in topology.inputs],
             "outputs": [spec.name for spec in topology.outputs],
+            "topology": dg.MetadataValue.md(f"```\n{drawing_of(topology)}\n```"),
             **docs("runbook.md"),
         },
         check_specs=[

@@ -25,9 +25,10 @@ def topic_assets(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetSpe
     dead: set[str] = set()
     for definition in definitions:
         topology = definition.topology
-        for spec in topology.inputs:
+        for spec in (*topology.inputs, *topology.global_tables):
             specs.setdefault(spec.name, spec)
-            readers.setdefault(spec.name, []).append(definition)
+        for name in topology.read():
+            readers.setdefault(name, []).append(definition)
         for spec in topology.outputs:
             specs.setdefault(spec.name, spec)
             writers.setdefault(spec.name, []).append(definition)

@@ -19,7 +19,7 @@ from holdfast.orchestration import local
 TIMEOUT_S = 10.0
 _QUERY = """{ assetNodes {
   assetKey { path } partitionStats { numMaterialized numPartitions numFailed }
-  assetMaterializations(limit: 1) { timestamp }
+  assetMaterializations(limit: 1) { timestamp } automationCondition { label expandedLabel }
   assetChecksOrError { ... on AssetChecks { checks { name
     executionForLatestMaterialization { status evaluation { severity description } } } } }
 } }"""
@@ -66,6 +66,8 @@ class AssetPage(msgspec.Struct, frozen=True):
     materialized: bool
     partitions: Partitions | None
     checks: tuple[Check, ...]
+    #: The automation condition that materialises it, as Dagster names it; None without one.
+    condition: str | None = None
 
     @property
     def name(self) -> str:
@@ -95,4 +97,11 @@ def _page(node: dict[str, Any]) -> AssetPage:
         materialized=bool(node["assetMaterializations"]),
         partitions=msgspec.convert(node["partitionStats"], Partitions | None),
         checks=msgspec.convert(node["assetChecksOrError"].get("checks", []), tuple[Check, ...]),
+        condition=_condition(node["automationCondition"]),
     )
+
+
+def _condition(found: dict[str, Any] | None) -> str | None:
+    if found is None:
+        return None
+    return str(found["label"] or " ".join(found["expandedLabel"]))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import httpx
@@ -17,6 +17,7 @@ from holdfast.infra.errors import EXIT_BROKER_UNAVAILABLE, HoldfastError
 from holdfast.infra.masking import masked
 from holdfast.infra.settings import Settings
 from holdfast.orchestration import local
+from holdfast.orchestration.run_progress import WAITING, Progress, SeenRun, progress
 
 #: The mutation that launches a run, as the UI sends it.
 LAUNCH = """mutation($parameters: ExecutionParams!) {
@@ -28,14 +29,29 @@ LAUNCH = """mutation($parameters: ExecutionParams!) {
     ... on InvalidSubsetError { message }
   }
 }"""
-_RUN = """query($id: ID!) {
-  runOrError(runId: $id) { ... on Run { status } }
-  logsForRun(runId: $id) {
-    ... on EventConnection {
-      events { __typename ... on MessageEvent { message } ... on ExecutionStepFailureEvent { error { message } } }
-    }
-  }
+_SEEN = """fragment Seen on Run {
+  runId status creationTime startTime jobName allPools assetSelection { path }
 }"""
+_RUN = f"""{_SEEN}
+query($id: ID!) {{
+  runOrError(runId: $id) {{ __typename ... on Run {{ ...Seen }} }}
+  logsForRun(runId: $id) {{
+    ... on EventConnection {{
+      events {{
+        __typename
+        ... on MessageEvent {{ message }}
+        ... on ExecutionStepFailureEvent {{ error {{ message }} }}
+      }}
+    }}
+  }}
+}}"""
+#: The runs that are not finished: those behind which a queued one waits are among them.
+_UNFINISHED = f"""{_SEEN}
+{{ runsOrError(filter: {{statuses: [NOT_STARTED, QUEUED, STARTING, STARTED, CANCELING]}}, limit: 100) {{
+  ... on Runs {{ results {{ ...Seen }} }} }}
+  instance {{ daemonHealth {{ daemonStatus(daemonType: "QUEUED_RUN_COORDINATOR") {{ lastHeartbeatTime }} }} }} }}"""
+#: Age of the last heartbeat with which the daemon counts as dead, seconds; a busy one writes it every 30 s or later.
+_DAEMON_SILENT_S = 120.0
 _ENDED = frozenset({"SUCCESS", "FAILURE", "CANCELED"})
 #: Interval between two looks at a run, seconds.
 _LOOK_EVERY_S = 1.0
@@ -87,8 +103,8 @@ class DagsterRuns:
             )
         return str(answer["run"]["runId"])
 
-    def wait(self, run_id: str, tell: Callable[[str], None], timeout_s: float) -> None:
-        """Wait until a run has succeeded; ``tell`` gets its state and its last message.
+    def wait(self, run_id: str, tell: Callable[[Progress], None], timeout_s: float) -> None:
+        """Wait until a run has succeeded; ``tell`` gets what there is to tell of it, once a second.
 
         Raises:
             RunFailed: It failed, was cancelled, or did not end in time.
@@ -100,10 +116,10 @@ class DagsterRuns:
             events = answer["logsForRun"].get("events", [])
             if status == "SUCCESS":
                 return
-            if status in _ENDED:
+            if status in _ENDED or answer["runOrError"]["__typename"] != "Run":
                 break
             said = next((each["message"] for each in reversed(events) if each.get("message")), "")
-            tell(f"run {run_id[:8]} is {status.lower()}: {said.splitlines()[0][:100] if said else 'no message yet'}")
+            tell(self._progress(_seen(answer["runOrError"], said)))
             time.sleep(_LOOK_EVERY_S)
         why = "; ".join(each["error"]["message"].strip() for each in events if each.get("error"))
         raise RunFailed(
@@ -112,6 +128,14 @@ class DagsterRuns:
             run=run_id,
             status=status,
         )
+
+    def _progress(self, run: SeenRun) -> Progress:
+        if run.status not in WAITING:
+            return progress(run, (), time.time())
+        answer, now = self._ask(_UNFINISHED), time.time()
+        beat = answer["instance"]["daemonHealth"]["daemonStatus"]["lastHeartbeatTime"]
+        others = [_seen(each) for each in answer["runsOrError"].get("results", [])]
+        return progress(run, others, now, daemon_runs=beat is not None and now - float(beat) < _DAEMON_SILENT_S)
 
     def _ask(self, query: str, **variables: Any) -> Any:
         body = {"query": query, "variables": variables}
@@ -127,3 +151,18 @@ class DagsterRuns:
                 action="Check it with `holdfast status`. If it asks for a token, set `HOLDFAST_WEBSERVER__TOKENS`.",
                 url=self.url,
             ) from failure
+
+
+def _seen(run: Mapping[str, Any], said: str = "") -> SeenRun:
+    """A run in the fields of the fragment ``Seen``."""
+    assets = sorted({"/".join(each["path"]) for each in run["assetSelection"] or ()})
+    shown = ", ".join(assets[:2]) + (f" and {len(assets) - 2} more" if len(assets) > 2 else "")
+    return SeenRun(
+        run_id=str(run["runId"]),
+        status=str(run["status"]),
+        created_at=float(run["creationTime"]),
+        started_at=None if run["startTime"] is None else float(run["startTime"]),
+        what=shown or ("checks" if str(run["jobName"]).startswith("__") else str(run["jobName"])),
+        pools=None if run["allPools"] is None else frozenset(run["allPools"]),
+        said=said,
+    )

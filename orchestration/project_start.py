@@ -19,13 +19,16 @@ from typing import TYPE_CHECKING
 from holdfast.infra.errors import HoldfastError
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.orchestration.world import build_world, open_registry
+from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import Deploy, Restart
+from holdfast.processors.lifecycle.plans.stages import CreateTopic
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import observe
 from holdfast.processors.registration import BrokenDefinition, ProcessorDefinition, load_processors
 
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
+    from holdfast.processors.engine.topology import Topology
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,12 @@ def request_of(name: str, found: Found) -> Deploy | Restart:
     return Deploy(name) if found.desired is None else Restart(name)
 
 
+def created_inputs(plan: Plan, topology: Topology) -> tuple[str, ...]:
+    """The stages of a plan that create an input topic, in words: its name may be a mistake."""
+    inputs = {spec.name for spec in topology.sources}
+    return tuple(stage.says for stage in plan.stages if isinstance(stage, CreateTopic) and stage.name in inputs)
+
+
 def _also_defined(name: str, found: Found) -> str:
     return f", and {found.defined_version} is defined; deploy it with `holdfast deploy {name}`"
 
@@ -101,6 +110,7 @@ def _start(settings: Settings, definition: ProcessorDefinition, tell: Callable[[
     def told(line: str) -> None:
         tell(f"starting {name}: {line}")
 
+    created: tuple[str, ...] = ()
     with open_verbs(settings) as verbs:
         begun = verbs.begun(request)
         if begun is not None:
@@ -108,9 +118,11 @@ def _start(settings: Settings, definition: ProcessorDefinition, tell: Callable[[
         else:
             plan = verbs.plan(request)
             verbs.apply(plan, confirmed=plan.hash, tell=told)
+            created = created_inputs(plan, definition.topology)
     version = found.defined_version if found.deployed is None else found.deployed
     other = _also_defined(name, found) if version != found.defined_version else ""
-    return Started(name, f"version {version} processes every partition{other}", running=True)
+    made = "".join(f". Created the {each.removeprefix('create ')}" for each in created)
+    return Started(name, f"version {version} processes every partition{other}{made}", running=True)
 
 
 def _found(settings: Settings, definition: ProcessorDefinition) -> Found:

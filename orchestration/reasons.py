@@ -97,7 +97,7 @@ def of_assets(
         if ours and len(page.key) == 3 and page.key[1] not in running:
             continue
         subject = f"asset {page.name}"
-        waiting, soon = (why_grey or {}).get(page.name, ""), _SOON if ours else _OWN
+        waiting, soon = (why_grey or {}).get(page.name, ""), _SOON if ours else _next_of_own(page)
         failing = [_of_check(subject, check) for check in page.checks if not _is_told(page, check)]
         found += [each for each in failing if each is not None]
         absent = 0 if page.partitions is None else page.partitions.num_partitions - page.partitions.num_materialized - 1
@@ -134,6 +134,16 @@ def grouped(reasons: Iterable[Reason]) -> list[tuple[tuple[str, ...], Reason]]:
 def colour_of(reasons: Sequence[Reason]) -> Colour:
     """The gravest colour; green without a reason."""
     return ordered(reasons)[0].colour if reasons else "green"
+
+
+def _next_of_own(page: AssetPage) -> str:
+    """The next action for an asset of the project that is grey."""
+    if page.condition is None:
+        return _OWN
+    return (
+        f"Nothing; its automation condition ({page.condition}) materialises it after the assets that it depends on. If "
+        "they are green and it is not, read its page in Dagster: Automation."
+    )
 
 
 def _of_check(subject: str, check: Check) -> Reason | None:

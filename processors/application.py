@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.infra.log import configure_logging
 from holdfast.infra.privacy import private_files
+from holdfast.processors.application_tables import ApplicationTables
 from holdfast.processors.arguments import (
     ApplicationInvalid,
     Guarantee,
@@ -35,9 +36,11 @@ from holdfast.processors.engine.backends import BACKENDS, StateBackend
 from holdfast.processors.engine.changelog.names import check_name, shadow_group
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.durations import milliseconds
+from holdfast.processors.engine.dataframe.given import check_topic
+from holdfast.processors.engine.dataframe.global_tables import GlobalTable
 from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, Upgrades, declare
-from holdfast.processors.engine.dataframe.stream_joins import Table
+from holdfast.processors.engine.dataframe.stream_groups import Streams
 from holdfast.processors.engine.dataframe.topic import TimestampExtractor, Topic, TopicConfig
 from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES, record_limits
@@ -59,7 +62,7 @@ if TYPE_CHECKING:
     from holdfast.processors.worker_run import How
 
 
-class Application:
+class Application(ApplicationTables):
     """A stateful Kafka processor.
 
     Args:
@@ -156,7 +159,10 @@ class Application:
         self._memory_max_bytes = None if memory_max_bytes is None else plan_memory(memory_max_bytes).total
         self._wait_s = None if max_wait is None else milliseconds("max_wait", max_wait, least=0) / 1000
         self._frames: dict[str, StreamingDataFrame] = {}
+        self._streams = Streams(self.consumer_group, self._frames)
         self._stores: dict[str, StoreOptions] = {}
+        self._globals: dict[str, GlobalTable] = {}
+        self._table_topics: set[str] = set()
         self._worker: Worker | None = None
         self._foreground = self._stop_asked = False
 
@@ -194,8 +200,10 @@ class Application:
         """The stream of a topic.
 
         Raises:
+            StepInvalid: It is no topic.
             ApplicationInvalid: The topic already has a stream.
         """
+        check_topic(topic, "app.dataframe")
         if topic.name in self._frames:
             raise ApplicationInvalid(
                 f"Topic {topic.name} already has a stream in application {self.consumer_group}; expected one.",
@@ -203,23 +211,9 @@ class Application:
                 topic=topic.name,
             )
         frame = self._frames[topic.name] = StreamingDataFrame(
-            topic, renamed=self._renamed_stores, declared=self._stores
+            topic, renamed=self._renamed_stores, declared=self._stores, groups=self._streams
         )
         return frame
-
-    def table(self, topic: Topic, name: str | None = None, *, model: Any = None) -> Table[StreamingDataFrame]:
-        """The newest value of each key of a topic, which is compacted, as a store with a changelog of its own.
-
-        Args:
-            topic: The topic; a message with the value None deletes its key's row.
-            name: The store; None takes ``<topic>-table``.
-            model: The model of the rows, for typed columns in the warehouse.
-
-        Raises:
-            ApplicationInvalid: The topic has a stream; use ``to_table`` of it.
-            StepInvalid: The store's name can't be used.
-        """
-        return self.dataframe(topic).to_table(name, model=model)
 
     def store(
         self,
@@ -260,8 +254,11 @@ class Application:
             self._renamed_stores,
             self._dead_letter_topic,
             self._consumer_config,
+            self._globals,
+            self._table_topics,
             exactly_once=self._exactly_once,
             prove=self.prove,
+            asks=self._on_processing_error is not None,
         )
 
     # -- running ---------------------------------------------------------------------------------------------------
@@ -322,6 +319,7 @@ class Application:
         from holdfast.processors.engine.checkpoints.keeper import open_keeper
         from holdfast.processors.engine.runtime.assignment import Assignment
         from holdfast.processors.engine.runtime.told_changes import change_for
+        from holdfast.processors.engine.runtime.watermarks import groupings_of
         from holdfast.processors.engine.state.folder import StateFolder
         from holdfast.processors.worker_run import How, make_worker
 
@@ -345,6 +343,7 @@ class Application:
             overlay_bytes_max=memory.overlay,
             state_cache_bytes=memory.state_cache,
             exports=settings.paths.exports(self.consumer_group),
+            groupings=groupings_of(topology, facts),
             start=start,
             change=change_for(settings.paths, state_dir, self.consumer_group, told=serve and not start.shadow),
         )
@@ -356,6 +355,7 @@ class Application:
             assignment = Assignment(topology, cluster, folder, databases, options, keeper)
             worker = make_worker(self._declared(), self._on_processing_error, topology, cluster, assignment, folder)
             worker.maintenance.errand = self._errand
+            worker.warnings = required_topics.table_warnings(topology, facts)
             try:
                 self._work(worker, settings, folder, How(count, timeout, serve, self._foreground))
             finally:

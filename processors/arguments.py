@@ -124,8 +124,9 @@ def check_stores_named(argument: str, named: Iterable[str], stores: Iterable[str
     for store in named:
         if store not in known:
             raise ApplicationInvalid(
-                f"{argument} names the store {store!r}; the application has {', '.join(known) or 'none'}.",
-                action=f"Correct the store's name in `{argument}`.",
+                f"{argument} names the store {store!r}, which no step uses; the stores are "
+                f"{', '.join(known) or 'none'}.",
+                action=f"Correct the store's name in `{argument}`, or name the store in a step: `store={store!r}`.",
                 store=store,
             )
 
@@ -158,6 +159,19 @@ def check_dead_letters(group: str, dead_letter_topic: str | None, taken: Iterabl
             action="Set `dead_letter_topic` to a topic that is used for nothing else.",
             topic=dead_letter_topic,
         )
+
+
+def check_late(windows: Iterable[str], *, goes_somewhere: bool) -> None:
+    """Raises ApplicationInvalid for windows with ``on_late="dead-letter"`` where failed messages go nowhere."""
+    for store in windows:
+        if not goes_somewhere:
+            raise ApplicationInvalid(
+                f'Window {store!r} has on_late="dead-letter", but the application has no dead_letter_topic: the first '
+                "late message would stop the worker.",
+                action='Write `Application(..., dead_letter_topic="late")`, or leave `on_late` out to drop late '
+                "messages.",
+                store=store,
+            )
 
 
 def check_time(stores: Iterable[StoreSpec], *, loses_commits: bool) -> None:

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.processors.arguments import check_dead_letters, check_stores_named, check_strategy, check_time
+from holdfast.processors.arguments import check_dead_letters, check_late, check_stores_named, check_strategy, check_time
 from holdfast.processors.engine.changelog.config import chosen_config
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.described_stores import described_stores
+from holdfast.processors.engine.dataframe.global_tables import GlobalTable
 from holdfast.processors.engine.dataframe.node import steps_of
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
-from holdfast.processors.engine.topology import ChangelogSpec, Topology, code_version_of, source_of, subtopologies_of
+from holdfast.processors.engine.dataframe.stream_calls import call_of
+from holdfast.processors.engine.dataframe.topic import Topic
+from holdfast.processors.engine.topology import (
+    ChangelogSpec,
+    RepartitionSpec,
+    Topology,
+    code_version_of,
+    source_of,
+    subtopologies_of,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +38,12 @@ class Declared:
     renamed_stores: Mapping[str, str]
     dead_letter_topic: str | None
     consumer_config: Mapping[str, Any]
+    global_tables: Mapping[str, GlobalTable]
+    table_topics: Collection[str]
     exactly_once: bool
     prove: bool
+    #: Whether `on_processing_error` is asked about failed messages.
+    asks: bool = False
 
 
 def describe(app: Declared) -> Topology:
@@ -38,18 +52,31 @@ def describe(app: Declared) -> Topology:
     Raises:
         ApplicationInvalid: Its parts contradict each other.
         StepInvalid: Steps that share a store contradict each other.
+        AsyncInvalid: A step that waits has state or outputs before it.
         SchemaInvalid: A model can't become columns.
     """
     nodes = {name: frame.source.walk() for name, frame in app.frames.items()}
+    for frame in app.frames.values():
+        call_of(frame.source)
     users: dict[str, list[str]] = {}
     outputs: dict[str, TopicSpec] = {}
+    feeds: dict[str, list[str]] = {}
     for name, steps in nodes.items():
         for node in steps:
             if node.store is not None and name not in users.setdefault(node.store, []):
                 users[node.store].append(name)
-            if node.topic is not None:
+            if node.topic is not None and node.topic.repartitions:
+                feeds.setdefault(node.topic.name, []).append(name)
+            elif node.topic is not None:
                 outputs[node.topic.name] = node.topic.spec()
-    inputs = tuple(frame.topic.spec() for frame in app.frames.values())
+    inputs = tuple(
+        _table_topic(each.topic) if name in app.table_topics else each.topic.spec() for name, each in app.frames.items()
+    )
+    grouped = tuple(
+        RepartitionSpec(spec.group_by, topic, tuple(sources), spec.label)
+        for topic, sources in feeds.items()
+        for spec in (app.frames[topic].topic,)
+    )
     steps = steps_of(frame.source for frame in app.frames.values())
     stores = described_stores(steps, users, app.stores)
     has_changelogs, config = app.changelog_config is not None, app.changelog_config or {}
@@ -65,8 +92,11 @@ def describe(app: Declared) -> Topology:
     check_stores_named("changelog_config", config, users)
     check_stores_named("renamed_stores", app.renamed_stores.values(), users)
     check_stores_named("app.store()", app.stores, users)
-    taken = [spec.name for spec in (*inputs, *outputs.values(), *(each.topic for each in changelogs))]
+    read = (*inputs, *(each.topic.spec() for each in app.global_tables.values()))
+    taken = [spec.name for spec in (*read, *outputs.values(), *(each.topic for each in changelogs))]
     check_dead_letters(app.group, app.dead_letter_topic, taken)
+    late = [node.store or "" for node in steps if getattr(node.window, "on_late", None) == "dead-letter"]
+    check_late(late, goes_somewhere=app.dead_letter_topic is not None or app.asks)
     described = Topology(
         processor=app.group,
         inputs=inputs,
@@ -75,10 +105,20 @@ def describe(app: Declared) -> Topology:
         stores=stores,
         changelogs=changelogs,
         subtopologies=subtopologies_of(tuple(spec.name for spec in inputs), stores),
-        prove=app.prove,
+        # A proof has the last messages only, and not the rows of a global table.
+        prove=app.prove and not app.global_tables,
+        table_topics=tuple(name for name in app.frames if name in app.table_topics),
+        global_tables=tuple(_table_topic(each.topic) for each in app.global_tables.values()),
+        repartitions=grouped,
     )
     check_strategy(app.consumer_config, described)
     functions = [code for node in steps for code in node.functions]
     functions += [code for options in app.stores.values() for code in options.functions]
     texts = [*map(source_of, functions), *(node.rule for node in steps)]
     return replace(described, code_version=code_version_of(described, "".join(texts)))
+
+
+def _table_topic(topic: Topic) -> TopicSpec:
+    """The topic of a table as it is created if it is missing: compacted."""
+    spec = topic.spec()
+    return replace(spec, config={"cleanup.policy": "compact", **spec.config})

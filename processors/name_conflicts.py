@@ -36,7 +36,8 @@ def name_conflicts(topology: Topology, others: Sequence[Topology] = ()) -> tuple
 
 def _within(topology: Topology) -> Iterator[NameConflict]:
     changelogs = {spec.topic.name: spec.store for spec in topology.changelogs}
-    others = [*topology.inputs, *topology.outputs, *([topology.dead_letter] if topology.dead_letter else [])]
+    rejects = [topology.dead_letter] if topology.dead_letter else []
+    others = [*topology.inputs, *topology.global_tables, *topology.outputs, *rejects]
     for spec in others:
         if spec.name in changelogs:
             yield NameConflict(

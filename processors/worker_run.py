@@ -49,6 +49,7 @@ def make_worker(
     failures = FailurePolicy(rejects, on_error, declared.group, topology.code_version, limit, options.record_times)
     name = transactional_id(declared.group, folder.id, folder.slot)
     worker = Worker(topology, declared.frames, cluster, options, failures, assignment, name, COMMANDS)
+    worker.global_tables.declare(declared.global_tables)
     if isinstance(cluster.clock, SystemClock):  # its thread can't run on virtual time
         worker.same_changelogs = SameChangelogs(topology, cluster)
     return worker
@@ -72,13 +73,14 @@ def run_worker(worker: Worker, group: str, slot: str, settings: Settings, how: H
             from holdfast.processors.engine.serving.live_line import live_line
 
             shown = live_line(worker, group, slot)
-        with shown:
+        with shown, worker.global_tables.in_use():
             worker.run(count=how.count, timeout_s=how.timeout)
     except HoldfastError as error:
         if server is not None:
             server.failed(error.as_dict())
         raise
     finally:
+        worker.global_tables.close()
         if server is not None:
             server.close()
         restore_signals()

@@ -5,7 +5,7 @@ It shares no code with the engine, and keeps all messages in lists.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -139,3 +139,73 @@ def table_rows(messages: Iterable[Message], how: str) -> list[Row]:
         elif not message.left:
             table[message.key] = message.value
     return rows
+
+
+@dataclass(slots=True)
+class TablesJoin:
+    """A join of two tables, of the left and of the right messages; ``rows`` is the result by key, as pairs."""
+
+    how: str
+    is_row: Callable[[Any, Any], bool]
+    rows: dict[bytes, tuple[Any, Any]] = field(default_factory=dict)
+
+    def changes(self, messages: Iterable[Message]) -> Iterator[tuple[Message, tuple[Any, Any] | None, bool]]:
+        """After each message: the result's row of its key, None for no row, and whether the message changed it."""
+        tables: tuple[dict[bytes, Any], dict[bytes, Any]] = ({}, {})
+        for message in messages:
+            table = tables[0 if message.left else 1]
+            table.pop(message.key, None)
+            if message.value is not None:
+                table[message.key] = message.value
+            has = [message.key in each for each in tables]
+            wanted = all(has) if self.how == "inner" else has[0] if self.how == "left" else any(has)
+            left, right = (each.get(message.key) for each in tables)
+            before = self.rows.pop(message.key, None)
+            if wanted and self.is_row(left, right):
+                self.rows[message.key] = left, right
+            after = self.rows.get(message.key)
+            yield message, after, before is not None or after is not None
+
+
+@dataclass(slots=True)
+class HistoryJoin:
+    """A join of left messages with a table of the right ones that has a history; ``retention`` is milliseconds.
+
+    ``newest`` has by key the row or deletion with the greatest time, ``changes`` the right messages that were newest.
+    """
+
+    how: str
+    retention: int
+    newest: dict[bytes, _Kept] = field(default_factory=dict)
+    changes: list[Message] = field(default_factory=list)
+
+    def rows(self, messages: Iterable[Message]) -> list[Row]:
+        """The rows, in the order of their messages."""
+        past: dict[bytes, list[_Kept]] = {}
+        rows: list[Row] = []
+        now = -1
+        for message in messages:
+            key, time_ms = message.key, message.time_ms
+            now = max(now, time_ms)
+            older = past.setdefault(key, [])
+            older[:] = [each for each in older if each.end_ms > now]
+            top = self.newest.get(key)
+            if top is not None and top.end_ms <= now:
+                del self.newest[key]
+                top = None
+            if message.left:
+                known = [each for each in (*older, *([top] if top else [])) if each.time_ms <= time_ms]
+                found = max(known, key=lambda each: each.time_ms, default=None)
+                has_row = found is not None and found.value is not None
+                if has_row or self.how == "left":
+                    rows.append((time_ms, key, message.value, found.value if found is not None else None))
+            elif top is None or time_ms >= top.time_ms:
+                if top is not None and time_ms > top.time_ms:
+                    _replace(older, _Kept(top.time_ms, top.value, time_ms + self.retention))
+                end = 2**62 if message.value is not None else time_ms + self.retention
+                self.newest[key] = _Kept(time_ms, message.value, end)
+                self.changes.append(message)
+            else:
+                behind = min(each.time_ms for each in (*older, top) if each.time_ms > time_ms)
+                _replace(older, _Kept(time_ms, message.value, behind + self.retention))
+        return rows

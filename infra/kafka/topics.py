@@ -105,11 +105,16 @@ class Topics:
                 told = told if listening is None else _asks_for_security(self.bootstrap, listening)
             raise told from failure
 
+    def names(self) -> tuple[str, ...]:
+        """Sorted names of the topics that this client may see, without Kafka's internal ones."""
+        topics = self._read(lambda: self._admin.list_topics(timeout=self._try_s), "list the topics").topics
+        return tuple(sorted(name for name in topics if not name.startswith("__")))
+
     def listed(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Sorted names of the topics and of the groups that this client may see, without Kafka's internal topics."""
-        topics = self._read(lambda: self._admin.list_topics(timeout=self._try_s), "list the topics").topics
+        names = self.names()
         groups = self._read(lambda: self._admin.list_groups(timeout=self._timeout_s), "list the groups")
-        return tuple(sorted(name for name in topics if not name.startswith("__"))), tuple(sorted(g.id for g in groups))
+        return names, tuple(sorted(each.id for each in groups))
 
     def describe(self, names: Iterable[str]) -> dict[str, TopicFacts]:
         """The facts of those of the topics that exist."""
@@ -176,6 +181,14 @@ class Topics:
         for future in self._admin.delete_topics([name], request_timeout=self._timeout_s).values():
             self._result(future, f"delete topic {name}", Right("Delete", "topic", name), absent_is_none=True)
         wait_until(lambda: not self.describe([name]), self._timeout_s, every_s=SETTLE_CHECK_EVERY_S)
+
+    def delete_before(self, offsets: Mapping[Partition, int]) -> None:
+        """Delete the records below these offsets, which must not be beyond the partitions' ends."""
+        places = [TopicPartition(place.topic, place.number, offset) for place, offset in offsets.items()]
+        futures = self._admin.delete_records(places, request_timeout=self._timeout_s)
+        for place, future in futures.items():
+            right = Right("Delete", "topic", place.topic)
+            self._result(future, f"delete records of {place.topic}[{place.partition}]", right)
 
     def delete_group(self, group: str) -> None:
         """Delete an empty group with its offsets. Does nothing when the group does not exist."""

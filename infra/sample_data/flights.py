@@ -12,7 +12,8 @@ import csv
 import io
 import zipfile
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -86,8 +87,12 @@ def route_of(flight: Flight) -> str:
 
 def due_ms(flight: Flight) -> int:
     """Scheduled departure, milliseconds since 1970 UTC: ``time_hour`` of the file, and the minute."""
-    hour = datetime.fromisoformat(flight["time_hour"])
-    return int((hour + timedelta(minutes=flight["minute"])).timestamp() * 1000)
+    return _hour_ms(flight["time_hour"]) + int(flight["minute"]) * 60_000
+
+
+@lru_cache(maxsize=8_784)  # the hours of a year; each of them has many flights
+def _hour_ms(hour: str) -> int:
+    return int(datetime.fromisoformat(hour).timestamp() * 1000)
 
 
 def left(flight: Flight) -> bool:

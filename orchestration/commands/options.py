@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.orchestration.commands import completion
+from holdfast.orchestration.commands.tables import print_table
 
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
@@ -68,4 +69,7 @@ def print_rows(columns: Iterable[str], rows: Sequence[Mapping[str, object]], *, 
     table = Table(*columns)
     for row in rows:
         table.add_row(*(escape("" if value is None else str(value)) for value in row.values()))
-    Console().print(table if rows else none)
+    if rows:
+        print_table(table, Console())
+    else:
+        Console().print(none)

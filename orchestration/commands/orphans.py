@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.orchestration.commands.options import Json, command_settings, print_json
+from holdfast.orchestration.commands.tables import print_table
 
 
 def orphans(as_json: Json = False) -> None:
@@ -29,6 +30,9 @@ def orphans(as_json: Json = False) -> None:
         size = "" if row["size_bytes"] is None else f"{row['size_bytes']:,}"
         cells = (row["kind"], row["name"], row["processor"], size, row["why"], row["state"])
         table.add_row(*map(escape, cells))
-    console.print(table if rows else "No orphans: every resource has an owner.")
+    if rows:
+        print_table(table, console)
+    else:
+        console.print("No orphans: every resource has an owner.")
     for sentence in facts.unseen:
         console.print(f"[yellow]{escape(sentence)}[/]", soft_wrap=True)

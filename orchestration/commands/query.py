@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.orchestration.commands.options import Json, OneStore, Processor, command_settings, print_json
+from holdfast.orchestration.commands.tables import print_table
 from holdfast.processors.engine.runtime.commands import READ_ENTRIES_MAX
 from holdfast.processors.lifecycle.plans.requests import selection_of
 from holdfast.processors.lifecycle.plans.store_words import record_in_words
@@ -89,7 +90,7 @@ def _print(processor: str, store: StoreSpec, found: Found) -> None:
             state = record_in_words(store, row["state"], row.get("value"))
             cells = (key, state, value, str(row["partition"]), row["slot"], at)
             table.add_row(*(escape(cell) for cell in cells))
-        console.print(table)
+        print_table(table, console)
     else:
         where = f"{len(places)} partition(s)"
         console.print(f"Store {escape(store.name)} of {escape(processor)} has no such key in {where}.")

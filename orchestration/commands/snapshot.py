@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,6 +16,8 @@ from rich.table import Table
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.orchestration.commands.options import Json, OneStore, Processor, command_settings, print_json
 from holdfast.orchestration.commands.query import only_store
+from holdfast.orchestration.commands.tables import print_table
+from holdfast.orchestration.run_progress import Progress
 from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable, StoreVersion
 
 if TYPE_CHECKING:
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
 RAW = frozenset({"key", "value"})
 #: How long a run of a snapshot may take, seconds.
 RUN_S = 3_600.0
+#: Interval of lines that say how far a run is, where no terminal shows it, seconds.
+REPEAT_S = 30.0
 _SHOWN = 5
 
 
@@ -126,10 +130,38 @@ def _publish(settings: Settings, processor: str, store: str) -> None:
     from holdfast.assets.keys import snapshot_key
     from holdfast.orchestration.dagster_runs import DagsterRuns
 
-    runs = DagsterRuns(settings)
-    with Console(stderr=True).status("launching the run …") as spinner:
-        run = runs.launch([snapshot_key(processor, store).path])
-        runs.wait(run, lambda text: spinner.update(escape(text)), RUN_S)
+    runs, told = DagsterRuns(settings), Told(Console(stderr=True))
+    run = runs.launch([snapshot_key(processor, store).path])
+    told.line(f"run {run[:8]} is launched: {runs.url}/runs/{run}. Ctrl-C ends the waiting, not the run.")
+    with told.spinner:
+        runs.wait(run, told, RUN_S)
+    told.line(f"run {run[:8]} has succeeded")
+
+
+class Told:
+    """Prints the progress of a run: a line for each new state, and on the last line what changes between.
+
+    Without a terminal, which has no last line to overwrite, it prints a line every ``REPEAT_S``.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock, self._last = console, clock, Progress("")
+        self._told_at = clock()
+        self.spinner = console.status("waiting for Dagster …")
+
+    def __call__(self, progress: Progress) -> None:
+        """Tell what is new."""
+        whole = f"{progress.state} {progress.now}".strip()
+        self.spinner.update(escape(whole))
+        repeated = not self._console.is_terminal and self._clock() - self._told_at >= REPEAT_S
+        if progress != self._last or repeated:
+            self.line(whole)
+        self._last = progress
+
+    def line(self, text: str) -> None:
+        """Tell one line, which stays."""
+        self._told_at = self._clock()
+        self._console.print(escape(text), highlight=False, soft_wrap=True)
 
 
 def described(table: StoreTable, version: StoreVersion, rows: Sequence[dict[str, Any]], now: float) -> dict[str, Any]:
@@ -178,7 +210,7 @@ def _print(document: dict[str, Any]) -> None:
                 value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in row.values()
             )
             shown.add_row(*map(escape, texts))
-        console.print(shown)
+        print_table(shown, console)
     keys = "" if document["keys"] is None else f", {document['keys']:,} keys"
     age = document["age_s"]
     old = f"{age:,.0f} s" if age < 600 else f"{age / 60:,.0f} minutes" if age < 36_000 else f"{age / 3600:,.0f} hours"

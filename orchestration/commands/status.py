@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -20,7 +20,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from holdfast.assets.layers import is_ours
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.orchestration.commands import completion
 from holdfast.orchestration.commands.options import Json, command_settings, print_json, print_rows
+from holdfast.orchestration.commands.tables import print_table
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, TOLD_S
@@ -34,7 +38,21 @@ if TYPE_CHECKING:
 _SUBJECTS = 3
 
 
+class NothingOfThatName(HoldfastError):
+    """No processor and no asset has the name that was asked for. Field: name."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
 def status(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Only this processor with its assets, or only this asset. Default: everything.",
+            show_default=False,
+            autocompletion=completion.processors,
+        ),
+    ] = None,
     as_json: Json = False,
     sizes: Annotated[
         bool, typer.Option("--sizes", help="Show instead what uses the disk, largest first, and what bounds it.")
@@ -45,7 +63,7 @@ def status(
     if sizes:
         _print_sizes(describe_sizes(settings), as_json=as_json)
         return
-    document = describe(settings)
+    document = describe(settings, name)
     if as_json:
         print_json(document)
     else:
@@ -53,8 +71,14 @@ def status(
     raise typer.Exit(int(document["colour"] == "red"))
 
 
-def describe(settings: Settings) -> dict[str, Any]:
-    """The JSON document of ``holdfast status``: what runs, what is open, and why what is not green is not green."""
+def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
+    """The JSON document of ``holdfast status``: what runs, what is open, and why what is not green is not green.
+
+    ``name`` limits it to one processor or asset.
+
+    Raises:
+        NothingOfThatName: There is none.
+    """
     from holdfast.infra.deploy.deployer import open_deployer
     from holdfast.infra.kafka.broker import running_broker
     from holdfast.orchestration import local, reasons
@@ -94,11 +118,33 @@ def describe(settings: Settings) -> dict[str, Any]:
             document["processors"].append(_row(definition.name, "not-deployed", sentence))
             found.append(reasons.of_undeployed(definition.name))
     running = {each["processor"] for each in document["processors"] if each["desired"] not in ("-", "stopped")}
-    pages = read_pages(settings)
-    found += reasons.of_assets(pages or (), frozenset(running), reasons.read_grey(settings))
+    pages = read_pages(settings) or ()
+    found += reasons.of_assets(pages, frozenset(running), reasons.read_grey(settings))
+    if name is not None:
+        found = only(name, document, [each.name for each in pages], found)
     document["colour"] = reasons.colour_of(found)
     document["reasons"] = [asdict(each) for each in reasons.ordered(found)]
     return document
+
+
+def only(name: str, document: dict[str, Any], assets: Sequence[str], found: Sequence[Reason]) -> list[Reason]:
+    """Leave one processor or asset in the document; returns its reasons."""
+    processors = {each["processor"] for each in document["processors"]}
+    if name not in processors and not any(is_of(name, each) for each in assets):
+        own = [each for each in assets if not is_ours(tuple(each.split("/")))]
+        raise NothingOfThatName(
+            f"There is no processor and no asset {name!r}; there are {', '.join(sorted(processors) + own) or 'none'}.",
+            action="Correct the name. Assets are known while Dagster's webserver runs: `holdfast up`.",
+            name=name,
+        )
+    for part in ("processors", "incidents", "adopted", "applies"):
+        document[part] = [each for each in document[part] if each["processor"] == name]
+    return [each for each in found if is_of(name, each.subject.partition(" ")[2].partition(", check ")[0])]
+
+
+def is_of(name: str, subject: str) -> bool:
+    """Whether a subject is what has the name: a processor, its assets, or an asset by its key or a part of it."""
+    return name == subject or name in subject.split("/")
 
 
 def describe_sizes(settings: Settings) -> dict[str, Any]:
@@ -157,6 +203,7 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
                 timers = getattr(worker, "timers", None)
                 row["timers"] = None if timers is None else asdict(timers)
                 row |= {"processed": getattr(worker, "records", {}).get("processed")}
+                row |= {"warnings": list(getattr(worker, "warnings", ()))}
             document["processors"].append(row)
     document["adopted"] = [
         {"processor": each.subject, "at": each.finished_at.isoformat(), "sentence": each.plan}
@@ -185,7 +232,7 @@ def _row(processor: str, diagnosis: str, sentence: str) -> dict[str, Any]:
     """The part of the document about one processor, of which no more is known."""
     unknown = dict.fromkeys(("slot", "code_version", "phase", "lag", "stream_time", "timers", "processed", "pid"))
     known = {"processor": processor, "desired": "-", "diagnosis": diagnosis, "sentence": sentence, "paused": False}
-    return {**unknown, **known}
+    return {**unknown, **known, "warnings": []}
 
 
 def print_services(services: Iterable[tuple[str, str | None]], console: Console) -> None:
@@ -204,7 +251,7 @@ def _in_words(timers: dict[str, Any] | None) -> str | None:
 
 
 def _moment(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 def _print(document: dict[str, Any], console: Console) -> None:
@@ -222,7 +269,9 @@ def _print(document: dict[str, Any], console: Console) -> None:
         rest = (each["phase"], each["lag"], time, *timers, each["processed"], each["pid"])
         table.add_row(*cells, *("-" if cell is None else str(cell) for cell in rest))
     if document["processors"]:
-        console.print(table)
+        print_table(table, console)
+    for warning in dict.fromkeys(text for each in document["processors"] for text in each["warnings"]):
+        console.print(f"  [yellow]warning[/]: {escape(warning)}", soft_wrap=True)
     for each in document["adopted"]:
         console.print(f"  [yellow]adopted[/]: {escape(each['sentence'])}", soft_wrap=True)
     for incident in document["incidents"]:

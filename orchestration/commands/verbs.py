@@ -32,6 +32,7 @@ from rich.table import Table
 from holdfast.infra.errors import EXIT_CHANGES_PENDING, EXIT_DONE, EXIT_REFUSED
 from holdfast.orchestration.commands.options import Json, Who, command_settings, print_answer, print_json, print_rows
 from holdfast.orchestration.commands.requests import VERBS, adopt
+from holdfast.orchestration.commands.tables import print_table
 from holdfast.processors.lifecycle.plans.explanation import explain, size_and_time
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused, as_document
 from holdfast.processors.lifecycle.plans.requests import Request
@@ -53,7 +54,9 @@ def make_plan() -> typer.Typer:
 
 def make_explain() -> typer.Typer:
     """The group ``holdfast explain`` with all verbs."""
-    return _group(f"Explain a verb: its stages, its effects and how to undo it. {_CODES}", _explain)
+    group = _group(f"Explain a verb: its stages, its effects and how to undo it. {_CODES}", _explain)
+    group.command("topology")(topology)
+    return group
 
 
 def make_apply() -> typer.Typer:
@@ -78,6 +81,14 @@ def _group(help_text: str, action: Callable[..., None]) -> typer.Typer:
     for name, verb in VERBS.items():
         group.command(name, help=verb.__doc__)(joined_command(verb, action))
     return group
+
+
+def topology(processor: Annotated[str, typer.Argument(help="Its name.")]) -> None:
+    """Draw a processor's topics, tasks and stores, from its sources down; asks no broker."""
+    from holdfast.processors.engine.topology_drawing import drawing_of
+    from holdfast.processors.registration import find_processor
+
+    print(drawing_of(find_processor(command_settings(), processor).topology))
 
 
 def list_applies(
@@ -200,7 +211,7 @@ def print_short(plan: Plan) -> None:
     for number, stage in enumerate(plan.stages, 1):
         mark = "[red]deletes[/]" if stage.destructive else ""
         table.add_row(str(number), f"{type(stage).__name__} {mark}", escape(stage.says))
-    console.print(table)
+    print_table(table, console)
     if measure := size_and_time(plan):
         console.print(measure, highlight=False, soft_wrap=True)
 

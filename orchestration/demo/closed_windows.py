@@ -26,10 +26,15 @@ class Departures:
     #: Key -> its departures, milliseconds since 1970, in the order of the feed.
     times: dict[str, list[int]] = field(default_factory=dict)
 
-    def add(self, key: str, flight: Flight) -> None:
-        """Add a flight, unless it was cancelled."""
-        if left(flight):
-            self.times.setdefault(key, []).append(left_ms(flight, None, due_ms(flight), None))
+    def add(self, key: str, time_ms: int | None) -> None:
+        """Add the departure of a flight; None for a cancelled one, which has none."""
+        if time_ms is not None:
+            self.times.setdefault(key, []).append(time_ms)
+
+
+def departure(flight: Flight) -> int | None:
+    """When a flight left, milliseconds since 1970; None for a cancelled one."""
+    return left_ms(flight, None, due_ms(flight), None) if left(flight) else None
 
 
 def closed_hours(departures: Departures, partitions: int) -> dict[str, list[int]]:

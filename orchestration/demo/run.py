@@ -13,12 +13,11 @@ Invariants:
     - The demo stops every service that it started, also after an error, unless ``keep_running`` is set.
     - A mismatch is an error: the exit code is 1.
     - One Spark serves the snapshots and the recomputation.
-    - Dagster's daemon runs until the killed processors are recovered and caught up, or on with ``keep_running``.
+    - Dagster's daemon runs until the killed processors are recovered and its runs ended, or on with ``keep_running``.
 """
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -36,11 +35,13 @@ from typing import TypeVar
 
 import dagster as dg
 from dagster._core.instance.ref import InstanceRef
+from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from dagster._core.utils import make_new_run_id
 from rich.console import Console
 from rich.markup import escape
 
 from holdfast.assets import keys
+from holdfast.assets.audits import COPIES_EQUAL
 from holdfast.assets.times import current_key, snapshot_partitions
 from holdfast.infra.database.records import Incident
 from holdfast.infra.database.registry import Registry
@@ -59,18 +60,21 @@ from holdfast.infra.spark.server import SparkServer, start_server, stop_server
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import local
 from holdfast.orchestration.demo.home import demo_settings, prepare_home
+from holdfast.orchestration.demo.report import command, report
 from holdfast.orchestration.demo.terminal import Terminal, stderr_to
 from holdfast.orchestration.demo.verification import (
     Outputs,
     ProcessorVerdict,
     audit_copies,
     compare_with_spark,
-    figures_of,
+    copies_checked,
     read_outputs,
     verify,
 )
 from holdfast.orchestration.run_launcher import record_own_process
 from holdfast.orchestration.world import environment_of
+from holdfast.processors.audits.comparison import Side
+from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.registration import ProcessorDefinition, load_processors
 
 #: Processors and the share of the feed after which they are killed: those with more to catch up with earlier.
@@ -79,6 +83,8 @@ VICTIMS = {"rotations": 0.1, "fleet": 0.25, "delays": 0.25}
 RECOVERY_S = 90.0
 CATCH_UP_S = 120.0
 _POLL_EVERY_S = 0.5
+#: How long the runs of the recoveries may take to end once the incidents are closed, seconds; else the daemon runs on.
+RUNS_END_S = 60.0
 
 
 T = TypeVar("T")
@@ -130,10 +136,10 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
             demo = Demo(settings, terminal, flights_per_second, keep_running)
             verdicts = _act(demo, running)
             mismatches = sum(one.mismatches for one in verdicts)
-            _report(demo, verdicts, mismatches, time.monotonic() - began)
+            report(settings, terminal, demo.figures, verdicts, time.monotonic() - began)
             if keep_running:
                 running.pop_all()
-                console.print(f"All services run in the background; stop them with `{_command(settings, 'down')}`.")
+                console.print(f"All services run in the background; stop them with `{command(settings, 'down')}`.")
             else:
                 with console.status("stopping all services …"):
                     running.close()
@@ -156,10 +162,10 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     with demo.terminal.step("dagster", "wait until Dagster's daemon works") as say:
         say(f"{daemon.result()}, started beside the deployment")
     spark = _start_spark(demo.settings, running)
-    _feed_and_kill(demo, registry)
-    if not demo.keep_running:
-        # The recoveries were its work. Until it stops, its sensors take a sixth of the two cores that Spark needs now.
-        _beside(running, "daemon-stop").submit(local.stop, demo.settings, local.DAEMON)
+    # Before the threads: it imports SQLAlchemy's mapper, and a statement of another thread would fail on half of that.
+    import_module("holdfast.infra.warehouse.versions")
+    aside = _beside(running, "daemon-stop")
+    _feed_and_kill(demo, registry, recovered=lambda: aside.submit(_retire_daemon, demo, instance))
     if spark is not None:
         with demo.terminal.step("spark", "wait until Spark answers") as say:
             say(f"Spark, process {spark.result().pid}, started beside the feed")
@@ -169,8 +175,6 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
 
 def _publish_and_verify(demo: Demo, instance: dg.DagsterInstance, folder: Path) -> tuple[ProcessorVerdict, ...]:
     """Snapshot all stores; meanwhile read the outputs into ``folder``, and recompute all results with Spark."""
-    # Before the threads: it imports SQLAlchemy's mapper, and a statement of another thread would fail on half of that.
-    import_module("holdfast.infra.warehouse.versions")
     side_by_side = demo.settings.spark.over_connect  # a JVM of this process has one session
     with ThreadPoolExecutor(max_workers=4, thread_name_prefix="aside") as aside:
         outputs = aside.submit(read_outputs, demo.topics, demo.definitions, folder)
@@ -187,7 +191,7 @@ def _publish_and_verify(demo: Demo, instance: dg.DagsterInstance, folder: Path) 
         _show_publishing(demo, instance, tables)
         words = f"each store equals its changelog and its table: {', '.join(tables.result())}"
         demo.terminal.line("snapshot", words, time.monotonic() - began)
-        auditing = aside.submit(audit_copies, demo.settings, demo.definitions)
+        auditing = aside.submit(_copies, demo, tables.result())
         with demo.terminal.step("recompute", "recompute all results with Spark from the file of flights") as say:
             compared = comparing.result()
             keys_and_windows = sum(one.keys for one in compared.values())
@@ -254,7 +258,24 @@ def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
         say(", ".join(one.name for one in demo.definitions) + " process all partitions")
 
 
-def _feed_and_kill(demo: Demo, registry: Registry) -> None:
+def _retire_daemon(demo: Demo, instance: dg.DagsterInstance) -> None:
+    """Stop Dagster's daemon when the runs of its recoveries have ended, unless it is kept.
+
+    The recoveries were its work. Its sensors, and a code server that Dagster starts again each minute, take a sixth of
+    the two cores that the processors and Spark need.
+    """
+    if demo.keep_running:
+        return
+    unfinished = dg.RunsFilter(statuses=[each for each in dg.DagsterRunStatus if each not in FINISHED_STATUSES])
+    if wait_until(lambda: instance.get_runs_count(unfinished) == 0, RUNS_END_S, every_s=1.0):
+        local.stop(demo.settings, local.DAEMON)
+
+
+def _feed_and_kill(demo: Demo, registry: Registry, recovered: Callable[[], object]) -> None:
+    """Send the flights, kill three processors on the way, and wait until all is processed.
+
+    ``recovered`` is called when the killed ones are recovered, before they have caught up.
+    """
     terminal = demo.terminal
     began = time.monotonic()
     killed: dict[str, datetime] = {}
@@ -273,8 +294,9 @@ def _feed_and_kill(demo: Demo, registry: Registry) -> None:
             )
         terminal.line("feed", f"{FLIGHTS:,} flights sent to {len(TOPICS)} topics", time.monotonic() - began)
         for victim in VICTIMS:
-            recovered = partial(_closed_incident, registry, victim)
-            _tell_recovery(demo, _await(recovered, RECOVERY_S, f"the recovery of {victim}"), killed[victim])
+            closed = partial(_closed_incident, registry, victim)
+            _tell_recovery(demo, _await(closed, RECOVERY_S, f"the recovery of {victim}"), killed[victim])
+        recovered()
         caught_up = time.monotonic()
         _await(lambda: _show(demo, move) > 0 and _lag(demo) == 0, CATCH_UP_S, "the processors to catch up")
         terminal.line("caught up", "lag 0 on all partitions", time.monotonic() - caught_up)
@@ -343,18 +365,37 @@ def _tell_recovery(demo: Demo, incident: Incident, killed_at: datetime) -> None:
     demo.figures[f"recovery of {victim}, from kill -9 to processing all partitions"] = f"{seconds:.1f} s"
 
 
-def _publish(demo: Demo, instance: dg.DagsterInstance) -> list[str]:
-    """Checkpoint, measure and snapshot all stores in one run; returns the tables.
+def _copies(demo: Demo, checked: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[Side, Fingerprint]]:
+    """Processor -> fingerprints of the three copies: those of the run's checks, else those of an audit now."""
+    by_processor = {table.split(".")[1]: told for table, told in checked.items()}
+    found = copies_checked(by_processor)
+    rest = [one for one in demo.definitions if one.name not in found]
+    return found | (audit_copies(demo.settings, rest) if rest else {})
+
+
+def _publish(demo: Demo, instance: dg.DagsterInstance) -> dict[str, dict[str, str]]:
+    """Checkpoint, measure and snapshot all stores in one run; returns each table with its checks' fingerprints.
 
     One run, because two in one process can deadlock: the start of a run configures Python's logging again.
     """
     stores = [(one.name, store.name) for one in demo.definitions for store in one.topology.stores]
     selection = [key for store in stores for key in (keys.state_key(*store), keys.snapshot_key(*store))]
-    _materialize(instance, selection, partition_key=current_key(snapshot_partitions(demo.settings.snapshots)))
-    return [f"holdfast.{processor}.{store}" for processor, store in stores]
+    partition = current_key(snapshot_partitions(demo.settings.snapshots))
+    result = _materialize(instance, selection, partition_key=partition)
+    checked = {
+        each.asset_key: {
+            name: str(value.value) for name, value in each.metadata.items() if name.endswith("_fingerprint")
+        }
+        for each in result.get_asset_check_evaluations()
+        if each.check_name == COPIES_EQUAL
+    }
+    return {
+        f"holdfast.{processor}.{store}": checked.get(keys.snapshot_key(processor, store), {})
+        for processor, store in stores
+    }
 
 
-def _show_publishing(demo: Demo, instance: dg.DagsterInstance, tables: Future[list[str]]) -> None:
+def _show_publishing(demo: Demo, instance: dg.DagsterInstance, tables: Future[dict[str, dict[str, str]]]) -> None:
     """Show how many stores are checkpointed and how many are tables, until all are or a run failed."""
     stores = [(one.name, store.name) for one in demo.definitions for store in one.topology.stores]
     shown = {"stores": keys.state_key, "tables": keys.snapshot_key}
@@ -365,8 +406,10 @@ def _show_publishing(demo: Demo, instance: dg.DagsterInstance, tables: Future[li
                 move(name, sum(event is not None for event in found.values()))
 
 
-def _materialize(instance: dg.DagsterInstance, selection: list[dg.AssetKey], partition_key: str | None = None) -> None:
-    """Materialise assets and run their checks.
+def _materialize(
+    instance: dg.DagsterInstance, selection: list[dg.AssetKey], partition_key: str | None = None
+) -> dg.ExecuteInProcessResult:
+    """Materialise assets and run their checks; returns the run's result.
 
     Raises:
         DemoFailed: An asset or a check failed.
@@ -383,7 +426,7 @@ def _materialize(instance: dg.DagsterInstance, selection: list[dg.AssetKey], par
         run_id=run_id,
     )
     if result.success:
-        return
+        return result
     failed = [event for event in result.all_events if event.is_failure and event.is_step_event]
     causes = "; ".join(_cause(event) for event in failed) or f"Run {result.run_id} failed."
     raise DemoFailed(
@@ -432,30 +475,3 @@ def _await(look: Callable[[], T | None], timeout_s: float, what: str) -> T:
             action="Read `dagster-daemon.log` and the processors' logs in the folder `logs`.",
         )
     return found
-
-
-def _report(demo: Demo, verdicts: tuple[ProcessorVerdict, ...], mismatches: int, seconds: float) -> None:
-    paths, terminal = demo.settings.paths, demo.terminal
-    counts = {"flights": f"{FLIGHTS:,}", "mismatches": f"{mismatches}", "whole demo": f"{seconds:.0f} s"}
-    terminal.table("Figures", {**demo.figures, **figures_of(verdicts), **counts})
-    if mismatches:
-        terminal.console.print(f"\n[bold red]{mismatches} mismatches[/]")
-        for sentence in (sentence for one in verdicts for sentence in one.sentences()):
-            terminal.console.print(f"  {escape(sentence)}", highlight=False)
-    else:
-        terminal.console.print("\n[bold green]Nothing was lost, nothing was doubled.[/]")
-    terminal.console.print(
-        f"\nWhat to do next\n"
-        f"  {_command(demo.settings, 'up')}\n      the graph of this demo in Dagster, with its checks and plots\n"
-        f"  {_command(demo.settings, 'incidents list')}\n      the kills and the recoveries\n"
-        f"  {_command(demo.settings, 'down')}\n      stops all services; the next demo empties the folder\n"
-        f"Logs of the processors: {paths.logs}\n"
-        f"Warehouse tables: {paths.warehouse}",
-        highlight=False,
-        soft_wrap=True,
-    )
-
-
-def _command(settings: Settings, words: str) -> str:
-    """A command line for the demo's home folder."""
-    return f"HOLDFAST_HOME={shlex.quote(str(settings.home))} holdfast {words}"

@@ -19,7 +19,7 @@ from holdfast.infra.sample_data.feed import FLIGHTS_TOPIC
 from holdfast.infra.sample_data.flights import FLIGHTS_WITHOUT_AIRCRAFT, read_flights, route_of
 from holdfast.infra.settings import Settings
 from holdfast.infra.waiting import wait_until
-from holdfast.orchestration.demo.closed_windows import Departures, closed_hours, closed_rotations, numbered
+from holdfast.orchestration.demo.closed_windows import Departures, closed_hours, closed_rotations, departure, numbered
 from holdfast.orchestration.demo.sequences import (
     SequenceCheck,
     check_sequences,
@@ -151,12 +151,12 @@ def outputs_expected(partitions: int) -> Expected:
     routes: Counter[str] = Counter()
     aircraft, origins = Departures(), Departures()
     for flight in read_flights():
-        tail = flight["tailnum"]
+        tail, left_at = flight["tailnum"], departure(flight)
         routes[route_of(flight)] += 1
-        origins.add(flight["origin"], flight)
+        origins.add(flight["origin"], left_at)
         if tail is not None:
             fleet[tail] += 1
-            aircraft.add(tail, flight)
+            aircraft.add(tail, left_at)
     closed = {"rotations": closed_rotations(aircraft, partitions), "delays": closed_hours(origins, partitions)}
     counted = {name: {key: len(starts) for key, starts in keys.items()} for name, keys in closed.items()}
     return Expected({"fleet": fleet, "routes": routes, **counted}, closed)
@@ -195,6 +195,20 @@ def _sent(topics: Topics, topic: str, count: int) -> list[Record]:
 
     wait_until(enough, CLOSED_WITHIN_S)
     return records
+
+
+def copies_checked(checked: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[Side, Fingerprint]]:
+    """Processor -> fingerprints of the three copies of its store, from what its check ``copies_equal`` measured.
+
+    ``checked`` maps processors to the fingerprints of that check's metadata. A processor is left out whose check did
+    not compare all three copies of each partition: a newer checkpoint had removed the one of the table's offsets.
+    """
+    found: dict[str, Mapping[Side, Fingerprint]] = {}
+    for processor, told in checked.items():
+        texts = {side: told.get(f"{side.value}_fingerprint") for side in Side}
+        if None not in texts.values():
+            found[processor] = {side: Fingerprint.of_hex(text or "") for side, text in texts.items()}
+    return found
 
 
 def audit_copies(

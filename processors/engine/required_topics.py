@@ -10,6 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,19 +20,32 @@ import structlog
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.records import TopicFacts, TopicSpec
 from holdfast.processors.engine.changelog.config import (
+    ENTRIES,
     MIN_INSYNC,
+    REPARTITION_ENTRIES,
+    Entry,
     drift,
     durability,
     kept_longer,
     min_insync,
     reason_for,
 )
-from holdfast.processors.engine.topology import Topology
+from holdfast.processors.engine.changelog.names import CHANGELOG_SUFFIX
+from holdfast.processors.engine.topology import RepartitionSpec, Topology
 
 _log = structlog.get_logger("application")
 
 #: The kind of fault of a missing topic; "output-missing" for those that only messages are written to.
-_CAUSES_OF_MISSING = {"changelog": "changelog-missing", "source topic": "source-missing"}
+SOURCE = "source topic"
+_CAUSES_OF_MISSING = {
+    "changelog": "changelog-missing",
+    SOURCE: "source-missing",
+    "repartition topic": "source-missing",
+    "global table": "source-missing",
+}
+
+#: How long and how much a topic without settings keeps, as Kafka does.
+_RETENTION = {"retention.ms": "604800000", "retention.bytes": "-1"}
 
 
 class TopicWorld(Protocol):
@@ -39,6 +53,9 @@ class TopicWorld(Protocol):
 
     def ping(self) -> int:
         """The number of brokers."""
+
+    def names(self) -> Sequence[str]:
+        """The names of all topics that this client may see."""
 
     def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
         """The facts of those of the named topics that exist."""
@@ -58,30 +75,40 @@ class CreateTopic:
     role: str
     #: The reasons for its replication and its configuration.
     reasons: tuple[str, ...] = ()
+    #: Of an input, the existing topic with the most similar name: the one that may have been meant.
+    nearest: str | None = None
+
+    @property
+    def is_input(self) -> bool:
+        """Whether the processor reads it: nobody has written to it, so its name may be a mistake."""
+        return self.role == SOURCE
 
     def sentence(self) -> str:
         """The stage in words."""
+        meant = f": is {self.nearest} meant, which exists?" if self.nearest else ""
+        empty = f"; it did not exist before{meant}" if self.is_input else ""
         copies = "the cluster's default" if self.spec.replication is None else str(self.spec.replication)
         config = ", ".join(f"{name}={value}" for name, value in self.spec.config.items()) or "cluster defaults"
         many = "" if self.spec.partitions == 1 else "s"
         shape = f"{self.spec.partitions} partition{many}, replication {copies}, {config}"
-        return f"create {self.role} {self.spec.name}: {shape}"
+        return f"create {self.role} {self.spec.name}: {shape}{empty}"
 
 
 @dataclass(frozen=True, slots=True)
 class RepairConfig:
-    """Sets configuration entries of a changelog to values that keep its state."""
+    """Sets configuration entries of a topic of the processor's own to values that keep what it holds."""
 
     topic: str
     seen: Mapping[str, str]
     expected: Mapping[str, str]
     #: The reason for each entry.
     reasons: tuple[str, ...] = ()
+    role: str = "changelog"
 
     def sentence(self) -> str:
         """The stage in words."""
         parts = [f"{name} from {self.seen.get(name, 'unset')} to {value}" for name, value in self.expected.items()]
-        return f"set on changelog {self.topic}: {'; '.join(parts)}"
+        return f"set on {self.role} {self.topic}: {'; '.join(parts)}"
 
 
 Stage = CreateTopic | RepairConfig
@@ -119,9 +146,15 @@ def read_facts(topics: TopicWorld, topology: Topology) -> dict[str, TopicFacts]:
 
 
 def brokers_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str, TopicFacts]) -> int | None:
-    """The number of brokers if a changelog is missing, as it decides the replication; None otherwise."""
-    missing = any(changelog.topic.name not in facts for changelog in topology.changelogs)
+    """The number of brokers if a topic of its own is missing, as it decides the replication; None otherwise."""
+    own = [*(each.topic.name for each in topology.changelogs), *(each.topic for each in topology.repartitions)]
+    missing = any(name not in facts for name in own)
     return topics.ping() if missing else None
+
+
+def others_if_asked(topics: TopicWorld, topology: Topology, facts: Mapping[str, TopicFacts]) -> Sequence[str]:
+    """The names of all topics if an input is missing, for the one that may have been meant; empty otherwise."""
+    return () if all(spec.name in facts for spec in topology.sources) else topics.names()
 
 
 def resolve(
@@ -132,9 +165,13 @@ def resolve(
     If ``brokers`` is None, a new changelog gets the replication of its inputs.
     """
     resolved: dict[str, tuple[str, TopicSpec]] = {}
-    for spec in topology.inputs:
-        resolved[spec.name] = ("source topic", _filled(spec, facts, 1))
+    for spec in topology.sources:
+        resolved[spec.name] = (SOURCE, _filled(spec, facts, 1))
+    for grouped in topology.repartitions:
+        resolved[grouped.topic] = ("repartition topic", _repartition_spec(grouped, topology, resolved, facts, brokers))
     widest = max((resolved[spec.name][1].partitions or 1 for spec in topology.inputs), default=1)
+    for spec in topology.global_tables:
+        resolved.setdefault(spec.name, ("global table", _filled(spec, facts, 1)))
     for spec in topology.outputs:
         resolved.setdefault(spec.name, ("output topic", _filled(spec, facts, widest)))
     if topology.dead_letter is not None:
@@ -149,8 +186,16 @@ def resolve(
     return resolved
 
 
-def plan(topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | None = None) -> ProvisionPlan:
-    """The topics to create and the configuration to repair, or the refusals; arguments as in ``resolve``."""
+def plan(
+    topology: Topology,
+    facts: Mapping[str, TopicFacts],
+    brokers: int | None = None,
+    others: Sequence[str] = (),
+) -> ProvisionPlan:
+    """The topics to create and the configuration to repair, or the refusals; arguments as in ``resolve``.
+
+    ``others`` are names of existing topics: a missing input may be a mistake for one of them.
+    """
     stages: list[Stage] = []
     refusals: list[Refusal] = []
     kept: list[str] = []
@@ -168,20 +213,46 @@ def plan(topology: Topology, facts: Mapping[str, TopicFacts], brokers: int | Non
             )
     for name, (role, spec) in resolved.items():
         seen = facts.get(name)
-        if role == "changelog":
-            refusals.extend(_insync_refusals(spec, seen))
+        own = role in ("changelog", "repartition topic")
+        if own:
+            refusals.extend(_insync_refusals(role, spec, seen))
         if seen is None:
-            stages.append(CreateTopic(spec, role, _reasons(spec, brokers) if role == "changelog" else ()))
+            reasons = _reasons(role, spec, brokers) if own else ()
+            stages.append(CreateTopic(spec, role, reasons, _nearest(name, others) if role == SOURCE else None))
             continue
-        if spec.partitions is not None and seen.partitions != spec.partitions and role in ("changelog", "source topic"):
+        if spec.partitions is not None and seen.partitions != spec.partitions and (own or role == SOURCE):
             refusals.append(wrong_count(role, spec, seen, topology))
-        if role == "changelog":
-            repaired = drift(spec.config, seen.config)
+        if own:
+            repaired = drift(spec.config, seen.config, _entries(role))
             if repaired:
                 former = {key: seen.config.get(key, "unset") for key in repaired}
-                stages.append(RepairConfig(name, former, repaired, _why(repaired)))
-            kept.extend(_kept(spec, seen))
+                stages.append(RepairConfig(name, former, repaired, _why(repaired, role), role))
+            kept.extend(_kept(spec, seen) if role == "changelog" else ())
     return ProvisionPlan(tuple(stages), tuple(refusals), tuple(kept))
+
+
+def table_warnings(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[str, ...]:
+    """A sentence with its action for each topic of a table that loses rows; ``facts`` has the topics that exist."""
+    found = []
+    whole = {spec.name: "a restart of a worker" for spec in topology.global_tables}
+    for name, lost in {**dict.fromkeys(topology.table_topics, "a rebuild of the table"), **whole}.items():
+        seen = facts.get(name)
+        limits = {} if seen is None else _limits_of_rows(seen.config)
+        if limits:
+            said = ", ".join(f"{entry}={value}" for entry, value in limits.items())
+            found.append(
+                f"Topic {name} of a table has {said}: Kafka deletes rows that are not written again, and {lost} lacks "
+                f"them. Set `cleanup.policy=compact` on {name}."
+            )
+    return tuple(found)
+
+
+def _limits_of_rows(config: Mapping[str, str]) -> dict[str, str]:
+    """The entries by which Kafka deletes records that no newer one replaces; none for a topic that keeps its rows."""
+    policy = config.get("cleanup.policy", "delete")
+    retention = {entry: config.get(entry, default) for entry, default in _RETENTION.items()}
+    bounds = {entry: value for entry, value in retention.items() if value != "-1"}
+    return {"cleanup.policy": policy, **bounds} if "delete" in policy.split(",") and bounds else {}
 
 
 def apply(decided: ProvisionPlan, topics: TopicWorld) -> None:
@@ -196,7 +267,12 @@ def apply(decided: ProvisionPlan, topics: TopicWorld) -> None:
 
 
 def check_before_start(
-    topology: Topology, facts: Mapping[str, TopicFacts], *, may_create: bool, brokers: int | None = None
+    topology: Topology,
+    facts: Mapping[str, TopicFacts],
+    *,
+    may_create: bool,
+    brokers: int | None = None,
+    others: Sequence[str] = (),
 ) -> ProvisionPlan:
     """The topics that a starting worker has to create.
 
@@ -204,9 +280,11 @@ def check_before_start(
         TopicUnusable: A topic is missing and may not be created, a partition count is wrong, or a changelog's
             configuration would lose state.
     """
-    decided = plan(topology, facts, brokers)
+    decided = plan(topology, facts, brokers, others)
     decided.raise_refusals()
     for stage in decided.stages:
+        if isinstance(stage, RepairConfig) and topology.is_repartition(stage.topic):
+            raise _shortens(stage, topology.processor)
         if isinstance(stage, RepairConfig) and stage.seen.get("cleanup.policy", "compact") != "compact":
             raise TopicUnusable(
                 f"Changelog {stage.topic} has cleanup.policy={stage.seen['cleanup.policy']}, expected compact: "
@@ -243,9 +321,26 @@ def prepare(topics: TopicWorld, topology: Topology, *, may_create: bool) -> Mapp
             config=dict(spec.config) or "cluster default",
             there=name in facts,
         )
-    missing = check_before_start(topology, facts, may_create=may_create, brokers=brokers)
+    others = others_if_asked(topics, topology, facts)
+    missing = check_before_start(topology, facts, may_create=may_create, brokers=brokers, others=others)
     apply(missing, topics)
-    return read_facts(topics, topology) if missing.stages else facts
+    for stage in missing.stages:
+        if isinstance(stage, CreateTopic) and stage.is_input:
+            _log.warning(
+                "the input topic did not exist: it is created, and empty",
+                topic=stage.spec.name,
+                **({"is_meant_perhaps": stage.nearest} if stage.nearest else {}),
+            )
+    facts = read_facts(topics, topology) if missing.stages else facts
+    for warning in table_warnings(topology, facts):
+        _log.warning(warning)
+    return facts
+
+
+def _nearest(name: str, others: Sequence[str]) -> str | None:
+    """The existing topic with the most similar name, if any is similar; no changelog, which nobody reads as input."""
+    near = difflib.get_close_matches(name, [each for each in others if not each.endswith(CHANGELOG_SUFFIX)], 1)
+    return near[0] if near else None
 
 
 def _filled(spec: TopicSpec, facts: Mapping[str, TopicFacts], partitions: int) -> TopicSpec:
@@ -269,7 +364,38 @@ def _changelog_spec(spec: TopicSpec, seen: TopicFacts | None, brokers: int | Non
     return TopicSpec(spec.name, None, chosen.replication, {MIN_INSYNC: str(chosen.min_insync), **spec.config})
 
 
-def _insync_refusals(spec: TopicSpec, seen: TopicFacts | None) -> list[Refusal]:
+def _repartition_spec(
+    grouped: RepartitionSpec,
+    topology: Topology,
+    resolved: Mapping[str, tuple[str, TopicSpec]],
+    facts: Mapping[str, TopicFacts],
+    brokers: int | None,
+) -> TopicSpec:
+    """As many partitions as the topics that share a store with it; without such, as its widest source."""
+    spec = next(each for each in topology.inputs if each.name == grouped.topic)
+    beside = [name for name in topology.subtopology_of(grouped.topic).inputs if not topology.is_repartition(name)]
+    known = [resolved[name][1] for name in (beside or grouped.sources)]
+    count = spec.partitions or max((each.partitions or 1 for each in known), default=1)
+    copies = max((each.replication or 0 for each in known), default=0)
+    made = _changelog_spec(spec, facts.get(spec.name), brokers, copies)
+    return TopicSpec(spec.name, count, made.replication, made.config)
+
+
+def _shortens(stage: RepairConfig, processor: str) -> TopicUnusable:
+    """The error for a repartition topic that may lose messages before they are processed."""
+    seen = ", ".join(f"{name}={stage.seen[name]}" for name in stage.expected)
+    expected = ", ".join(f"{name}={value}" for name, value in stage.expected.items())
+    return TopicUnusable(
+        f"Repartition topic {stage.topic} has {seen}, expected {expected}: Kafka could delete messages that are not "
+        "processed yet, or change their times.",
+        action=f"Run `holdfast apply provision {processor}`, which sets it.",
+        topic=stage.topic,
+        seen=seen,
+        expected=expected,
+    )
+
+
+def _insync_refusals(role: str, spec: TopicSpec, seen: TopicFacts | None) -> list[Refusal]:
     asked, copies = spec.config.get(MIN_INSYNC, "0"), spec.replication
     if copies is None or int(asked) <= copies:
         return []
@@ -277,22 +403,27 @@ def _insync_refusals(spec: TopicSpec, seen: TopicFacts | None) -> list[Refusal]:
     return [
         Refusal(
             spec.name,
-            f"Changelog {spec.name} is configured with {MIN_INSYNC}={asked}, but {has} {copies} copies: every write "
-            "would fail.",
+            f"{role.capitalize()} {spec.name} is configured with {MIN_INSYNC}={asked}, but {has} {copies} copies: "
+            "every write would fail.",
             f"Set `{MIN_INSYNC}` to {copies} or less in `changelog_config`, or raise the topic's replication.",
         )
     ]
 
 
-def _reasons(spec: TopicSpec, brokers: int | None) -> tuple[str, ...]:
+def _reasons(role: str, spec: TopicSpec, brokers: int | None) -> tuple[str, ...]:
     if brokers is None or spec.replication is None:
-        return _why(spec.config)
+        return _why(spec.config, role)
     copies = f"replication {spec.replication}, {MIN_INSYNC} {spec.config.get(MIN_INSYNC)}"
-    return (f"{copies}: {durability(brokers, spec.replication).why}", *_why(spec.config))
+    return (f"{copies}: {durability(brokers, spec.replication).why}", *_why(spec.config, role))
 
 
-def _why(config: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(f"{name}={value}: {reason_for(name)}" for name, value in config.items() if reason_for(name))
+def _why(config: Mapping[str, str], role: str) -> tuple[str, ...]:
+    reasons = ((name, value, reason_for(name, _entries(role))) for name, value in config.items())
+    return tuple(f"{name}={value}: {reason}" for name, value, reason in reasons if reason)
+
+
+def _entries(role: str) -> Mapping[str, Entry]:
+    return ENTRIES if role == "changelog" else REPARTITION_ENTRIES
 
 
 def _kept(spec: TopicSpec, seen: TopicFacts) -> list[str]:
@@ -304,6 +435,15 @@ def _kept(spec: TopicSpec, seen: TopicFacts) -> list[str]:
 
 def wrong_count(role: str, spec: TopicSpec, seen: TopicFacts, topology: Topology) -> Refusal:
     """The refusal of a topic with another number of partitions than its specification."""
+    if role == "repartition topic":
+        return Refusal(
+            spec.name,
+            f"Repartition topic {spec.name} has {seen.partitions} partitions, expected {spec.partitions}: keys would "
+            "not be where their state is.",
+            f"Declare `partitions={seen.partitions}` in `group_by`; or stop the processor, delete the topic, and "
+            f"build the state again: `holdfast apply clear {topology.processor} --all --rewind earliest`.",
+            "source-repartitioned",
+        )
     if role == "changelog":
         name, wide = topology.processor, seen.partitions > (spec.partitions or 0)
         rebuild = f"`holdfast apply clear {name} --all --rewind earliest`; outputs are sent again."

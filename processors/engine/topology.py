@@ -56,6 +56,19 @@ class ChangelogSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class RepartitionSpec:
+    """The topic of one ``group_by``: the processor writes it from ``sources``, its inputs, and reads it again.
+
+    ``label`` names it without the processor, as the names of stores behind it begin.
+    """
+
+    name: str
+    topic: str
+    sources: tuple[str, ...]
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
 class Subtopology:
     """Input topics that share stores; one worker processes partition n of all of them."""
 
@@ -74,7 +87,11 @@ class Subtopology:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The frozen description of a processor, as ``Application.topology()`` returns it."""
+    """The frozen description of a processor, as ``Application.topology()`` returns it.
+
+    ``inputs`` are all topics that its workers read, repartition topics of its own among them; ``outputs`` have none of
+    those.
+    """
 
     processor: str
     inputs: tuple[TopicSpec, ...]
@@ -86,6 +103,38 @@ class Topology:
     code_version: str = field(default="")
     #: Whether a deploy proves a new version on the last messages; no part of the version.
     prove: bool = True
+    #: The topics of global tables: read whole by every worker, outside of the group's offsets.
+    global_tables: tuple[TopicSpec, ...] = ()
+    #: The inputs that are tables; no part of the version.
+    table_topics: tuple[str, ...] = ()
+    repartitions: tuple[RepartitionSpec, ...] = ()
+
+    @property
+    def sources(self) -> tuple[TopicSpec, ...]:
+        """The inputs that others write: all but repartition topics."""
+        own = {spec.topic for spec in self.repartitions}
+        return tuple(spec for spec in self.inputs if spec.name not in own)
+
+    def is_repartition(self, topic: str) -> bool:
+        """Whether a topic is the repartition topic of a ``group_by``."""
+        return any(spec.topic == topic for spec in self.repartitions)
+
+    def chains(self) -> tuple[tuple[Subtopology, ...], ...]:
+        """The subtopologies that feed each other through repartition topics, together, those before first.
+
+        To read one again from its beginning, all of its chain has to.
+        """
+        groups = [{sub.name} for sub in self.subtopologies]
+        for spec in self.repartitions:
+            touched = {self.subtopology_of(name).name for name in (spec.topic, *spec.sources)}
+            joined = [group for group in groups if group & touched]
+            groups = [group for group in groups if group not in joined] + [set().union(*joined)]
+        chains = [tuple(sub for sub in self.subtopologies if sub.name in group) for group in groups]
+        return tuple(sorted(chains, key=lambda chain: self.subtopologies.index(chain[0])))
+
+    def chain_of(self, store: str) -> tuple[Subtopology, ...]:
+        """The chain of the subtopology that has a store; empty for an unknown store."""
+        return next((chain for chain in self.chains() if any(store in sub.stores for sub in chain)), ())
 
     def changelog_of(self, store: str) -> TopicSpec | None:
         """The changelog topic of a store; None without changelogs."""
@@ -99,9 +148,18 @@ class Topology:
         """The store of a changelog topic; None for any other topic."""
         return next((spec.store for spec in self.changelogs if spec.topic.name == changelog), None)
 
+    def read(self) -> tuple[str, ...]:
+        """The topics that the processor reads: inputs and those of global tables, each once."""
+        return tuple(dict.fromkeys(spec.name for spec in (*self.inputs, *self.global_tables)))
+
     def written(self) -> list[str]:
         """The topics that the processor writes to."""
-        return [spec.name for spec in self.topics()[len(self.inputs) :]]
+        own = [spec.topic for spec in self.repartitions]
+        return [*own, *(spec.name for spec in self.topics()[len(self.inputs) + len(self.global_tables) :])]
+
+    def subtopology(self, name: str) -> Subtopology:
+        """The subtopology with this name."""
+        return next(sub for sub in self.subtopologies if sub.name == name)
 
     def subtopology_of(self, topic: str) -> Subtopology:
         """The subtopology that reads an input topic."""
@@ -119,7 +177,7 @@ class Topology:
     def topics(self) -> tuple[TopicSpec, ...]:
         """All topics that the processor reads or writes, inputs first."""
         extra = () if self.dead_letter is None else (self.dead_letter,)
-        return (*self.inputs, *self.outputs, *extra, *(spec.topic for spec in self.changelogs))
+        return (*self.inputs, *self.global_tables, *self.outputs, *extra, *(spec.topic for spec in self.changelogs))
 
 
 def subtopologies_of(inputs: tuple[str, ...], stores: tuple[StoreSpec, ...]) -> tuple[Subtopology, ...]:
@@ -140,8 +198,12 @@ def subtopologies_of(inputs: tuple[str, ...], stores: tuple[StoreSpec, ...]) -> 
 def code_version_of(topology: Topology, code: str) -> str:
     """A short hash of the description and the functions' source. A new hash means that a deployment is due."""
     described = asdict(topology)
-    for name in ("code_version", "prove"):
+    for name in ("code_version", "prove", "table_topics"):
         described.pop(name)
+    if not topology.global_tables:  # the versions of other processors stay as they are
+        described.pop("global_tables")
+    if not described["repartitions"]:  # versions of before know none
+        described.pop("repartitions")
     for store in described["stores"]:  # typed columns concern the warehouse only: workers need no deployment
         store.pop("schema")
         store.pop("timed")  # the lines of ``columns`` tell it

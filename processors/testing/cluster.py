@@ -99,6 +99,10 @@ class InMemoryTopics(TopicView):
         self.answers("ping")
         return 1
 
+    def names(self) -> Sequence[str]:
+        self.answers("names")
+        return sorted(self._broker.topics)
+
     def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
         self.answers("describe")
         facts = {name: self._broker.facts(name) for name in names}
@@ -122,6 +126,11 @@ class InMemoryTopics(TopicView):
     def start_offsets(self, topic: str) -> dict[int, int]:
         self.answers("start_offsets")
         return {number: log.start for number, log in enumerate(self._broker.topic(topic).logs)}
+
+    def delete_before(self, offsets: Mapping[Partition, int]) -> None:
+        self.answers("delete_records")
+        for place, offset in offsets.items():
+            self._broker.topic(place.topic).logs[place.number].truncate(start=offset, end=None)
 
     def members(self, group: str) -> int:
         return len(self.group_members(group))
@@ -320,9 +329,19 @@ class InMemoryCluster:
     ) -> int:
         """Appends a record; partition -1 chooses the partition by the key. Returns the offset.
 
+        ``timestamp_ms`` is milliseconds since 1970; 0 is the clock's present time, as in Kafka's clients.
+
         Raises:
-            KafkaFailed: The topic does not take records of this time.
+            KafkaFailed: Value or key are no bytes, or the topic does not take records of this time.
         """
+        for name, part in (("value", value), ("key", key)):
+            if part is not None and not isinstance(part, bytes):
+                raise KafkaFailed(
+                    f"`produce` got a {name} of type {type(part).__name__}; expected bytes or None.",
+                    action=f"Write `{name}.encode()` for a text, `json.dumps({name}).encode()` for another value.",
+                    topic=topic,
+                    seen=repr(part)[:80],
+                )
         if not self._broker.takes_time(topic, timestamp_ms):
             ahead_s = timestamp_ms / 1000 - self.clock.time()
             raise KafkaFailed(

@@ -9,7 +9,9 @@ import pytest
 
 from holdfast.assets import keys
 from holdfast.assets.audits import COPIES_EQUAL, audit_check
+from holdfast.orchestration.demo.verification import copies_checked
 from holdfast.orchestration.resources import build_resources
+from holdfast.processors.audits.comparison import Side
 from holdfast.processors.registration import find_processor
 from tests.auditing import changelog_key, folded, manifest_of, placed, publish, stored
 from tests.operating import Operated
@@ -57,6 +59,10 @@ def test_a_snapshot_is_proved_and_what_is_planted_later_is_shown(counting: Opera
     figures = told(proved)
     assert (figures["live_keys"], figures["keys_differing"], figures["partitions_compared"]) == (KEYS, 0, 2)
     assert figures["store_fingerprint"] == figures["changelog_fingerprint"] == figures["warehouse_fingerprint"]
+    # the demo takes the copies from here
+    copies = copies_checked({counting.group: {name: str(value) for name, value in figures.items()}})[counting.group]
+    assert {each.hex for each in copies.values()} == {figures["store_fingerprint"]}
+    assert set(copies) == set(Side)
     assert figures["heat_map"].startswith("![partitions by buckets](data:image/svg+xml;base64,")
     assert "All buckets equal." in figures["heat_map"]
     assert "differing_keys" not in figures

@@ -128,8 +128,17 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
             "Prefix",
         ),
     ),
+    "api-topology.md": (
+        "Python API: topology and definitions",
+        "What a processor consists of, and what a Dagster project has of it. [Grouping](../grouping.md) draws one.",
+        "from holdfast import Application\n\n"
+        'app = Application(consumer_group="carriers")\n'
+        'app.dataframe(app.topic("flights")).group_by("carrier").to_table("newest")\n'
+        'assert [spec.name for spec in app.topology().sources] == ["flights"]',
+        ("Topology", "definitions"),
+    ),
     "api-operating.md": (
-        "Python API: topology, tables, settings, errors",
+        "Python API: tables, settings, errors",
         "What a program needs that reads tables or operates processors. [The warehouse](../warehouse.md),\n"
         "[settings](../settings.md) and [errors](errors.md) have the rules.",
         "from holdfast import HoldfastError, load_settings\n\n"
@@ -138,8 +147,6 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         "except HoldfastError as error:\n"
         "    print(error.message, error.action)",
         (
-            "Topology",
-            "definitions",
             "read_table",
             "key_at",
             "state_at",
@@ -159,8 +166,10 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
 #: Page -> more classes on it, which users meet under these names and do not import.
 UNNAMED: dict[str, dict[str, str]] = {
     "api-joins.md": {
+        "Application": "processors.application_tables.ApplicationTables",
         "StreamingDataFrame": "processors.engine.dataframe.stream_joins.StreamJoins",
-        "Table": "processors.engine.dataframe.stream_joins.Table",
+        "Table": "processors.engine.dataframe.tables.Table",
+        "GlobalTable": "processors.engine.dataframe.global_tables.GlobalTable",
     },
     "api-windows.md": {
         "StreamingDataFrame": "processors.engine.dataframe.stream_windows.StreamWindows",

@@ -63,7 +63,7 @@ def test_an_example_runs(block: CodeBlock, tmp_path: Path, monkeypatch: pytest.M
 
 def process_one_of_each(application: Application) -> None:
     """The first run finds empty topics and stores where it begins, the second one finds a message in each."""
-    inputs = application.topology().inputs
+    inputs = application.topology().sources
     cluster = InMemoryCluster()
     for topic in inputs:
         cluster.create_topic(topic.name)

@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from holdfast import Application
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
-from tests.joining import AsOfJoin, IntervalJoin, Message, in_order, table_rows
+from tests.joining import AsOfJoin, HistoryJoin, IntervalJoin, Message, TablesJoin, in_order, table_rows
 from tests.tiers import variants
 
 BEGIN_MS = 1_690_000_000_000
@@ -43,7 +43,12 @@ def build(bootstrap, group, **settings):
     left.join_asof(right, "left", both, 500, "asof").to_topic(made.topic(group + "-asof"))
     near = left.join_interval(right, "outer", both, 0, "near", backward_ms=60, forward_ms=40)
     near.to_topic(made.topic(group + "-near"))
-    left.join_table(right.to_table("rows"), "inner", both).to_topic(made.topic(group + "-table"))
+    rows = right.to_table("rows")
+    left.join_table(rows, "inner", both).to_topic(made.topic(group + "-table"))
+    history = right.to_table("history", history_retention=500)
+    left.join_table(history, "left", both).to_topic(made.topic(group + "-history"))
+    own = left.apply(lambda value: None if value == 5 else value).to_table("own")
+    own.join(rows, "inner", both, "pairs").to_stream().to_topic(made.topic(group + "-pairs"))
     return made
 
 
@@ -94,7 +99,15 @@ def sides(stream: Any) -> list[tuple[list[Message], list[Message]]]:
 
 def sent(stream: Any, kind: str) -> Counter[str]:
     rows = stream.read(f"{stream.group}-{kind}")
-    return Counter(repr((row.timestamp_ms, row.key or b"", *json.loads(row.value or b""))) for row in rows)
+    found = [(row.timestamp_ms, row.key or b"", json.loads(row.value or b"null")) for row in rows]
+    return Counter(repr((*place, *(value if value is not None else ["deleted"]))) for *place, value in found)
+
+
+def pairs(order: list[Message]) -> list[tuple[Any, ...]]:
+    """The changes of the joined table."""
+    rows = [each._replace(value=None) if each.left and each.value == 5 else each for each in order]
+    changes = TablesJoin("inner", lambda left, right: True).changes(rows)
+    return [(at.time_ms, at.key, *(row or ["deleted"])) for at, row, is_change in changes if is_change]
 
 
 @pytest.mark.parametrize("workers", variants([1, 3]))
@@ -127,12 +140,14 @@ def test_kill_9_neither_loses_nor_doubles_a_row(
         if times == 1:
             shutil.rmtree(killed.paths.state)
         killed.start()
-    wanted: dict[str, Counter[str]] = {"asof": Counter(), "near": Counter(), "table": Counter()}
+    wanted: dict[str, Counter[str]] = {kind: Counter() for kind in ("asof", "near", "table", "history", "pairs")}
     for left, right in sides(stream):
         order = in_order(left, right, left_first=False)
         wanted["asof"] += Counter(map(repr, AsOfJoin("left", 500, None).rows(order)))
         wanted["near"] += Counter(map(repr, IntervalJoin("outer", 60, 40, 0).rows(order)))
         wanted["table"] += Counter(map(repr, table_rows(order, "inner")))
+        wanted["history"] += Counter(map(repr, HistoryJoin("left", 500).rows(order)))
+        wanted["pairs"] += Counter(map(repr, pairs(order)))
     for kind, rows in wanted.items():
         waiting(lambda kind=kind, rows=rows: sent(stream, kind).total() >= rows.total(), f"all rows of {kind}")
     for one in made:

@@ -30,7 +30,7 @@ from holdfast.processors.testing.consumers import InMemoryReplayer
 from holdfast.processors.testing.groups import Group
 from holdfast.processors.testing.log import PartitionLog
 from holdfast.processors.testing.producer import InMemoryProducer
-from tests.simulation import planted_checkpoints, planted_time, planted_world
+from tests.simulation import planted_checkpoints, planted_groups, planted_time, planted_world
 from tests.simulation.run import runner
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -369,6 +369,8 @@ BUGS = (
 )
 #: Those that only windows, sessions and timers show.
 TIMED_BUGS = tuple(Planted(name, plant) for name, plant in planted_time.PLANTS.items())
+#: Those that only a stream grouped by another key shows.
+GROUPED_BUGS = tuple(Planted(name, plant) for name, plant in planted_groups.PLANTS.items())
 
 
 def seeds_until_caught(seeds: Any, bug: Any, seeds_max: int) -> tuple[int, Any] | None:
@@ -400,8 +402,8 @@ def print_table(seeds: Any, bugs: Iterable[Any], seeds_max: int) -> None:
 
 def main() -> None:
     """Print the tables of the bugs of the engine."""
-    for bugs, timed in ((BUGS, False), (TIMED_BUGS, True)):
-        with runner(timed=timed) as seeds:
+    for bugs, of in ((BUGS, "functions"), (TIMED_BUGS, "timed"), (GROUPED_BUGS, "grouped")):
+        with runner(of=of) as seeds:
             print_table(seeds, bugs, 500)
 
 

@@ -20,6 +20,7 @@ from holdfast.processors.engine.runtime.task_time import TaskTime
 from holdfast.processors.engine.runtime.task_timers import TaskTimers
 from holdfast.processors.engine.state.expiries import Expiries
 from holdfast.processors.engine.state.own_keys import RESERVED
+from holdfast.processors.engine.state.stream_time import Remembered
 from holdfast.processors.engine.state.time_index import TimeIndex
 from holdfast.processors.engine.state.timers import Timers
 
@@ -62,7 +63,7 @@ def _time_forgotten(patch: pytest.MonkeyPatch) -> None:
 
     def forgets(self: WindowStore) -> Any:
         former(self)
-        return -1, ()
+        return Remembered()
 
     patch.setattr(WindowStore, "load", forgets)
 

@@ -2,7 +2,8 @@
 
 python -m tests.simulation.run --seed 17              one seed, with its trace
 python -m tests.simulation.run --seeds 10000          seeds 0 to 9999; prints progress and every failing seed
-python -m tests.simulation.run --timed --seeds 5000   the same with windows, sessions and timers
+python -m tests.simulation.run --of timed --seeds 5000   the same with windows, sessions and timers
+python -m tests.simulation.run --of grouped --seeds 5000   the same with a stream grouped by another key
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ import structlog
 
 from holdfast.infra.settings import Settings
 from tests.simulation.faults import Faults
-from tests.simulation.schedule import draw_schedule, timed_schedule
+from tests.simulation.schedule import draw_schedule, grouped_schedule, timed_schedule
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.world import World
 
+#: What the processors of a seed do.
+SCHEDULES = {"functions": draw_schedule, "timed": timed_schedule, "grouped": grouped_schedule}
 #: So much of a failing trace is printed.
 TAIL = 60
 
@@ -46,7 +49,7 @@ class Outcome:
     exits: tuple[str, ...]
     struck: tuple[str, ...]
     tail: tuple[str, ...]
-    timed: bool
+    of: str
 
     def text(self) -> str:
         """For people: what broke, the end of the trace, and how to see it again."""
@@ -55,21 +58,21 @@ class Outcome:
                 f"seed {self.seed} broke {self.invariant!r}: {self.detail}",
                 *(f"  {line}" for line in self.tail),
                 f"trace {self.trace_hash[:16]}, {self.points} points, {self.virtual_s:.1f} virtual seconds",
-                f"reproduce: python -m tests.simulation.run{' --timed' if self.timed else ''} --seed {self.seed}",
+                f"reproduce: python -m tests.simulation.run --of {self.of} --seed {self.seed}",
             ]
         )
 
 
 class SeedRunner:
-    """Runs one seed after the other in this process; quiet. ``timed``: with windows, sessions and timers."""
+    """Runs one seed after the other in this process; quiet. ``of``: what is run, one of ``SCHEDULES``."""
 
-    def __init__(self, folder: Path, *, timed: bool = False) -> None:
-        self._folder, self._timed = folder, timed
+    def __init__(self, folder: Path, *, of: str = "functions") -> None:
+        self._folder, self._of = folder, of
         self._settings = Settings()
 
     def run(self, seed: int, *, hashed: bool = False) -> Outcome:
         """Run a seed; what breaks is told, not raised."""
-        schedule = timed_schedule(seed) if self._timed else draw_schedule(seed)
+        schedule = SCHEDULES[self._of](seed)
         world = World(schedule, self._folder, self._settings)
         faults = Faults(world)
         invariant, detail = None, ""
@@ -93,12 +96,12 @@ class SeedRunner:
             exits=tuple(type(failure).__name__ for failure in world.exits),
             struck=tuple(kind.value for kind in faults.struck.elements()),
             tail=tuple(simulation.trace_lines(TAIL)) if invariant is not None else (),
-            timed=self._timed,
+            of=self._of,
         )
 
 
 @contextmanager
-def runner(*, timed: bool = False) -> Iterator[SeedRunner]:
+def runner(*, of: str = "functions") -> Iterator[SeedRunner]:
     """A runner with a folder of its own; nobody logs meanwhile."""
     former = structlog.get_config()
     structlog.configure(
@@ -107,24 +110,24 @@ def runner(*, timed: bool = False) -> Iterator[SeedRunner]:
     memory = Path("/dev/shm")
     try:
         with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
-            yield SeedRunner(Path(folder), timed=timed)
+            yield SeedRunner(Path(folder), of=of)
     finally:
         structlog.configure(**former)
 
 
-def _share(job: tuple[int, int, int], timed: bool, results: multiprocessing.Queue[Outcome]) -> None:
+def _share(job: tuple[int, int, int], of: str, results: multiprocessing.Queue[Outcome]) -> None:
     first, last, step = job
-    with runner(timed=timed) as seeds:
+    with runner(of=of) as seeds:
         for seed in range(first, last, step):
             results.put(seeds.run(seed))
 
 
-def run_many(first: int, count: int, jobs: int, *, timed: bool = False) -> int:
+def run_many(first: int, count: int, jobs: int, *, of: str = "functions") -> int:
     """Run many seeds on several cores; returns how many failed."""
     context = multiprocessing.get_context("spawn")
     results: multiprocessing.Queue[Outcome] = context.Queue()
     workers = [
-        context.Process(target=_share, args=((first + job, first + count, jobs), timed, results), daemon=True)
+        context.Process(target=_share, args=((first + job, first + count, jobs), of, results), daemon=True)
         for job in range(jobs)
     ]
     for worker in workers:
@@ -160,11 +163,11 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=10_000, help="how many")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
-    parser.add_argument("--timed", action="store_true", help="windows, sessions and timers instead of functions")
+    parser.add_argument("--of", choices=sorted(SCHEDULES), default="functions", help="what the processors do")
     asked = parser.parse_args()
     if asked.seed is None:
-        return 1 if run_many(asked.first, asked.seeds, asked.jobs, timed=asked.timed) else 0
-    with runner(timed=asked.timed) as seeds:
+        return 1 if run_many(asked.first, asked.seeds, asked.jobs, of=asked.of) else 0
+    with runner(of=asked.of) as seeds:
         outcome = seeds.run(asked.seed, hashed=True)
     if outcome.invariant is None:
         print(f"seed {asked.seed} holds; trace {outcome.trace_hash[:16]}, {outcome.points} points")

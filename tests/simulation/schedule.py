@@ -131,6 +131,7 @@ class Schedule:
         regroups_at: When an operator deploys a version that joins the tasks of two inputs, or parts them again. Each
             input has a store of its own then, and the joined version one more that both feed.
         timed: Windows, sessions and timers are run instead of functions.
+        grouped: A stream grouped by another key is run instead; the whole input is there from the start.
     """
 
     seed: int
@@ -168,6 +169,7 @@ class Schedule:
     regroups_at: tuple[float, ...]
     faults: tuple[Fault, ...]
     timed: bool = False
+    grouped: bool = False
 
 
 def draw_schedule(seed: int) -> Schedule:
@@ -261,6 +263,13 @@ def timed_schedule(seed: int) -> Schedule:
         clears_at=drawn.clears_at,
         deletes_at=drawn.deletes_at,
     )
+
+
+def grouped_schedule(seed: int) -> Schedule:
+    """The schedule of a seed with a stream that is grouped by another key."""
+    drawn = timed_schedule(seed)
+    # Each task tells each partition how far it is, which is slow by steps of one record with 64 of them.
+    return replace(drawn, timed=False, grouped=True, partitions=min(drawn.partitions, 6))
 
 
 def _outages(seed: int) -> list[Fault]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast.processors.engine.checkpoints import decision
-from holdfast.processors.engine.runtime import columns, commit, loop, restore, task_time, task_timers
+from holdfast.processors.engine.runtime import columns, commit, loop, purge, restore, task_time, task_timers
 from holdfast.processors.engine.state import task_store, time_index
 from holdfast.processors.testing import producer
 from tests.simulation.schedule import Schedule
@@ -30,7 +30,9 @@ def tuned(schedule: Schedule) -> Iterator[None]:
     ]
     if schedule.pieces:
         values.append((task_store, "BATCH_OPERATIONS_MAX", schedule.pieces))
-    if schedule.timed:
+    if schedule.grouped:
+        values.append((purge, "PURGE_EVERY_S", 0.2))
+    if schedule.timed or schedule.grouped:
         values += portions_of_time(schedule.seed)
     former = [(module, name, getattr(module, name)) for module, name, _ in values]
     for module, name, value in values:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.planted import BUGS, TIMED_BUGS, Planted, seeds_until_caught
+from tests.simulation.planted import BUGS, GROUPED_BUGS, TIMED_BUGS, Planted, seeds_until_caught
 from tests.simulation.run import SeedRunner, runner
 from tests.tiers import named
 
@@ -50,7 +50,13 @@ def seeds() -> Iterator[SeedRunner]:
 
 @pytest.fixture(scope="module")
 def timed_seeds() -> Iterator[SeedRunner]:
-    with runner(timed=True) as running:
+    with runner(of="timed") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def grouped_seeds() -> Iterator[SeedRunner]:
+    with runner(of="grouped") as running:
         yield running
 
 
@@ -65,6 +71,12 @@ def test_a_planted_bug_in_windows_or_timers_is_caught(timed_seeds: SeedRunner, b
     check_caught(timed_seeds, bug)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", named(GROUPED_BUGS, thorough=RARE))
+def test_a_planted_bug_in_groups_is_caught(grouped_seeds: SeedRunner, bug: Planted) -> None:
+    check_caught(grouped_seeds, bug)
+
+
 def check_caught(seeds: SeedRunner, bug: Planted) -> None:
     caught = seeds_until_caught(seeds, bug, SEEDS_MAX)
     assert caught is not None, f"{SEEDS_MAX} seeds ran with this bug, and nothing was found"
@@ -74,4 +86,4 @@ def check_caught(seeds: SeedRunner, bug: Planted) -> None:
 
 def test_the_documentation_lists_every_planted_bug() -> None:
     text = DOCS.read_text(encoding="utf-8")
-    assert [bug.name for bug in (*BUGS, *TIMED_BUGS) if f"| {bug.name} |" not in text] == []
+    assert [bug.name for bug in (*BUGS, *TIMED_BUGS, *GROUPED_BUGS) if f"| {bug.name} |" not in text] == []

@@ -34,7 +34,7 @@ def seeds() -> Iterator[SeedRunner]:
 
 @pytest.fixture(scope="module")
 def timed_seeds() -> Iterator[SeedRunner]:
-    with runner(timed=True) as running:
+    with runner(of="timed") as running:
         yield running
 
 
@@ -59,6 +59,20 @@ def test_state_changelog_and_outputs_are_right_under_every_schedule(
 def test_windows_sessions_and_timers_are_right_under_every_schedule(timed_seeds: SeedRunner, first: int) -> None:
     for seed in range(first, first + 10):
         outcome = timed_seeds.run(seed)
+        assert outcome.invariant is None, outcome.text()
+
+
+@pytest.fixture(scope="module")
+def grouped_seeds() -> Iterator[SeedRunner]:
+    with runner(of="grouped") as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", variants(range(0, 120, 10), tested=2))
+def test_groups_are_right_under_every_schedule(grouped_seeds: SeedRunner, first: int) -> None:
+    for seed in range(first, first + 10):
+        outcome = grouped_seeds.run(seed)
         assert outcome.invariant is None, outcome.text()
 
 

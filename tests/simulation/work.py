@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from holdfast.processors.testing.cluster import InMemoryCluster
+from tests.simulation.grouped import GroupedCheck, GroupedWorkload, grouped_workload
 from tests.simulation.schedule import Schedule
 from tests.simulation.timed import TimedWorkload, timed_workload
 from tests.simulation.timed_verifier import TimedCheck
@@ -17,6 +18,8 @@ def workload_of(schedule: Schedule, random: Random) -> Workload:
     """The messages of a schedule, and the functions, aggregation or windows that process them."""
     if schedule.timed:
         return timed_workload(schedule)
+    if schedule.grouped:
+        return grouped_workload(schedule)
     workload = draw_workload(
         random,
         schedule.partitions,
@@ -35,4 +38,6 @@ def final_check(cluster: InMemoryCluster, workload: Workload, history: History, 
     """What must hold at the end."""
     if isinstance(workload, TimedWorkload):
         return TimedCheck(cluster, workload, history, seen)
+    if isinstance(workload, GroupedWorkload):
+        return GroupedCheck(cluster, workload, history, seen)
     return FinalCheck(cluster, workload, expect(workload), history, seen)

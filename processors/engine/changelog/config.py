@@ -59,6 +59,16 @@ ENTRIES: Mapping[str, Entry] = {
     ),
     "segment.ms": Entry("21600000", "at most", "even a slow changelog closes a segment every 6 hours for compaction"),
 }
+#: The entries of a repartition topic, whose messages workers delete when they are processed.
+REPARTITION_ENTRIES: Mapping[str, Entry] = {
+    "cleanup.policy": Entry("delete", "is", "compaction would drop messages that are not processed yet"),
+    "retention.ms": Entry("-1", "is", "nothing is deleted by age: workers delete what they have processed"),
+    "retention.bytes": Entry("-1", "is", "nothing is deleted by size: workers delete what they have processed"),
+    "message.timestamp.type": Entry("CreateTime", "is", "messages keep their event times"),
+    "segment.bytes": Entry("67108864", "at most", "deleted messages free the disk by whole segments"),
+}
+#: The standard configuration of every repartition topic.
+REPARTITION_CONFIG: Mapping[str, str] = {name: entry.value for name, entry in REPARTITION_ENTRIES.items()}
 #: The standard configuration of every changelog.
 CHANGELOG_CONFIG: Mapping[str, str] = {name: entry.value for name, entry in ENTRIES.items()}
 
@@ -122,11 +132,13 @@ def chosen_config(store: str, overrides: Mapping[str, Any] | None) -> dict[str, 
     return config
 
 
-def drift(expected: Mapping[str, str], seen: Mapping[str, str]) -> dict[str, str]:
+def drift(
+    expected: Mapping[str, str], seen: Mapping[str, str], entries: Mapping[str, Entry] = ENTRIES
+) -> dict[str, str]:
     """The entries to set on the topic; an entry that keeps more than expected is left out."""
     found = {}
     for name, value in _with_room(expected, seen).items():
-        present, entry = seen.get(name), ENTRIES.get(name)
+        present, entry = seen.get(name), entries.get(name)
         if name == MIN_INSYNC:
             if present is not None and present != value:
                 found[name] = value
@@ -155,9 +167,9 @@ def kept_longer(expected: Mapping[str, str], seen: Mapping[str, str]) -> dict[st
     return {name: pair for name, pair in differing.items() if name not in repaired}
 
 
-def reason_for(entry: str) -> str:
+def reason_for(entry: str, entries: Mapping[str, Entry] = ENTRIES) -> str:
     """The reason for a standard entry; empty for an entry of the application."""
-    return ENTRIES[entry].why if entry in ENTRIES else ""
+    return entries[entry].why if entry in entries else ""
 
 
 def _number(store: str, entry: str, value: str) -> int:

@@ -1,4 +1,4 @@
-"""The names of changelogs, of the groups of shadows, and of transactional ids; no other module builds them."""
+"""The names of changelogs, repartition topics, groups of shadows and transactional ids; no other module builds them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from holdfast.infra.kafka.records import LOADS_SUFFIX, WORKERS_PREFIX
 TOPIC_NAME_MAX = 249
 #: A program of the supervisor has a name of at most 128 characters, slot included.
 SHADOW_NAME_MAX = 110
+#: The end of every changelog's name.
+CHANGELOG_SUFFIX = "-changelog"
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -21,6 +23,12 @@ class IllegalName(BadConfiguration):
 
 def check_name(name: str, what: str) -> str:
     """The name itself; raises IllegalName, which calls it ``what``, if Kafka refuses it as a topic name."""
+    if not isinstance(name, str):
+        raise IllegalName(
+            f"The {what} is {name!r} of type {type(name).__name__}; expected a text.",
+            action=f"Write the {what} as a text, in quotes.",
+            name=repr(name)[:80],
+        )
     if not _LEGAL.fullmatch(name) or len(name) > TOPIC_NAME_MAX or name in (".", ".."):
         raise IllegalName(
             f"The {what} {name!r} can't be used in Kafka.",
@@ -32,7 +40,12 @@ def check_name(name: str, what: str) -> str:
 
 def changelog_topic(processor: str, store: str) -> str:
     """The changelog topic of one store of one processor."""
-    return check_name(f"{processor}-{store}-changelog", "changelog name")
+    return check_name(f"{processor}-{store}{CHANGELOG_SUFFIX}", "changelog name")
+
+
+def repartition_topic(processor: str, name: str) -> str:
+    """The topic between the two sides of one ``group_by`` of one processor."""
+    return check_name(f"{processor}-{name}-repartition", "name of a repartition topic")
 
 
 def shadow_group(processor: str, store: str) -> str:
@@ -45,7 +58,7 @@ def shadow_group(processor: str, store: str) -> str:
 
 def filling_topic(processor: str, store: str) -> str:
     """The topic that a table is loaded to before its store adopts it; it has the format of a changelog."""
-    return check_name(f"{processor}--fill-{store}-changelog", "name of the topic that a table is loaded to")
+    return check_name(f"{processor}--fill-{store}{CHANGELOG_SUFFIX}", "name of the topic that a table is loaded to")
 
 
 def loading_id(processor: str) -> str:

@@ -82,10 +82,9 @@ class CleanSlate:
         """The work of the worker: empty every store, move the offsets if asked, and stop."""
         yield from self._own_all(worker)
         partitions = {spec.name: self._partitions_of(spec.name) for spec in self._topology.inputs}
-        topics = self._cluster.topics()
         try:
             for sub in self._topology.subtopologies:
-                firsts = {topic: topics.start_offsets(topic) for topic in sub.inputs} if self._rewind else {}
+                firsts = {topic: self._first_of(topic) for topic in sub.inputs} if self._rewind else {}
                 if sub.stores:
                     yield from work_of(Clear(store=sub.stores, all=True, positions=firsts or None), worker, ticket)
                 elif firsts:
@@ -121,6 +120,13 @@ class CleanSlate:
             delete_all(self._checkpoints, processor)
         self._delete_local()
         _log.info("state is cleared", processor=processor, stores=[spec.name for spec in self._topology.stores])
+
+    def _first_of(self, topic: str) -> dict[int, int]:
+        """Where each partition is read from after a rewind: what is in a repartition topic comes from before it."""
+        topics = self._cluster.topics()
+        if self._topology.is_repartition(topic):
+            return topics.end_offsets(topic, committed=False)
+        return topics.start_offsets(topic)
 
     def _own_all(self, worker: Owner) -> Work:
         """Wait until the worker runs the tasks of all partitions; refuse when another member takes a share."""

@@ -61,18 +61,24 @@ class Aggregator:
     column: InitVar[Field] = field(default=None, kw_only=True)
 
     def __post_init__(self, column: Field) -> None:
+        name = self.written
         if column is not None:
             if self.of is not None:
                 raise AggregationInvalid(
-                    f"{type(self).__name__} got the field {self.of!r} and the column {column!r}, expected one of them.",
-                    action=f'Write, for example, `{type(self).__name__}("amount")`.',
+                    f"{name} got the field {self.of!r} and the column {column!r}, expected one of them.",
+                    action=f'Write, for example, `{name}("amount")`.',
                 )
             object.__setattr__(self, "of", column)
         if self.of is not None and not isinstance(self.of, str) and not callable(self.of):
             raise AggregationInvalid(
-                f"{type(self).__name__} got {self.of!r}, expected a field's name or a function of the value.",
-                action=f'Write, for example, `{type(self).__name__}("amount")`.',
+                f"{name} got {self.of!r}, expected a field's name or a function of the value.",
+                action=f'Write, for example, `{name}("amount")`.',
             )
+
+    @property
+    def written(self) -> str:
+        """What users write to get it."""
+        return type(self).__name__
 
     def read(self, value: Any, column: str) -> Any:
         """The message's item for this column; raises AggregationFailed if it is missing or can't be aggregated."""

@@ -110,8 +110,9 @@ def _timed(source: Node, around: _Surroundings, child: Step) -> Step:
 
 
 def sets_timestamps(source: Node) -> bool:
-    """Whether a stream's event times count where ``set_timestamp`` gives them, instead of on arrival."""
-    return any(node.kind == "set_timestamp" and node.max_ahead_ms is not None for node in source.walk())
+    """Whether a stream's event times count where ``set_timestamp`` gives them, or never, instead of on arrival."""
+    moves = any(node.kind == "set_timestamp" and node.max_ahead_ms is not None for node in source.walk())
+    return moves or source.max_ahead_ms is None
 
 
 def _dated(node: Node, around: _Surroundings, child: Step) -> Step:

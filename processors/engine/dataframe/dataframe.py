@@ -11,29 +11,37 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.dataframe.aggregation import Aggregation, Aggregator, Field
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
 from holdfast.processors.engine.dataframe.durations import milliseconds
+from holdfast.processors.engine.dataframe.given import (
+    StepInvalid,
+    check_function,
+    check_step_function,
+    check_text,
+    check_topic,
+)
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.processing import Processing
 from holdfast.processors.engine.dataframe.recent import DropDuplicates, MovingAverage
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare
+from holdfast.processors.engine.dataframe.stream_calls import StreamCalls
+from holdfast.processors.engine.dataframe.stream_groups import StreamGroups, Streams
 from holdfast.processors.engine.dataframe.stream_joins import StreamJoins
 from holdfast.processors.engine.dataframe.stream_windows import StreamWindows
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.state.keys import store_prefix
 
-
-class StepInvalid(BadConfiguration):
-    """The declaration of a step can't run."""
-
-
 _NOT_RENAMED: Mapping[str, str] = {}
 
 
-class StreamingDataFrame(StreamWindows["StreamingDataFrame"], StreamJoins["StreamingDataFrame"]):
+class StreamingDataFrame(
+    StreamWindows["StreamingDataFrame"],
+    StreamJoins["StreamingDataFrame"],
+    StreamGroups["StreamingDataFrame"],
+    StreamCalls["StreamingDataFrame"],
+):
     """The stream of one input topic.
 
     A function gets ``(value)``, and with ``stateful`` also ``(value, state)``. With ``metadata`` it gets
@@ -47,16 +55,19 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"], StreamJoins["Strea
         node: Node | None = None,
         renamed: Mapping[str, str] = _NOT_RENAMED,
         declared: dict[str, StoreOptions] | None = None,
+        groups: Streams[StreamingDataFrame] | None = None,
     ) -> None:
         self.topic = topic
         self._renamed = renamed
         #: What ``app.store`` declares about stores; all streams of an application share it.
         self.declared: dict[str, StoreOptions] = {} if declared is None else declared
-        self._source = source or Node("source", topic.timestamp_extractor, max_ahead_ms=topic.max_ahead_ms)
+        #: The streams of the application by topic; None for a stream that was made without one.
+        self._groups = groups
+        self._source = source or Node("source", topic.timestamp_extractor, max_ahead_ms=self._arrives_ahead_ms)
         #: The nodes that the next step comes behind: one, or those of several streams.
         self._tails: tuple[Node, ...] = (node or self._source,)
         #: The topics whose messages it has.
-        self._topics: tuple[str, ...] = (topic.name,)
+        self._topics: tuple[str, ...] = (topic.label,)
         self._behind_window = False
 
     @property
@@ -88,8 +99,9 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"], StreamJoins["Strea
                 One of the steps that share a store declares it.
 
         Raises:
-            StepInvalid: The store's name or the model can't be used.
+            StepInvalid: The function takes other arguments; or the store's name or the model can't be used.
         """
+        check_step_function(func, "apply", stateful=stateful, metadata=metadata)
         kept = self._store(store, self._stem) if stateful else None
         return self._then(
             Node("apply", func, kept, expand, metadata, unnamed=self._is_unnamed(store), model=_modelled(kept, model))
@@ -108,6 +120,7 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"], StreamJoins["Strea
 
         The arguments are those of ``apply``.
         """
+        check_step_function(func, "update", stateful=stateful, metadata=metadata)
         kept = self._store(store, self._stem) if stateful else None
         return self._in_place(
             Node("update", func, kept, False, metadata, unnamed=self._is_unnamed(store), model=_modelled(kept, model))
@@ -123,6 +136,7 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"], StreamJoins["Strea
         model: Any = None,
     ) -> StreamingDataFrame:
         """Keeps the values for which ``func`` returns a true value; the arguments are those of ``apply``."""
+        check_step_function(func, "filter", stateful=stateful, metadata=metadata)
         kept = self._store(store, self._stem) if stateful else None
         return self._then(
             Node("filter", func, kept, False, metadata, unnamed=self._is_unnamed(store), model=_modelled(kept, model))
@@ -187,7 +201,7 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"], StreamJoins["Strea
             DurationInvalid: ``within`` is out of range.
         """
         made, kept = DropDuplicates(by, within), self._store(store, f"{self._stem}-duplicates")
-        declare(self.declared, made.options(kept))
+        declare(self.declared, made.options(kept), argument="store")
         return self._then(Node("filter", made, kept, unnamed=self._is_unnamed(store)))
 
     def moving_average(
@@ -206,7 +220,7 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"], StreamJoins["Strea
         """
         made = MovingAverage(of, over, into)
         kept = self._store(store, f"{self._stem}-{made.into}")
-        declare(self.declared, made.options(kept))
+        declare(self.declared, made.options(kept), argument="store")
         return self._then(Node("apply", made, kept, metadata=True, unnamed=self._is_unnamed(store)))
 
     def to_topic(
@@ -223,6 +237,9 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"], StreamJoins["Strea
             key: Makes another key from the value.
             headers: Makes other headers from the value: names with bytes, texts or None. None sends no headers.
         """
+        check_topic(topic, "to_topic")
+        check_function(key, "`key` of `to_topic`", ("value",))
+        check_function(headers, "`headers` of `to_topic`", ("value",))
         return self._in_place(Node("to_topic", key, topic=topic, headers=headers))
 
     def set_timestamp(self, func: Callable[[Any, Any, int, Any], int]) -> StreamingDataFrame:
@@ -231,11 +248,21 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"], StreamJoins["Strea
         Args:
             func: Returns milliseconds since 1970, from (value, key, timestamp, headers).
         """
+        check_function(func, "`set_timestamp`", ("value", "key", "timestamp", "headers"))
         return self._then(Node("set_timestamp", func, metadata=True, max_ahead_ms=self._max_ahead_ms))
 
     @property
+    def _regrouped(self) -> bool:
+        return self.topic.repartitions
+
+    @property
     def _max_ahead_ms(self) -> int | None:
-        return None if self._behind_window else self.topic.max_ahead_ms
+        return None if self._behind_window else self._arrives_ahead_ms
+
+    @property
+    def _arrives_ahead_ms(self) -> int | None:
+        # Behind a repartition topic, what the tasks before it tell moves stream time, not messages.
+        return None if self.topic.repartitions else self.topic.max_ahead_ms
 
     def _windowed(self, spec: WindowSpec | CountSpec, unnamed: str, name: str | None) -> StreamingDataFrame:
         if self._behind_window:
@@ -281,8 +308,8 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"], StreamJoins["Strea
         Raises:
             JoinInvalid: The other stream is of another application.
         """
-        self._check_same_application(other)
-        made = StreamingDataFrame(self.topic, self._source, None, self._renamed, self.declared)
+        self._check_stream(other, "concat")
+        made = StreamingDataFrame(self.topic, self._source, None, self._renamed, self.declared, self._groups)
         made._tails = tuple({id(node): node for node in (*self._tails, *other._tails)}.values())
         made._topics = tuple(dict.fromkeys((*self._topics, *other._topics)))
         made._behind_window = self._behind_window or other._behind_window
@@ -291,8 +318,14 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"], StreamJoins["Strea
     def _then(self, node: Node) -> StreamingDataFrame:
         for tail in self._tails:
             tail.children.append(node)
-        made = StreamingDataFrame(self.topic, self._source, node, self._renamed, self.declared)
+        made = StreamingDataFrame(self.topic, self._source, node, self._renamed, self.declared, self._groups)
         made._topics, made._behind_window = self._topics, self._behind_window
+        return made
+
+    def _first_of(self, topic: Topic) -> StreamingDataFrame:
+        """The stream of a repartition topic that this stream writes to."""
+        made = StreamingDataFrame(topic, None, None, self._renamed, self.declared, self._groups)
+        made._behind_window = self._behind_window
         return made
 
     @property
@@ -306,6 +339,7 @@ class StreamingDataFrame(StreamWindows["StreamingDataFrame"], StreamJoins["Strea
 
     def _store(self, store: str | None, unnamed: str) -> str:
         """The name under which a step's store is stored; ``unnamed`` for one without a name."""
+        check_text(store, "The name of a step's store", 'store="totals"')
         store = unnamed if store is None else store
         renamed = next((new for new, old in self._renamed.items() if old == store), None)
         if renamed is not None:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 from holdfast.processors.engine.dataframe.aggregation import Aggregation
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
-from holdfast.processors.engine.dataframe.dataframe import StepInvalid
+from holdfast.processors.engine.dataframe.given import StepInvalid
 from holdfast.processors.engine.dataframe.joins import AsOfLeft, AsOfRight, TablePut, TableRead
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.recent import Recent
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
+from holdfast.processors.engine.dataframe.table_joins import JoinedRow, LeftRow, RightRow
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.topology import KEY_VALUE, StoreSpec
 
@@ -71,10 +72,10 @@ def described_stores(
 def _check_join(store: str, steps: Sequence[Node]) -> None:
     """Raises StepInvalid if the store of a join or a table has steps of something else."""
     rules = {id(node.function.spec) for node in steps if isinstance(node.function, (AsOfLeft, AsOfRight))}
-    tables = [node for node in steps if isinstance(node.function, TablePut)]
+    tables = [node for node in steps if isinstance(node.function, (TablePut, JoinedRow))]
     if not rules and not tables:
         return
-    known = (AsOfLeft, AsOfRight) if rules else (TablePut, TableRead)
+    known = (AsOfLeft, AsOfRight) if rules else (TablePut, JoinedRow, TableRead, LeftRow, RightRow)
     if len(rules) + len(tables) > 1 or any(not isinstance(node.function, known) for node in steps):
         raise StepInvalid(
             f"Store {store!r} is of one join or table, and a step of another one, or a function, uses it, too.",

@@ -19,16 +19,19 @@ from functools import partial
 from typing import Any, Literal
 
 from holdfast.infra.kafka.records import Headers
-from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge, check_merge, merge_function
+from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge, check_merge, merge_function, name_of
 from holdfast.processors.engine.dataframe.processing import Context, Processing
 from holdfast.processors.engine.dataframe.store_options import BY_VALUE, StoreOptions
 from holdfast.processors.engine.state.interface import State
 
 How = Literal["inner", "left", "right", "outer"]
 
+#: The state key of a table's row.
+ROW = "row"
+#: What the state keys of former values begin with.
+PAST = "past/"
+
 _NEWEST = "newest"
-_PAST = "past/"
-_ROW = "row"
 _LEFT, _RIGHT = "l/", "r/"
 
 
@@ -42,11 +45,8 @@ def check_how(how: Any, allowed: tuple[str, ...]) -> None:
         )
 
 
-def _named(on_merge: OnMerge) -> str:
-    return "function" if callable(on_merge) else on_merge
-
-
-def _text(time_ms: int) -> str:
+def time_text(time_ms: int) -> str:
+    """An event time as a part of a state key."""
     return f"{time_ms:015d}"
 
 
@@ -73,7 +73,7 @@ class AsOf:
 
     def describe(self) -> str:
         """The rule in a line; another rule is another version."""
-        return f"as of, {self.how}, {_named(self.on_merge)}, grace {self.grace_ms}, tolerance {self.tolerance_ms}"
+        return f"as of, {self.how}, {name_of(self.on_merge)}, grace {self.grace_ms}, tolerance {self.tolerance_ms}"
 
 
 class AsOfRight:
@@ -92,10 +92,10 @@ class AsOfRight:
         newest = state.get(_NEWEST)
         if newest is None or timestamp >= newest[0]:
             if newest is not None and timestamp > newest[0] and grace_ms:
-                state.set(_PAST + _text(newest[0]), newest[1:], ttl=grace_ms)
+                state.set(PAST + time_text(newest[0]), newest[1:], ttl=grace_ms)
             state.set(_NEWEST, [timestamp, value], ttl=self._newest_ttl)
         elif grace_ms:
-            state.set(_PAST + _text(timestamp), [value], ttl=newest[0] - timestamp + grace_ms)
+            state.set(PAST + time_text(timestamp), [value], ttl=newest[0] - timestamp + grace_ms)
 
 
 class AsOfLeft:
@@ -118,8 +118,8 @@ class AsOfLeft:
         """The joined value, or nothing."""
         newest = state.get(_NEWEST)
         if newest is not None and newest[0] > timestamp:
-            older = state.items(prefix=_PAST, end=_PAST + _text(timestamp + 1), reverse=True, limit=1)
-            newest = [int(older[0][0][len(_PAST) :]), *older[0][1]] if older else None
+            older = state.items(prefix=PAST, end=PAST + time_text(timestamp + 1), reverse=True, limit=1)
+            newest = [int(older[0][0][len(PAST) :]), *older[0][1]] if older else None
         if newest is not None and (self._tolerance_ms is None or timestamp - newest[0] <= self._tolerance_ms):
             return [self._merge(value, newest[1])]
         return [] if self._inner else [self._merge(value, None)]
@@ -136,9 +136,9 @@ class TablePut:
     def __call__(self, value: Any, state: State) -> None:
         """Takes one message."""
         if value is None:
-            state.delete(_ROW)
+            state.delete(ROW)
         else:
-            state.set(_ROW, value)
+            state.set(ROW, value)
 
 
 class TableRead:
@@ -150,7 +150,7 @@ class TableRead:
         check_how(how, ("inner", "left"))
         check_merge(on_merge)
         self._merge, self._inner = merge_function(on_merge), how == "inner"
-        self._rule = f"table, {how}, {_named(on_merge)}"
+        self._rule = f"table, {how}, {name_of(on_merge)}"
         self.functions = (on_merge,) if callable(on_merge) else ()
 
     def describe(self) -> str:
@@ -159,7 +159,10 @@ class TableRead:
 
     def __call__(self, value: Any, state: State) -> list[Any]:
         """The joined value, or nothing."""
-        row = state.get(_ROW)
+        return self.joined(value, state.get(ROW))
+
+    def joined(self, value: Any, row: Any) -> list[Any]:
+        """The value joined with a row, None for no row; nothing for a value that is dropped."""
         if row is not None:
             return [self._merge(value, row)]
         return [] if self._inner else [self._merge(value, None)]
@@ -192,7 +195,7 @@ class Interval:
     def describe(self) -> str:
         """The rule in a line; another rule is another version."""
         times = f"{self.backward_ms} back, {self.forward_ms} forward, grace {self.grace_ms}"
-        return f"interval, {self.how}, {_named(self.on_merge)}, {times}"
+        return f"interval, {self.how}, {name_of(self.on_merge)}, {times}"
 
     def side(self, *, left: bool) -> _Side:
         """What one side of the join does."""
@@ -229,7 +232,7 @@ class IntervalJoin:
         """Emits a message with each match, and keeps it."""
         side, value = self._sides[tagged[0]], tagged[1]
         matched = self._match(side, value, context)
-        state, place = context.state, side.own + _text(context.timestamp)
+        state, place = context.state, side.own + time_text(context.timestamp)
         held = state.get(place) or []
         if side.sent:
             # Its timer deletes it: a value that ends at the same time would not be there any more.
@@ -247,8 +250,8 @@ class IntervalJoin:
 
     def _match(self, side: _Side, value: Any, context: Context) -> bool:
         state, time_ms = context.state, context.timestamp
-        first = side.other + _text(max(0, time_ms - side.before_ms))
-        end = side.other + _text(time_ms + side.behind_ms + 1)
+        first = side.other + time_text(max(0, time_ms - side.before_ms))
+        end = side.other + time_text(time_ms + side.behind_ms + 1)
         other = self._sides[not side.left]
         matched = False
         for place, held in state.items(start=first, end=end):

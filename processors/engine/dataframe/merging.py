@@ -32,6 +32,11 @@ def check_merge(on_merge: Any) -> None:
         )
 
 
+def name_of(on_merge: OnMerge) -> str:
+    """The rule in a word. The source of a function is part of the version anyway."""
+    return "function" if callable(on_merge) else on_merge
+
+
 def merge_function(on_merge: OnMerge) -> Callable[[Any, Any], Any]:
     """The rule as a function of (left, right), in which None stands for no match."""
     if callable(on_merge):

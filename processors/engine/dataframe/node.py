@@ -10,11 +10,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from holdfast.processors.engine.dataframe.aggregation import Aggregation
+from holdfast.processors.engine.dataframe.async_calls import AsyncCall
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
+from holdfast.processors.engine.dataframe.group_key import GroupKey
 from holdfast.processors.engine.dataframe.joins import AsOfLeft, IntervalProcessing, JoinStep, TableRead
 from holdfast.processors.engine.dataframe.processing import Processing
 from holdfast.processors.engine.dataframe.recent import Recent
+from holdfast.processors.engine.dataframe.table_joins import TableJoinStep
 from holdfast.processors.engine.dataframe.topic import Topic
+from holdfast.processors.engine.dataframe.versioned_tables import VersionedPut
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.state.stream_time import MAX_AHEAD_MS
 
@@ -65,14 +69,16 @@ class Node:
         """The user functions of this step."""
         if self.window is not None:
             return self.window.functions
-        if isinstance(self.function, (Aggregation, Processing, *Recent, *JoinStep)):
+        told = (Aggregation, AsyncCall, GroupKey, Processing, *Recent, *JoinStep, *TableJoinStep)
+        if isinstance(self.function, told):
             return self.function.functions
         return tuple(function for function in (self.function, self.headers) if function is not None)
 
     @property
     def rule(self) -> str:
-        """What a join's step does, in a line; empty for other steps, whose functions tell it."""
-        return self.function.describe() if isinstance(self.function, (AsOfLeft, TableRead, IntervalProcessing)) else ""
+        """What a join, ``group_by`` or ``apply_async`` does, in a line; empty for steps whose functions tell it."""
+        told = (AsOfLeft, TableRead, VersionedPut, IntervalProcessing, GroupKey, AsyncCall, *TableJoinStep)
+        return self.function.describe() if isinstance(self.function, told) else ""
 
     def walk(self) -> list[Node]:
         """This node and all nodes below it, parents first."""

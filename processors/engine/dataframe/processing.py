@@ -7,6 +7,7 @@ lost with the process.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.dataframe.signatures import refuses, written
 from holdfast.processors.engine.state.declared import DeclaredState
 from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
 from holdfast.processors.engine.state.timers import CLOCKS, Due, Timer, TimerClock, Timers
@@ -125,7 +127,10 @@ class Context:
 
     def _own_timers(self) -> Timers:
         if self._timers is None:
-            raise _invalid("a timer", "`on_timer`, which the processor does not have", "Write the method `on_timer`.")
+            raise TimerInvalid(
+                "A timer was asked for, but the processor has no method `on_timer`.",
+                action="Write `def on_timer(self, name, time, context)` in its class.",
+            )
         return self._timers
 
 
@@ -150,6 +155,14 @@ class Processing:
                 action="Write `sdf.process(MyProcessor)`; for arguments, `sdf.process(partial(MyProcessor, limit=3))`.",
                 seen=repr(self.factory),
             )
+        if refuses(self.factory, 0):
+            raise ProcessorInvalid(
+                f"`process` got {written(self.factory)}, which can't be called without arguments.",
+                action="Write, for arguments, `sdf.process(partial(MyProcessor, limit=3))`.",
+                seen=written(self.factory),
+            )
+        for method, arguments in _METHODS.items():
+            _check_method(kind, method, arguments)
 
     @property
     def __name__(self) -> str:
@@ -213,6 +226,21 @@ class Processor:
         context.key, context.timestamp, context.headers, context.state = key, timestamp, headers, state
         context._fired, context._emitted, context._asked = fired, [], 0
         return context
+
+
+#: The methods of a processor, with their arguments.
+_METHODS = {"on_message": ("value", "context"), "on_timer": ("name", "time", "context")}
+
+
+def _check_method(kind: Any, method: str, arguments: tuple[str, ...]) -> None:
+    """Raises ProcessorInvalid if a class has the method, and it takes other arguments."""
+    made = inspect.getattr_static(kind, method, None) if isinstance(kind, type) else None
+    if inspect.isfunction(made) and refuses(made, 1 + len(arguments)):
+        raise ProcessorInvalid(
+            f"`process` got {kind.__name__}, whose method is {written(made)}.",
+            action=f"Write `def {method}(self, {', '.join(arguments)})`.",
+            seen=written(made),
+        )
 
 
 def _class_of(factory: Any) -> Any:

@@ -30,12 +30,22 @@ class Distinct(Aggregator):
 
     kind: ClassVar[str] = "drop_duplicates"
 
+    @property
+    def written(self) -> str:
+        """The step."""
+        return self.kind
+
 
 @dataclass(frozen=True, slots=True)
 class Averaged(Aggregator):
     """The number that is averaged."""
 
     kind: ClassVar[str] = "moving_average"
+
+    @property
+    def written(self) -> str:
+        """The step."""
+        return self.kind
 
 
 class DropDuplicates:
@@ -47,6 +57,12 @@ class DropDuplicates:
     """
 
     def __init__(self, by: Field, within: int | timedelta) -> None:
+        if isinstance(by, (list, tuple)) and all(isinstance(each, str) for each in by):
+            fields = ", ".join(f'value["{each}"]' for each in by)
+            raise AggregationInvalid(
+                f"`drop_duplicates` got the fields {list(by)!r}, expected one field's name or a function of the value.",
+                action=f"Write `drop_duplicates(lambda value: [{fields}], ...)`.",
+            )
         self._by = Distinct(by)
         self._within_ms = milliseconds("within", within, least=1)
         self.__name__ = self.__qualname__ = self._by.describe()

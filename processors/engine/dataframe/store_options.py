@@ -129,15 +129,31 @@ class StoreOptions:
                 )
 
 
-def declare(stores: dict[str, StoreOptions], options: StoreOptions) -> None:
-    """Adds the options of a store.
+def declare(stores: dict[str, StoreOptions], options: StoreOptions, *, argument: str = "") -> None:
+    """Adds the options of a store; ``argument`` is what names the store of a built-in step, as ``drop_duplicates``'s.
 
     Raises:
         StoreInvalid: It has other ones.
     """
-    if stores.setdefault(options.name, options) != options:
+    held = stores.setdefault(options.name, options)
+    if held == options:
+        return
+    name = options.name
+    if held.steps and options.steps:
         raise StoreInvalid(
-            f"Store {options.name!r} is declared twice, with different arguments.",
-            action=f"Keep one `app.store({options.name!r}, ...)`.",
-            store=options.name,
+            f"Two steps have the store {name!r}: {'; '.join((*held.steps, *options.steps))}. Each needs its own.",
+            action=f'Give the second one another store: `{argument}="{name}-2"`.',
+            store=name,
         )
+    if held.steps or options.steps:
+        raise StoreInvalid(
+            f"Store {name!r} is declared with `app.store`, and is the store of a built-in step: "
+            f"{'; '.join(held.steps or options.steps)}.",
+            action=f"Take `app.store({name!r}, ...)` out, or give the step another store.",
+            store=name,
+        )
+    raise StoreInvalid(
+        f"Store {name!r} is declared twice, with different arguments.",
+        action=f"Keep one `app.store({name!r}, ...)`.",
+        store=name,
+    )

@@ -28,7 +28,7 @@ from holdfast.processors.engine.changelog.format import unknown_version
 from holdfast.processors.engine.dataframe.window_spec import WindowInvalid, WindowSpec
 from holdfast.processors.engine.state.ranges import state_keys_between
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime, shown
+from holdfast.processors.engine.state.stream_time import NO_TIME, Remembered, StreamTime, shown
 from holdfast.processors.engine.state.window_keys import (
     CLOCK,
     INDEXES,
@@ -234,12 +234,11 @@ class StoredWindows:
         record = {
             "format": CLOCK_VERSION,
             "closing": self.spec.closing,
-            "time": stream.time_ms,
-            "ahead": list(stream.ahead),
+            **stream.record(),
             "closed": self._closed,
             "removed": self._removed,
         }
-        if record == self._saved or (self._saved is None and stream.time_ms == NO_TIME and not stream.ahead):
+        if record == self._saved or (self._saved is None and not stream.known):
             return False
         self._pending = record
         self._state.point_at(OWN_KEY, max(stream.time_ms, 0))
@@ -247,7 +246,7 @@ class StoredWindows:
         self._state.keep_message()
         return True
 
-    def load(self) -> tuple[int, Sequence[int]]:
+    def load(self) -> Remembered:
         """Reads stream time and places as committed; returns the time, and the times ahead that wait.
 
         Raises:
@@ -273,14 +272,14 @@ class StoredWindows:
         if self._pending is not None:
             self._saved, self._pending = self._pending, None
 
-    def restore(self) -> tuple[int, Sequence[int]]:
+    def restore(self) -> Remembered:
         """Goes back to the last commit; returns what ``load`` returns."""
         self._pending, record = None, self._saved
         self._closed = self._removed = first_due()
         if record is not None:
             self._closed, self._removed = record["closed"], record["removed"]
         self._closed_ms = NO_TIME if self._closed == first_due() else due_entry(self._closed).time_ms
-        return (NO_TIME, ()) if record is None else (record["time"], record["ahead"])
+        return Remembered.of(record)
 
     def _of(self, message_key: bytes, state_key: str) -> Any:
         self._state.point_at(message_key, max(self._stream.time_ms, 0))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Generic, Literal
 
 from holdfast.processors.engine.dataframe.durations import milliseconds
+from holdfast.processors.engine.dataframe.global_tables import GlobalRead, GlobalTable, On
 from holdfast.processors.engine.dataframe.joins import (
+    ROW,
     AsOf,
     AsOfLeft,
     AsOfRight,
@@ -23,26 +25,13 @@ from holdfast.processors.engine.dataframe.joins import (
 from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare
+from holdfast.processors.engine.dataframe.tables import Table, check_table, shown_side
+from holdfast.processors.engine.dataframe.versioned_tables import VersionedPut, VersionedRead, history_options
 from holdfast.processors.engine.dataframe.windows import Stream
+from holdfast.processors.engine.schema.types import INFER
 
 #: How long right messages are kept for left ones that come out of order, and the other way round.
 _GRACE = timedelta(days=7)
-
-
-@dataclass(frozen=True, slots=True)
-class Table(Generic[Stream]):
-    """The newest value of each key of a stream, in a store.
-
-    Attributes:
-        name: The store.
-    """
-
-    name: str
-    stream: Stream
-
-    def to_stream(self) -> Stream:
-        """The changes of the table as a stream: a value for each message, None where a row is deleted."""
-        return self.stream
 
 
 class StreamJoins(Generic[Stream]):
@@ -50,41 +39,67 @@ class StreamJoins(Generic[Stream]):
 
     declared: dict[str, StoreOptions]
 
-    def to_table(self: Any, name: str | None = None, *, model: Any = None) -> Table[Stream]:
+    def to_table(
+        self: Any, name: str | None = None, *, model: Any = None, history_retention: int | timedelta | None = None
+    ) -> Table[Stream]:
         """Keeps the newest value of each key as a row; None deletes it.
 
         Args:
             name: The store; None takes ``<topic>-table``.
             model: The model of the rows, for typed columns in the warehouse, as in ``apply``.
+            history_retention: How long older rows are kept, in milliseconds or as a timedelta, so that a join finds the
+                row as of the message's time; None keeps the row that came last.
 
         Raises:
             StepInvalid: The store's name can't be used.
+            DurationInvalid: ``history_retention`` is out of range.
         """
-        kept = self._store(name, f"{self.topic.name}-table")
+        kept = self._store(name, f"{self.topic.label}-table")
+        if history_retention is not None:
+            put = VersionedPut(milliseconds("history_retention", history_retention, least=1))
+            declare(self.declared, history_options(kept))
+            typed = model if model is None or model == INFER or isinstance(model, Mapping) else {ROW: model}
+            return Table(kept, self._then(Node("filter", put, kept, metadata=True, model=typed)), has_history=True)
         return Table(kept, self._in_place(Node("update", TablePut(), kept, model=model)))
 
     def join_table(
-        self: Any, table: Table[Stream], how: Literal["inner", "left"] = "inner", on_merge: OnMerge = "raise"
+        self: Any,
+        table: Table[Stream] | GlobalTable,
+        how: Literal["inner", "left"] = "inner",
+        on_merge: OnMerge = "raise",
+        *,
+        on: On = None,
     ) -> Stream:
-        """Joins each message with the row of its key as of the message's time.
+        """Joins each message with the row of its key.
 
         Args:
-            table: A table of the same application.
+            table: A table or a global table of the same application.
             how: ``inner`` drops a message without a row; ``left`` merges it with None.
             on_merge: How to make one value of two: ``raise`` (a field that both have is an error), ``keep-left``,
                 ``keep-right``, or a function of (left, right).
+            on: For a global table: the field of the value that has the row's key, or a function of the value that
+                returns it; None for the message's key. A key or a value of None finds no row.
 
         Raises:
             JoinInvalid: An argument can't be used, or the table is of another application.
         """
-        if not isinstance(table, Table):
+        if isinstance(table, GlobalTable):
+            if not table.is_of(self.declared):
+                raise self._two_applications(table)
+            found: Stream = self._then(Node("apply", GlobalRead(table, how, on_merge, on), expand=True, metadata=True))
+            return found
+        check_table("join_table", table)
+        if on is not None:
             raise JoinInvalid(
-                f"`join_table` got {table!r}, expected a table.",
-                action="Make one: `app.table(topic)`, or `sdf.to_table()`.",
-                seen=repr(table),
+                f"`join_table` got `on={on!r}` with a table; its rows are found by the message's key, as the row of "
+                "another key may be on another worker.",
+                action="Write `sdf.group_by(...)` before `join_table`, and leave `on` out; or make a global table: "
+                "`app.global_table(topic)`.",
+                seen=repr(on)[:80],
             )
         self._check_same_application(table.stream)
-        made: Stream = self._then(Node("apply", TableRead(how, on_merge), table.name, expand=True))
+        read = (VersionedRead if table.has_history else TableRead)(how, on_merge)
+        made: Stream = self._then(Node("apply", read, table.name, expand=True, metadata=table.has_history))
         return made
 
     def join_asof(
@@ -112,11 +127,11 @@ class StreamJoins(Generic[Stream]):
             JoinInvalid: An argument can't be used.
             DurationInvalid: A duration is out of range.
         """
-        self._check_same_application(right)
+        self._check_stream(right, "join_asof")
         tolerance = None if tolerance_ms is None else milliseconds("tolerance_ms", tolerance_ms, least=0)
         spec = AsOf(how, on_merge, milliseconds("grace_ms", grace_ms, least=0), tolerance)
-        kept = self._store(name, f"{self.topic.name}-{right.topic.name}-asof")
-        declare(self.declared, spec.options(kept))
+        kept = self._store(name, f"{self.topic.label}-{right.topic.label}-asof")
+        declare(self.declared, spec.options(kept), argument="name")
         right._in_place(Node("update", AsOfRight(spec), kept, metadata=True))
         made: Stream = self._then(Node("apply", AsOfLeft(spec), kept, expand=True, metadata=True))
         return made
@@ -149,11 +164,11 @@ class StreamJoins(Generic[Stream]):
             JoinInvalid: An argument can't be used.
             DurationInvalid: A duration is out of range.
         """
-        self._check_same_application(right)
+        self._check_stream(right, "join_interval")
         durations = {"backward_ms": backward_ms, "forward_ms": forward_ms, "grace_ms": grace_ms}
         spec = Interval(how, on_merge, *(milliseconds(each, of, least=0) for each, of in durations.items()))
-        kept = self._store(name, f"{self.topic.name}-{right.topic.name}-interval")
-        declare(self.declared, spec.options(kept))
+        kept = self._store(name, f"{self.topic.label}-{right.topic.label}-interval")
+        declare(self.declared, spec.options(kept), argument="name")
         tagged = (self._then(Node("apply", Tag(left=True))), right._then(Node("apply", Tag(left=False))))
         rows = (
             tagged[0].concat(tagged[1])._then(Node("apply", IntervalProcessing(spec), kept, expand=True, metadata=True))
@@ -163,10 +178,27 @@ class StreamJoins(Generic[Stream]):
         made: Stream = timed._then(Node("apply", RowMerge(on_merge)))
         return made
 
-    def _check_same_application(self, other: Any) -> None:
-        if getattr(other, "declared", None) is not self.declared:
+    def _check_stream(self: Any, other: Any, call: str) -> None:
+        """Raises JoinInvalid unless the right side is a stream of the same application."""
+        if not isinstance(other, StreamJoins):
+            table = isinstance(other, Table)
             raise JoinInvalid(
-                f"A join got {other!r}, which is no stream of the same application.",
-                action="Declare both with one `app`; read another processor's results from its output topic.",
-                seen=repr(other)[:80],
+                f"`{call}` got {shown_side(other)}; expected a stream.",
+                action=f"Write `join_table(table)`; or join the changes of the table: `{call}(table.to_stream())`."
+                if table
+                else f"Write `{call}(app.dataframe(topic))`.",
+                seen=shown_side(other),
             )
+        self._check_same_application(other)
+
+    def _check_same_application(self: Any, other: Any) -> None:
+        if getattr(other, "declared", None) is not self.declared:
+            raise self._two_applications(other)
+
+    def _two_applications(self: Any, other: Any) -> JoinInvalid:
+        mine = ", ".join(self._topics)
+        return JoinInvalid(
+            f"The stream of topic {mine} can't be joined with {shown_side(other)}: they are of two applications.",
+            action="Declare both with one `app`; read another processor's results from its output topic.",
+            seen=shown_side(other),
+        )

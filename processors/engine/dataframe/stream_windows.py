@@ -132,6 +132,8 @@ class StreamWindows(Generic[Stream]):
 
     def _timed(self, times: WindowTimes, asked: Asked, name: str | None) -> TimeWindow[Stream]:
         asked.check()
+        if self._regrouped and times.kind != "sliding":
+            asked = asked._replace(closing="partition")
 
         def place(spec: WindowSpec) -> Stream:
             return self._windowed(spec, spec.kind, name)
@@ -146,6 +148,11 @@ class StreamWindows(Generic[Stream]):
             return self._windowed(spec, f"{kind}-count", name)
 
         return Window(lambda columns: AggregatedCountWindow(CountSpec(described, *sizes, columns), place))
+
+    @property
+    def _regrouped(self) -> bool:
+        """Whether the messages of a key come from several partitions of a source."""
+        raise NotImplementedError
 
     def _windowed(self, spec: WindowSpec | CountSpec, unnamed: str, name: str | None) -> Stream:
         """The stream behind a window; ``unnamed`` is its name behind that of the topic."""

@@ -10,9 +10,11 @@ from typing import Any
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.infra.kafka.records import Headers, TopicSpec
+from holdfast.processors.engine.changelog.config import REPARTITION_CONFIG
 from holdfast.processors.engine.changelog.names import check_name
 from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer, deserializer, serializer
+from holdfast.processors.engine.dataframe.signatures import refuses, written
 
 
 class TimestampType(IntEnum):
@@ -25,6 +27,7 @@ class TimestampType(IntEnum):
 
 #: Returns the event time in milliseconds since 1970, from the value, the headers, the record's timestamp and its type.
 TimestampExtractor = Callable[[Any, Headers, int, TimestampType], int]
+EXTRACTED = ("value", "headers", "timestamp", "timestamp_type")
 
 
 class TopicInvalid(BadConfiguration):
@@ -67,12 +70,34 @@ class Topic:
                 action="Pass a function of (value, headers, timestamp, timestamp_type) that returns milliseconds.",
                 topic=name,
             )
+        if timestamp_extractor is not None and refuses(timestamp_extractor, len(EXTRACTED)):
+            raise TopicInvalid(
+                f"`timestamp_extractor` of topic {name} is {written(timestamp_extractor)}, which can't be called with "
+                f"({', '.join(EXTRACTED)}).",
+                action="Give the function these four arguments, also those that it does not need.",
+                topic=name,
+            )
         self.timestamp_extractor = timestamp_extractor
         #: How far ahead of the worker's clock event times may be, in milliseconds.
         self.max_ahead_ms = milliseconds("max_ahead", max_ahead, least=0)
+        #: What the names of stores begin with that the user does not name.
+        self.label = name
+        #: The name of the ``group_by`` whose repartition topic it is; empty for another topic.
+        self.group_by = ""
+        #: The field whose values are its keys; empty where a function makes them.
+        self.grouped_field = ""
+        #: How many partitions that declares.
+        self.partitions: int | None = None
+
+    @property
+    def repartitions(self) -> bool:
+        """Whether it is the repartition topic of a ``group_by``."""
+        return bool(self.group_by)
 
     def spec(self) -> TopicSpec:
         """The expected topic; partitions and replication are None unless declared."""
+        if self.repartitions:
+            return TopicSpec(self.name, self.partitions, None, REPARTITION_CONFIG)
         if self.config is None:
             return TopicSpec(self.name)
         return TopicSpec(

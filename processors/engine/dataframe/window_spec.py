@@ -123,10 +123,13 @@ class WindowSpec:
 
     def late(self, time_ms: int, now_ms: int, end: int) -> LateMessage:
         """The error for a message whose windows are all closed; ``end`` is that of the last one."""
-        over = end + self.closes_ms
+        closed = end + self.closes_ms + self.grace_ms
+        parts = ((f"{self.closes_ms:,} ms", self.closes_ms), (f"the grace of {self.grace_ms:,} ms", self.grace_ms))
+        after = " and ".join(words for words, ms in parts if ms)
         return LateMessage(
-            f"The message's event time is {shown(time_ms)}, and its window ended at {shown(over)}: it is "
-            f"{(now_ms - over - self.grace_ms) / 1000:,.3f} s late by stream time {shown(now_ms)}.",
+            f"The message's event time is {shown(time_ms)}. Its window ended at {shown(end)}, and closed when stream "
+            f"time reached {shown(closed)}{f' ({after} later)' if after else ''}. Stream time is {shown(now_ms)}: the "
+            f"message is {(now_ms - closed) / 1000:,.3f} s too late.",
             action="Raise `grace_ms` of the window if such messages are to count.",
             seen=time_ms,
             expected=now_ms - self.grace_ms,

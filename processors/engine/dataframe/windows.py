@@ -12,6 +12,7 @@ from typing import Generic, NamedTuple, TypedDict, TypeVar
 
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
 from holdfast.processors.engine.dataframe.durations import milliseconds
+from holdfast.processors.engine.dataframe.signatures import refuses, written
 from holdfast.processors.engine.dataframe.window_aggregates import WindowAggregation
 from holdfast.processors.engine.dataframe.window_spec import (
     ClosingStrategy,
@@ -86,6 +87,8 @@ class Asked(NamedTuple):
     on_late: OnLate | None = None
     before_update: Trigger | None = None
     after_update: Trigger | None = None
+    #: The strategy of closing where none is given.
+    closing: ClosingStrategy = "key"
 
     def check(self) -> None:
         """Raises WindowInvalid if one is neither a function nor a choice that is there."""
@@ -95,6 +98,8 @@ class Asked(NamedTuple):
                 action='Write, for example, `on_late="dead-letter"`.',
                 seen=repr(self.on_late),
             )
+        if callable(self.on_late):
+            _check_arguments("on_late", self.on_late, _LATE_ARGUMENTS)
         for name, made in (("before_update", self.before_update), ("after_update", self.after_update)):
             if made is not None and not callable(made):
                 raise WindowInvalid(
@@ -103,6 +108,25 @@ class Asked(NamedTuple):
                     "aggregated > 1_000`.",
                     seen=repr(made),
                 )
+            if made is not None:
+                _check_arguments(name, made, _TRIGGER_ARGUMENTS)
+
+
+#: The arguments of ``on_late``, and of ``before_update`` and ``after_update``.
+_LATE_ARGUMENTS = (
+    *("value", "key", "timestamp", "late_by_ms", "start", "end"),
+    *("name", "topic", "partition", "offset"),
+)
+_TRIGGER_ARGUMENTS = ("aggregated", "value", "key", "timestamp", "headers")
+
+
+def _check_arguments(argument: str, func: Callable[..., object], expected: tuple[str, ...]) -> None:
+    if refuses(func, len(expected)):
+        raise WindowInvalid(
+            f"`{argument}` is {written(func)}, which can't be called with ({', '.join(expected)}).",
+            action=f"Give the function these {len(expected)} arguments, also those that it does not need.",
+            seen=written(func),
+        )
 
 
 class AggregatedWindow(Unplaced, Generic[Stream]):
@@ -126,18 +150,19 @@ class AggregatedWindow(Unplaced, Generic[Stream]):
         if times.kind == "session":
             aggregation.check_merges()
 
-    def current(self, closing_strategy: ClosingStrategy = "key") -> Stream:
+    def current(self, closing_strategy: ClosingStrategy | None = None) -> Stream:
         """A result for each message and each of its windows; ``closing_strategy`` says which messages are late."""
         return self._placed(closing_strategy, final=False)
 
     def final(
-        self, closing_strategy: ClosingStrategy = "key", *, close_when_idle: int | timedelta | None = None
+        self, closing_strategy: ClosingStrategy | None = None, *, close_when_idle: int | timedelta | None = None
     ) -> Stream:
         """One result for each window, when it closes.
 
         Args:
             closing_strategy: ``key`` closes a window when a message of its key has an event time at or after its end
-                and grace; ``partition`` when stream time is there, so that a quiet key closes, too.
+                and grace; ``partition`` when stream time is there, so that a quiet key closes, too. None is
+                ``key``; behind ``group_by`` it is ``partition``, as messages of a key come from several partitions.
             close_when_idle: With ``partition``: after so long without a message on any input of the task, stream time
                 passes as time does, and windows close without a next message. Milliseconds or a timedelta; None for
                 never.
@@ -147,7 +172,7 @@ class AggregatedWindow(Unplaced, Generic[Stream]):
             WindowInvalid: There is no such strategy, or ``close_when_idle`` does not fit it.
         """
         idle_ms = None if close_when_idle is None else milliseconds("close_when_idle", close_when_idle, least=1)
-        if idle_ms is not None and closing_strategy == "key":
+        if idle_ms is not None and (closing_strategy or self._asked.closing) == "key":
             raise WindowInvalid(
                 f"`close_when_idle` is {close_when_idle!r}, but `closing_strategy` is `key`: only messages of a key "
                 "move its time.",
@@ -156,7 +181,8 @@ class AggregatedWindow(Unplaced, Generic[Stream]):
             )
         return self._placed(closing_strategy, final=True, idle_ms=idle_ms)
 
-    def _placed(self, closing: ClosingStrategy, *, final: bool, idle_ms: int | None = None) -> Stream:
+    def _placed(self, asked: ClosingStrategy | None, *, final: bool, idle_ms: int | None = None) -> Stream:
+        closing = asked or self._asked.closing
         if closing not in ("key", "partition"):
             raise WindowInvalid(
                 f"`closing_strategy` is {closing!r}, expected `key` or `partition`.",

@@ -36,6 +36,7 @@ from holdfast.processors.engine.runtime.reseeds import Reseeds
 from holdfast.processors.engine.runtime.restore import HELD_S, Restorer, TaskRestore, is_for_bulk
 from holdfast.processors.engine.runtime.standby import Standbys
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
+from holdfast.processors.engine.runtime.watermarks import Groups
 from holdfast.processors.engine.state.coherence import (
     ChangelogFacts,
     changelog_missing,
@@ -84,7 +85,7 @@ class Assignment:
         self.standbys = Standbys(topology, cluster, folder, databases, options, checkpoints)
         self._tasks: dict[str, Task] = {}
         self._by_partition: dict[Partition, Task] = {}
-        self._starts: dict[Partition, int] = {}
+        self._starts, self._ends = dict[Partition, int](), dict[Partition, int]()
         self.pending: list[Task] = []
         #: Seconds until there is something to do for the pending tasks.
         self.rest_s = 0.0
@@ -250,11 +251,13 @@ class Assignment:
                 raise source_missing(name)
             self.topic_ids[name] = described[name].topic_id
             starts, ends = topics.start_offsets(name), topics.end_offsets(name, committed=False)
-            for partition in inputs:
-                if partition.topic == name:
-                    start, end = starts.get(partition.number, 0), ends.get(partition.number, 0)
-                    check_source(name, partition.number, committed[partition], start, end)
-                    self._starts[partition] = start if self.options.offset_reset == "earliest" else end
+            for partition in (each for each in inputs if each.topic == name):
+                start, end = starts.get(partition.number, 0), ends.get(partition.number, 0)
+                check_source(name, partition.number, committed[partition], start, end)
+                self._ends[partition] = end
+                # What is in a repartition topic was read from a source already.
+                skips = self.options.offset_reset != "earliest" and not self._topology.is_repartition(name)
+                self._starts[partition] = end if skips else start
 
     def _changelog_facts(self, tasks: Sequence[Task]) -> dict[Partition, ChangelogFacts]:
         """Facts of every changelog partition of these tasks; the high watermarks are read last."""
@@ -451,8 +454,8 @@ class Assignment:
         began = {topic: resume.get(topic, self._starts[Partition(topic, task.partition)]) for topic in task.inputs}
         task.restored = restore.records
         task.restored_s = self._cluster.clock.monotonic() - restore.started_at
-        task.start(frames, committed, began)
-        task.order = order_of(task, self._inputs_of(task), frames, self.options)
+        task.start(frames, committed, began, self._groups_of(task))
+        task.order = order_of(task, self._topology.subtopology(task.subtopology).inputs, frames, self.options)
         progress = restore.progress(self._cluster.clock.monotonic())
         fetched = self._fetched.get(task.name)
         used = None if fetched is None or fetched.manifest is None else fetched.manifest.checkpoint_id
@@ -489,8 +492,9 @@ class Assignment:
             task=task.name,
         )
 
-    def _inputs_of(self, task: Task) -> tuple[str, ...]:
-        return next(sub.inputs for sub in self._topology.subtopologies if sub.name == task.subtopology)
+    def _groups_of(self, task: Task) -> Groups:
+        ends = {topic: self._ends[Partition(topic, task.partition)] for topic in task.inputs}
+        return Groups(self.options.groupings, ends, self._cluster.clock.monotonic)
 
     def _stores(self, task: Task) -> tuple[str, ...]:
-        return next(sub.stores for sub in self._topology.subtopologies if sub.name == task.subtopology)
+        return self._topology.subtopology(task.subtopology).stores

@@ -170,6 +170,8 @@ def columnar_stream(  # tidy: allow-wide because these are what the steps of a s
     windows = None if time is None else time.windows.get(step.store)
     if (windows is None) is (step.aggregation is None) or (time is not None and windows is None):
         return None  # and an aggregation moves no stream time
+    if windows is not None and frame.source.max_ahead_ms is None:
+        return None  # messages behind a repartition topic move no stream time
     sinks = step.walk()[1:]
     if windows is not None and windows.spec.final:
         sinks = []

@@ -39,6 +39,7 @@ from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember, TransactionProducer
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.engine.runtime.unfinished import Unfinished
+from holdfast.processors.engine.runtime.watermarks import HEADERS
 from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.committer")
@@ -92,7 +93,8 @@ class Committer:
         self.transactional_id = transactional_id
         owners = assignment.standbys.owners
         owners.own, owners.on_wait = transactional_id, lambda: self.on_wait(None)
-        written = topology.written() if options.exactly_once else [spec.topic.name for spec in topology.changelogs]
+        own = [*(spec.topic.name for spec in topology.changelogs), *(spec.topic for spec in topology.repartitions)]
+        written = topology.written() if options.exactly_once else own
         self._unfinished = owners.unfinished = Unfinished(cluster, written, options.group, options.broker_timeout_s)
         #: ``doubts`` of the producer at the last look for unfinished transactions; None: look before the next begin.
         self._settled: int | None = None
@@ -191,17 +193,21 @@ class Committer:
         if self._options.start.shadow:
             for box in boxes:
                 box.clear()  # the processor beside this shadow sends them
+            task.watermarks.clear()
             return Outcome.NOTHING
-        if not boxes:
+        if not boxes and not task.watermarks:
             return Outcome.NOTHING
         try:
-            producer = self._begun() if self._options.exactly_once else self._outputs
-            assert producer is not None
             for box in boxes:
+                producer = self._producer_of(box.topic)
                 producer.produce_all(box.topic, box.values, box.keys, timestamps=box.timestamps, headers=box.headers)
                 self.sent += len(box.values)
                 box.clear()
-            producer.poll()
+                producer.poll()
+            for topic, number, value, time_ms in task.watermarks:  # behind the messages that they speak of
+                producer = self._producer_of(topic)
+                producer.produce(topic, value, None, partition=number, timestamp_ms=time_ms, headers=HEADERS)
+            task.watermarks.clear()
         except TransactionAborted as aborted:
             self._abort(aborted)
             return Outcome.DROPPED
@@ -213,6 +219,13 @@ class Committer:
             self._count_abort(unknown)
             return Outcome.DROPPED
         return Outcome.NOTHING
+
+    def _producer_of(self, topic: str) -> TransactionProducer:
+        """What sends to a topic: a repartition topic is part of the state, also where outputs are sent at once."""
+        own = self._transactional and topic in self._options.groupings
+        producer = self._begun() if self._options.exactly_once or own else self._outputs
+        assert producer is not None
+        return producer
 
     def commit(self, member: GroupMember) -> Outcome:
         """Commit the work of all running tasks.

@@ -14,7 +14,7 @@ from holdfast.processors.engine.dataframe.outbox import Output
 from holdfast.processors.engine.dataframe.serialization import headers_size
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
-from holdfast.processors.engine.runtime.task import FailedMessage
+from holdfast.processors.engine.runtime.failed_message import FailedMessage
 
 _log = structlog.get_logger("runtime.failures")
 _users_log = logging.getLogger("holdfast.processing")
@@ -75,7 +75,8 @@ class FailurePolicy:
         self.dead_lettered += 1
         if self.dead_lettered <= LOG_FIRST or self.dead_lettered % LOG_EVERY == 0:
             _log.warning(
-                "message went to the dead-letter topic",
+                f"{_kind(failed)} went to the dead-letter topic",
+                **({"made": failed.made} if failed.made else {}),
                 topic=failed.partition.topic,
                 partition=failed.partition.number,
                 offset=failed.offset,
@@ -106,6 +107,7 @@ class FailurePolicy:
             "holdfast.timestamp": str(failed.timestamp_ms),
             "holdfast.processor": self._processor,
             "holdfast.code_version": self._code_version,
+            **({} if failed.timer is None else {"holdfast.timer": failed.timer}),
         }
         # An error's text may contain anything, also invalid UTF-8.
         encoded = ((name, text.encode(errors="backslashreplace")) for name, text in ours.items())
@@ -124,24 +126,31 @@ def _text(error: BaseException) -> str:
         return f"(its text can't be made: {type(failure).__name__})"
 
 
-def _action(error: Exception) -> str:
+def _kind(failed: FailedMessage) -> str:
+    return "timer" if failed.timer is not None else "result" if failed.made else "message"
+
+
+def _action(failed: FailedMessage) -> str:
     """What to do about a failed message: what its error says, if it is one of Holdfast's."""
-    if not isinstance(error, HoldfastError):
-        return (
-            "Correct the function or the message and restart: processing resumes at this offset. Or set "
-            "`dead_letter_topic` to put failed messages aside."
-        )
-    aside = "" if "dead_letter_topic" in error.action else " Or set `dead_letter_topic` to put failed messages aside."
-    return f"{error.action}{aside} Then restart: processing resumes at this offset."
+    kind, error = _kind(failed), failed.error
+    code = {"timer": "`on_timer` or a step behind it", "result": "the steps behind the window"}.get(kind)
+    if isinstance(error, HoldfastError):
+        said = error.action
+    else:
+        said = "Correct the function or the message." if code is None else f"Correct {code}."
+    aside = "" if "dead_letter_topic" in said else f" Or set `dead_letter_topic` to put failed {kind}s aside."
+    resumes = "processing resumes at this offset" if code is None else f"the {kind} comes again"
+    blamed = "" if code is None else " The message at that offset is not the cause."
+    return f"{said}{aside} Then restart: {resumes}.{blamed}"
 
 
 def _failure(failed: FailedMessage, *, also: str = "", action: str = "") -> ProcessingFailed:
-    place = f"{failed.partition.topic}[{failed.partition.number}] offset {failed.offset}"
+    subject = f"{failed.made} and" if failed.made else f"Processing {failed.place}"
+    whose = f"The {_kind(failed)}'s" if failed.made else "Its"
     return ProcessingFailed(
-        f"Processing the message at {place} raised {type(failed.error).__name__}: "
-        f"{_reason(failed.error).rstrip('.')}. {also and also + ' '}Its state writes are undone; the messages "
-        "before it are committed.",
-        action=action or _action(failed.error),
+        f"{subject} raised {type(failed.error).__name__}: {_reason(failed.error).rstrip('.')}. "
+        f"{also and also + ' '}{whose} state writes are undone; the messages before it are committed.",
+        action=action or _action(failed),
         topic=failed.partition.topic,
         partition=failed.partition.number,
         offset=failed.offset,

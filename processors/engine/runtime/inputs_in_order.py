@@ -17,6 +17,7 @@ from holdfast.processors.engine.runtime.ports import GroupMember
 from holdfast.processors.engine.runtime.reach import Reach
 from holdfast.processors.engine.runtime.reading_order import ReadingOrder, Run, TimesOf
 from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.state.stream_time import NO_TIME
 
 _log = structlog.get_logger("runtime.inputs_in_order")
 
@@ -47,12 +48,32 @@ class InputsInOrder:
         assert order is not None
 
         def is_ended(topic: str) -> bool:
-            place = Partition(topic, task.partition)
-            return self._reach.is_ended(place, task.positions[topic]) or member.is_ended(place)
+            return self._is_ended(task, topic, member)
 
         runs = order.runs(task.positions, most if left is None else min(most, left), self._clock.monotonic(), is_ended)
         self._tell(task, order, member)
         return runs
+
+    def watermarks_move(self, tasks: Sequence[Task], member: GroupMember) -> bool:
+        """Whether a task has to tell those behind it how far it has read, or has heard of those before it."""
+        moved, now = False, self._clock.monotonic()
+        for task in tasks:
+            if task.time is None:
+                continue
+            if task.time.teller is not None:
+                ended = self._is_read(task, member)
+                moved |= task.time.teller.look(task.time.stream.time_ms, now, ended=ended)
+            moved |= task.time.hear(now)
+        return moved
+
+    def _is_read(self, task: Task, member: GroupMember) -> bool:
+        """Whether a task has processed all of its inputs, after all records of the last poll were processed or kept."""
+        kept = task.order is not None and task.order.buffered > 0
+        return not kept and all(self._is_ended(task, topic, member) for topic in task.inputs)
+
+    def _is_ended(self, task: Task, topic: str, member: GroupMember) -> bool:
+        place = Partition(topic, task.partition)
+        return self._reach.is_ended(place, task.positions[topic]) or member.is_ended(place)
 
     def pause_full(self, task: Task, member: GroupMember, tasks: Sequence[Task]) -> None:
         """Pauses the inputs whose buffers are full, and resumes those that have room; ``tasks`` share the memory."""
@@ -101,6 +122,8 @@ def _feeds_others(frame: StreamingDataFrame) -> bool:
 
 def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
     extract, deserialize = frame.topic.timestamp_extractor, frame.topic.deserialize_value
+    if frame.topic.repartitions:
+        return _with_watermarks
     if extract is None:
         return lambda batch: batch.timestamps
     kinds = TimestampType
@@ -118,3 +141,12 @@ def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
         return times
 
     return extracted
+
+
+def _with_watermarks(batch: Batch) -> Sequence[int]:
+    """The times of messages; watermarks, which have no event time, come with the message before them."""
+    times, last = [], NO_TIME
+    for key, time_ms in zip(batch.keys, batch.timestamps, strict=True):
+        last = last if key is None else time_ms
+        times.append(last)
+    return times

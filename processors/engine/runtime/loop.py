@@ -26,6 +26,7 @@ from holdfast.processors.engine.runtime.assignment import Assignment
 from holdfast.processors.engine.runtime.commit_pace import slice_size
 from holdfast.processors.engine.runtime.committer import Committer, Outcome, OwnershipLost
 from holdfast.processors.engine.runtime.failures import FailurePolicy, ProcessingFailed
+from holdfast.processors.engine.runtime.global_tables import GlobalTables
 from holdfast.processors.engine.runtime.idle import IdleTime
 from holdfast.processors.engine.runtime.inputs_in_order import InputsInOrder, NextRuns, in_one_batch
 from holdfast.processors.engine.runtime.maintenance import Maintenance
@@ -35,6 +36,7 @@ from holdfast.processors.engine.runtime.options import RECORDS_PER_POLL, RECORDS
 from holdfast.processors.engine.runtime.owner import CommandTable
 from holdfast.processors.engine.runtime.phases import Phase
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
+from holdfast.processors.engine.runtime.purge import Purge
 from holdfast.processors.engine.runtime.reach import Reach
 from holdfast.processors.engine.runtime.reading_order import Run
 from holdfast.processors.engine.runtime.requests import Request
@@ -65,16 +67,12 @@ class Worker:
         transactional_id: str,
         commands: CommandTable,
     ) -> None:
-        self.topology = topology
-        self.options = options
-        self.failures = failures
-        self.assignment = assignment
+        self.topology, self.options, self.failures, self.assignment = topology, options, failures, assignment
         self.phase = Phase.STARTING
         self.member: GroupMember | None = None
         self.committer = Committer(topology, cluster, options, assignment, transactional_id)
         self.committer.on_wait = self._while_waiting
-        self.started_at = cluster.clock.time()
-        self.heartbeat_at = cluster.clock.time()
+        self.started_at = self.heartbeat_at = cluster.clock.time()
         self.processed = 0
         self.paused = options.start.paused
         self.requests: list[Request] = []
@@ -82,17 +80,16 @@ class Worker:
         self.reach = Reach(bounded=options.start.shadow)
         #: Checks the changelogs' ids on its own thread; None where time is simulated.
         self.same_changelogs: SameChangelogs | None = None
-        self._frames = frames
-        self._cluster = cluster
-        self.clock = cluster.clock
+        self._frames, self._cluster, self.clock = frames, cluster, cluster.clock
+        self.global_tables = GlobalTables(cluster)
+        self.warnings: tuple[str, ...] = ()  # for status
         self._stop = self._lost = self._leaving = False
         self._damages_in_a_row = self._rewinds = 0
         self._broken: Exception | None = None
         self._open = OpenWork(options)
         self._order = InputsInOrder(self.reach, cluster.clock)
-        self._idle = IdleTime(cluster)
-        self._slice = RECORDS_PER_SLICE
-        self._message_at = cluster.clock.monotonic()
+        self._idle, self._purge = IdleTime(cluster), Purge(topology, cluster)
+        self._slice, self._message_at = RECORDS_PER_SLICE, cluster.clock.monotonic()
 
     def stop(self) -> None:
         """Ask the worker to finish; safe from signal handlers and other threads."""
@@ -110,6 +107,7 @@ class Worker:
         """
         try:
             warm_up(self.options.change, self.committer.transactional_id, self.assignment.standbys, self._warming)
+            self.global_tables.load(partial(self._warming, Phase.RESTORING))
             self._message_at = self.clock.monotonic()
             while not self._finished(count, timeout_s):
                 try:
@@ -130,8 +128,8 @@ class Worker:
             self.phase = Phase.FAILED
             raise
 
-    def _warming(self) -> bool:
-        self.phase = Phase.WARMING
+    def _warming(self, phase: Phase = Phase.WARMING) -> bool:
+        self.phase = phase
         self._show_life()
         return not self._stop
 
@@ -248,6 +246,7 @@ class Worker:
             self._let_flow(member, self.assignment.advance(member, self._frames))
         self.maintenance.step()
         self._check_changelogs()
+        self.global_tables.follow()
         room = RECORDS_PER_POLL if not count else max(1, min(RECORDS_PER_POLL, count - self.processed))
         batches = member.poll(room, self.assignment.rest_s if restoring else self._patience())
         self._raise_what_failed()
@@ -256,11 +255,13 @@ class Worker:
         if not restoring:
             self.assignment.follow(member, idle=not batches)
             live = not (self.paused or self.maintenance.holds or self.reach.bounded)
-            if live and self._idle.step(timed(self.assignment.tasks), silent=not batches):
+            tasks = timed(self.assignment.tasks)
+            if live and (self._idle.step(tasks, silent=not batches) | self._order.watermarks_move(tasks, member)):
                 self._open.commit_in(0.0, self.clock.monotonic())
         self._update_phase(member)
         if self._open.is_due(self.clock.monotonic()):
             self._commit()
+        self._purge.step(self.assignment.tasks)
         if self.assignment.checkpoints is not None:
             self.assignment.checkpoints.tend(self.assignment.tasks)
 
@@ -454,6 +455,7 @@ class Worker:
     def _check_changelogs(self) -> None:
         if self.same_changelogs is not None and not (self.paused or self.maintenance.busy or self.maintenance.holds):
             self.same_changelogs.check(self.assignment.tasks, failing=self.committer.failing)
+            self.global_tables.compare(self.same_changelogs.seen)
 
     def _show_life(self) -> None:
         """Update the heartbeat and answer read-only requests, between polls of long turns."""

@@ -10,6 +10,7 @@ from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.commit_pace import Bounds
 from holdfast.processors.engine.runtime.membership import ChangeSource, no_change
+from holdfast.processors.engine.runtime.watermarks import Grouping
 
 #: Uncommitted writes above this commit early, in bytes.
 OVERLAY_BYTES_MAX = 64 << 20
@@ -68,6 +69,8 @@ class RuntimeOptions:
     batch_bytes_max: int = BATCH_BYTES_MAX
     overlay_bytes_max: int = OVERLAY_BYTES_MAX
     state_cache_bytes: int = STATE_CACHE_BYTES
+    #: The processor's repartition topics.
+    groupings: Mapping[str, Grouping] = field(default_factory=dict)
     start: Start = Start()
     #: A change of workers that is under way.
     change: ChangeSource = no_change

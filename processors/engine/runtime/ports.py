@@ -156,6 +156,9 @@ class TopicView(TopicWorld, Protocol):
     def start_offsets(self, topic: str) -> dict[int, int]:
         """By partition, the first offset that the topic still has."""
 
+    def delete_before(self, offsets: Mapping[Partition, int]) -> None:
+        """Delete the records below these offsets."""
+
     def members(self, group: str) -> int:
         """The number of members of a group."""
 

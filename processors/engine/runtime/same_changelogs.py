@@ -58,7 +58,10 @@ class SameChangelogs:
     def __init__(self, topology: Topology, cluster: Cluster) -> None:
         self._topology = topology
         self._cluster = cluster
-        self._names = tuple(topology.written())
+        read = (spec.name for spec in topology.global_tables)
+        self._names = tuple(dict.fromkeys((*topology.written(), *read)))
+        #: Kafka's last answer: topic ids by name, None for a missing topic.
+        self.seen: Mapping[str, str | None] = {}
         self._next_at = 0.0
         self._look: _Look | None = None
         self._suspected: Parted | str | None = None
@@ -78,6 +81,7 @@ class SameChangelogs:
         if self._look.thread.is_alive():
             return
         seen, self._look = self._look.seen, None
+        self.seen = seen or {}
         found: Parted | str | None = None if seen is None else parted(tasks, seen)
         if found is None and failing:
             found = next((name for name, topic_id in (seen or {}).items() if topic_id is None), None)

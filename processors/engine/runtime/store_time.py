@@ -16,7 +16,7 @@ from holdfast.processors.engine.dataframe.store_options import StoreOptions
 from holdfast.processors.engine.state.declared import DeclaredState
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.store_clock import StoreClock
-from holdfast.processors.engine.state.stream_time import StreamTime
+from holdfast.processors.engine.state.stream_time import Remembered, StreamTime
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.typed import TypedValues
@@ -44,12 +44,12 @@ class StoreTime:
         """The changelog key of the record that holds the stream time."""
         return self._clock.key
 
-    def load(self) -> tuple[int, Sequence[int]]:
+    def load(self) -> Remembered:
         """Reads the time as committed, and the times ahead that wait; raises FormatUnknown."""
         self._look_again()
         return self._clock.load()
 
-    def restore(self) -> tuple[int, Sequence[int]]:
+    def restore(self) -> Remembered:
         """Goes back to the last commit; returns what ``load`` returns."""
         self._look_again()
         return self._clock.restore()

@@ -32,20 +32,19 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from operator import length_hint
 from typing import Any
 
-from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.records import Batch, Headers, Partition
+from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.changelog.format import FormatUnknown, encode_json
 from holdfast.processors.engine.dataframe.compilation import Timing
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.fusion import Run, compile_run
 from holdfast.processors.engine.dataframe.node import Node
-from holdfast.processors.engine.dataframe.outbox import Outboxes, Output
+from holdfast.processors.engine.dataframe.outbox import Outboxes
 from holdfast.processors.engine.dataframe.processing import Processor
 from holdfast.processors.engine.dataframe.serialization import Deserializer
 from holdfast.processors.engine.dataframe.stored_windows import Closing
@@ -53,23 +52,23 @@ from holdfast.processors.engine.dataframe.topic import TimestampType
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
+from holdfast.processors.engine.runtime.awaited import AwaitedStream, awaited_stream
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
 from holdfast.processors.engine.runtime.deserialized import ENDING, Readable, read
+from holdfast.processors.engine.runtime.failed_message import FailedMessage, OnFailure, exits, failed_record
 from holdfast.processors.engine.runtime.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.store_time import declared_stores
 from holdfast.processors.engine.runtime.task_time import TaskTime, WindowSteps
 from holdfast.processors.engine.runtime.task_timers import OnTimerError, TimerSteps, Until
-from holdfast.processors.engine.runtime.timed_steps import processors_of, time_of
+from holdfast.processors.engine.runtime.timed_steps import processors_of, time_of, told_topics
+from holdfast.processors.engine.runtime.watermarks import NO_GROUPS, Groups, Teller, Upstream
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.stream_time import shown
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.state.timers import Due
 
 _NONE: Mapping[str, Any] = {}
-
-
-class FunctionExits(HoldfastError):
-    """A user's function raised ``SystemExit`` or ``GeneratorExit``, which would end the process in mid-message."""
 
 
 #: Records deserialized at once: few enough to stay in the CPU caches until they are processed, many enough that the
@@ -94,21 +93,8 @@ _MOVES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FailedMessage:
-    """A message whose processing raised; its state writes and outputs are already undone."""
-
-    partition: Partition
-    offset: int
-    key: bytes | None
-    value: bytes | None
-    timestamp_ms: int
-    headers: Headers
-    error: Exception
-
-
-#: Decides about a failed message: returns its dead letter, or None to skip the message; raises to stop the worker.
-OnFailure = Callable[[FailedMessage], Output | None]
+#: The clock of a timer, for people.
+_CLOCK_WORDS = {"stream": "stream time", "processing": "the worker's clock"}
 
 
 @dataclass(slots=True)
@@ -117,6 +103,7 @@ class _Stream:
     columns: ColumnarStream | None
     deserialize: Deserializer
     deserialize_key: Deserializer
+    awaited: AwaitedStream | None = None
 
 
 class Task:
@@ -146,6 +133,10 @@ class Task:
         #: None for a task without windows and without values that end: it keeps no stream time.
         self.time: TaskTime | None = None
         self.order: ReadingOrder | None = None  # of several inputs
+        #: Watermarks to send: topic, partition, value and time of the record.
+        self.watermarks: list[tuple[str, int, bytes, int]] = []
+        self._regrouped: frozenset[str] = frozenset()
+        self._monotonic = NO_GROUPS.monotonic
 
     @property
     def running(self) -> bool:
@@ -182,7 +173,11 @@ class Task:
         self.move(TaskPhase.RESTORING)
 
     def start(
-        self, frames: Mapping[str, StreamingDataFrame], committed: Mapping[str, int], began: Mapping[str, int]
+        self,
+        frames: Mapping[str, StreamingDataFrame],
+        committed: Mapping[str, int],
+        began: Mapping[str, int],
+        groups: Groups = NO_GROUPS,
     ) -> None:
         """Compile the steps and become RUNNING; the state is restored.
 
@@ -191,16 +186,28 @@ class Task:
         own = [frames[topic] for topic in self.inputs]
         declared = declared_stores(self.states, own)
         self.states.update({name: state for name, (state, _) in declared.items()})
-        self.time = time_of(own, self.states, declared, self._times)
+        told = told_topics(own, groups.topics, frames)
+        self.time = time_of(own, self.states, declared, self._times, tells=bool(told))
+        self._regrouped = frozenset(topic for topic in self.inputs if frames[topic].topic.repartitions)
+        if self.time is not None and told:
+            self.time.teller = Teller(self.name, told)
+            self._monotonic = groups.monotonic
+        if self.time is not None and self._regrouped:
+            writers = {topic: groups.topics[topic].writers for topic in self._regrouped}
+            self.time.upstream = Upstream(self.time.stream, writers, groups.ends, groups.monotonic())
+            self._monotonic = groups.monotonic
         processors = processors_of(own, declared, self.time, self._times)
         limits, seen = (self._record_bytes_max, self._times), set[int]()
         for topic in self.inputs:
             frame = frames[topic]
             source = frame.source.bound({at: each.on_message for at, each in processors.items()})
-            run = compile_run(source, self.states, self.outboxes, *limits, self._timing(topic))
+            awaited = awaited_stream(source, self._times, self._timing(topic))
+            steps = source if awaited is None else awaited.behind
+            run = compile_run(steps, self.states, self.outboxes, *limits, self._timing(topic))
             self._add_steps(frame, source, processors, seen)
             columns = columnar_stream(frame, self.states, self.outboxes, *limits, self.time)
-            self._streams[topic] = _Stream(run, columns, frame.topic.deserialize_value, frame.topic.deserialize_key)
+            how = frame.topic.deserialize_value, frame.topic.deserialize_key
+            self._streams[topic] = _Stream(run, columns, *how, awaited)
         self.committed = dict(committed)
         self.began = dict(began)
         self.positions = dict(began)
@@ -246,26 +253,36 @@ class Task:
             return
 
         def fail(topic: str, closing: Closing, error: BaseException) -> None:
-            self._fail_made(topic, closing.message_key, closing.result, closing.start, error, on_failure)
+            key, start = closing.message_key, closing.start
+            words = f"The result of the window of key {key!r} from {shown(start)} on was sent"
+            self._put_aside(self._made(topic, key, closing.result, start, error), words, None, on_failure)
 
         self.time.before_commit(fail, self._timer_fails(on_failure))
+        teller, value = self.time.teller, None
+        if teller is not None and (value := teller.tell(self.time.stream.time_ms, self._monotonic())) is not None:
+            places = [(topic, number) for topic, each in teller.topics.items() for number in range(each.partitions)]
+            self.watermarks = [(topic, number, value, self._times.now_ms()) for topic, number in places]
+            self.time.dirty = True
 
     def _timer_fails(self, on_failure: OnFailure) -> OnTimerError:
         def fail(topic: str, due: Due, error: BaseException) -> None:
-            timer = {"timer": due.timer.name, "time": due.timer.time, "clock": due.timer.clock}
-            self._fail_made(topic, due.message_key, timer, due.timer.time, error, on_failure)
+            (name, at, clock), key = due
+            words = f"Timer {name!r} of key {key!r}, set to {shown(at)} by {_CLOCK_WORDS[clock]}, fired"
+            made = self._made(topic, key, {"timer": name, "time": at, "clock": clock}, at, error)
+            self._put_aside(made, words, name, on_failure)
 
         return fail
 
-    def _fail_made(  # tidy: allow-wide because these are the parts of a message
-        self, topic: str, key: bytes, value: Any, timestamp_ms: int, error: BaseException, on_failure: OnFailure
-    ) -> None:
-        """Decide about a result or a timer that raised, as about a message."""
+    def _made(self, topic: str, key: bytes, value: Any, timestamp_ms: int, error: BaseException) -> FailedMessage:
+        """A result or a timer that raised, as a failed message at the place of the last one of its stream."""
         if not isinstance(error, (Exception, *ENDING)):
             raise error
         place, offset = Partition(topic, self.partition), self.positions[topic] - 1
-        raised = error if isinstance(error, Exception) else _exits(error)
-        instead = on_failure(FailedMessage(place, offset, key, encode_json(value), timestamp_ms, None, raised))
+        raised = error if isinstance(error, Exception) else exits(error)
+        return FailedMessage(place, offset, key, encode_json(value), timestamp_ms, None, raised)
+
+    def _put_aside(self, failed: FailedMessage, words: str, timer: str | None, on_failure: OnFailure) -> None:
+        instead = on_failure(replace(failed, made=f"{words} behind {failed.place}", timer=timer))
         if instead is not None:
             self.outboxes.add(instead)
 
@@ -281,10 +298,35 @@ class Task:
         failed one are processed. If ``held`` is true afterwards, commit, and call it again with the same records.
         """
         topic, self.held = batch.partition.topic, False
-        stream = self._streams[topic]
         if self.time is not None:
             self.time.look()
         index = first = bisect_left(batch.offsets, self.positions[topic], first, last)
+        if topic not in self._regrouped or None not in batch.keys[first:last]:
+            return self._process(batch, first, last, on_failure)
+        done = 0
+        while index < last:
+            end = next((each for each in range(index, last) if batch.keys[each] is None), last)
+            if index < end:
+                done += self._process(batch, index, end, on_failure)
+                if self.held:
+                    return done
+            if end < last:
+                self._take_watermark(batch, end)
+            index = end + 1
+        return done
+
+    def _take_watermark(self, batch: Batch, index: int) -> None:
+        topic, offset = batch.partition.topic, batch.offsets[index]
+        if self.time is not None and self.time.upstream is not None:
+            self.time.upstream.take(topic, offset, batch.values[index])
+            self.time.hear(self._monotonic())
+        self.positions[topic] = offset + 1
+
+    def _process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
+        """Process new records without watermarks among them; return how many were processed."""
+        topic = batch.partition.topic
+        stream = self._streams[topic]
+        index = first
         if stream.columns is not None:
             for begin, end in stream.columns.runs(first, last):
                 self._by_columns(stream, stream.columns, batch, (begin, end), on_failure)
@@ -318,12 +360,14 @@ class Task:
             keys = {key for key in batch.keys[index:last] if key is not None}
             for state in asked:
                 state.prefetch(keys)
+        awaited = stream.awaited
+        last = last if awaited is None else awaited.reach(batch, index, last)
         while index < last:
-            readable = read(
-                batch, index, min(index + RECORDS_AT_ONCE, last), stream.deserialize, stream.deserialize_key
-            )
+            most = index + RECORDS_AT_ONCE if awaited is None else last
+            readable = read(batch, index, min(most, last), stream.deserialize, stream.deserialize_key)
             end = index + len(readable.values)
-            if index < end and (reached := self._run(stream, batch, index, end, readable, on_failure)) < end:
+            run = self._run if awaited is None else self._run_awaited
+            if index < end and (reached := run(stream, batch, index, end, readable, on_failure)) < end:
                 index = reached
                 if self.held:
                     return index
@@ -333,6 +377,23 @@ class Task:
                 end += 1
             index = end
         return index
+
+    def _run_awaited(
+        self, stream: _Stream, batch: Batch, first: int, last: int, readable: Readable, on_failure: OnFailure
+    ) -> int:
+        """Process records behind their calls; returns what ``_run`` returns."""
+        assert stream.awaited is not None
+
+        def run(made: Batch, values: Readable) -> int:
+            return self._run(stream, made, 0, len(made.offsets), values, on_failure)
+
+        def fail(index: int, error: BaseException) -> None:
+            self._fail(batch, index, error, on_failure)
+
+        reached = stream.awaited.process(batch, first, readable, run, fail)
+        if reached > first:
+            self.positions[batch.partition.topic] = batch.offsets[reached - 1] + 1
+        return reached
 
     def _run(
         self, stream: _Stream, batch: Batch, first: int, last: int, readable: Readable, on_failure: OnFailure
@@ -384,7 +445,7 @@ class Task:
 
     def _fail(self, batch: Batch, index: int, error: BaseException, on_failure: OnFailure) -> None:
         """Decide about a failed message, whose writes are undone, and move the position behind it."""
-        instead = on_failure(_failed(batch, index, error if isinstance(error, Exception) else _exits(error)))
+        instead = on_failure(failed_record(batch, index, error if isinstance(error, Exception) else exits(error)))
         if instead is not None:
             self.outboxes.add(instead)
         self.positions[batch.partition.topic] = batch.offsets[index] + 1
@@ -408,6 +469,7 @@ class Task:
             self.order.clear()
         for box in self.outboxes.values():
             box.clear()
+        self.watermarks.clear()
         self.positions = {**self.began, **self.committed}
         return dict(self.positions)
 
@@ -433,23 +495,3 @@ def timed(tasks: Sequence[Task]) -> list[Task]:
 def more_is_due(tasks: Sequence[Task]) -> bool:
     """Whether windows or timers are due that the last commit did not take."""
     return any(task.time is not None and task.time.more for task in timed(tasks))
-
-
-def _exits(error: BaseException) -> FunctionExits:
-    return FunctionExits(
-        f"A function raised {type(error).__name__}({error}), which would end the process in mid-message.",
-        action="Raise an Exception for a message that can't be processed; call `Application.stop()` to stop.",
-        error=type(error).__name__,
-    )
-
-
-def _failed(batch: Batch, index: int, error: Exception) -> FailedMessage:
-    return FailedMessage(
-        batch.partition,
-        batch.offsets[index],
-        batch.keys[index],
-        batch.values[index],
-        batch.timestamps[index],
-        batch.headers[index],
-        error,
-    )

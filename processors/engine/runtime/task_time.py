@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import length_hint
-from typing import Any
 
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.fusion import RunFunction
@@ -24,9 +23,10 @@ from holdfast.processors.engine.dataframe.stored_windows import Closes, Closing,
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.store_time import StoreTime
 from holdfast.processors.engine.runtime.task_timers import OnTimerError, TaskTimers
+from holdfast.processors.engine.runtime.watermarks import Teller, Upstream
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
+from holdfast.processors.engine.state.stream_time import NO_TIME, Remembered, StreamTime
 from holdfast.processors.engine.state.window_keys import clock_key
 
 #: Windows that one commit closes, and windows that it removes, of each store at most.
@@ -62,6 +62,10 @@ class TaskTime:
         self.timers: TaskTimers | None = None
         #: By store, what holds its results back.
         self.held: dict[str, HeldBack] = {}
+        #: What the tasks before tell; None for a task that reads no repartition topic.
+        self.upstream: Upstream | None = None
+        #: What tells the tasks behind; None for a task that none waits for.
+        self.teller: Teller | None = None
         self._steps: list[WindowSteps] = []
         #: Whether windows are due that the next commit closes or removes.
         self.more = False
@@ -81,15 +85,22 @@ class TaskTime:
     def load(self) -> None:
         """Reads the time from the stores, at the start and after a command changed them."""
         self._go_to([each.load() for each in self._clocks])
+        if self.teller is not None:
+            self.teller.begin()
+        if self.upstream is not None:
+            self.upstream.begin()
 
     def restore(self) -> None:
         """Goes back to the last commit."""
         self._go_to([each.restore() for each in self._clocks])
+        if self.teller is not None:
+            self.teller.restore()
+        if self.upstream is not None:
+            self.upstream.begin()
 
-    def _go_to(self, found: list[Any]) -> None:
+    def _go_to(self, found: list[Remembered]) -> None:
         # Stores of one task are at the same input offsets. One that was cleared meanwhile knows no time.
-        time_ms, ahead = max(found, default=(NO_TIME, ()))
-        self.stream.set(time_ms, ahead)
+        self.stream.set(*max(found, key=lambda each: (each.time_ms, each.ahead), default=Remembered()))
         for held in self.held.values():
             held.restart()
         # What was due when the worker before ended is due now: the next commit looks for it, without a message.
@@ -164,6 +175,18 @@ class TaskTime:
             each.committed()
         if self.timers is not None:
             self.timers.begin()
+        if self.teller is not None:
+            self.teller.committed()
+
+    def hear(self, now: float) -> bool:
+        """Takes the stream time that the tasks before have reached; True if it moved. ``now`` is monotonic seconds."""
+        before = self.stream.time_ms
+        if self.upstream is None:
+            return False
+        reached = self.upstream.time_ms(now)
+        if reached > before:
+            self.stream.advance(reached)
+        return self.stream.time_ms > before
 
     def _close(self, steps: WindowSteps, on_error: OnWindowError) -> int:
         found = steps.windows.closing(CLOSED_AT_ONCE)

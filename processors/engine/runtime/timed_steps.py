@@ -14,17 +14,23 @@ from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.store_time import DeclaredStores, StoreTime
 from holdfast.processors.engine.runtime.task_time import TaskTime
 from holdfast.processors.engine.runtime.task_timers import TaskTimers
+from holdfast.processors.engine.runtime.watermarks import Grouping
 from holdfast.processors.engine.state.store import StoreState
 
 
 def time_of(
-    frames: Sequence[StreamingDataFrame], states: Mapping[str, StoreState], declared: DeclaredStores, times: RecordTimes
+    frames: Sequence[StreamingDataFrame],
+    states: Mapping[str, StoreState],
+    declared: DeclaredStores,
+    times: RecordTimes,
+    *,
+    tells: bool = False,
 ) -> TaskTime | None:
-    """The time of a task with these streams and stores; None for one that needs none."""
+    """The time of a task with these streams and stores; None for one that needs none, and ``tells`` no other task."""
     steps = [node for node in steps_of(frame.source for frame in frames) if node.store is not None]
     timers = {node.store for node in steps if node.processing is not None}
     expiring = {name for name, (_, options) in declared.items() if options is not None and options.expires}
-    if not (timers or expiring or any(isinstance(node.window, WindowSpec) for node in steps)):
+    if not (tells or timers or expiring or any(isinstance(node.window, WindowSpec) for node in steps)):
         return None
     made = TaskTime(states, times)
     for node in steps:
@@ -39,6 +45,27 @@ def time_of(
     if timers:
         made.timers = TaskTimers(states, made.stream)
     return made
+
+
+def told_topics(
+    frames: Sequence[StreamingDataFrame], groupings: Mapping[str, Grouping], by_topic: Mapping[str, StreamingDataFrame]
+) -> dict[str, Grouping]:
+    """The repartition topics of these streams behind which a step needs stream time."""
+    topics = [node.topic for node in steps_of(frame.source for frame in frames) if node.topic is not None]
+    grouped = {topic.name for topic in topics if topic.repartitions and _needs_time(by_topic[topic.name], by_topic)}
+    return {topic: grouping for topic, grouping in groupings.items() if topic in grouped}
+
+
+def _needs_time(frame: StreamingDataFrame, by_topic: Mapping[str, StreamingDataFrame]) -> bool:
+    for node in frame.source.walk():
+        options = frame.declared.get(node.store or "")
+        if node.processing is not None or isinstance(node.window, WindowSpec):
+            return True
+        if options is not None and options.expires:
+            return True
+        if node.topic is not None and node.topic.repartitions and _needs_time(by_topic[node.topic.name], by_topic):
+            return True
+    return False
 
 
 def processors_of(

@@ -108,6 +108,8 @@ class ProcessorStatus:
     clock changes; None from a former version. ``maintenance`` is the running owner command: its id, its verb, and
     ``done`` of ``total`` (None if unknown). ``prepared`` tells whether it has the state of all tasks that the change of
     workers under way gives it; None without a change. ``memory_mib`` is the resident memory of its process.
+    ``global_tables`` has by topic the rows of global tables, whether they are being loaded, and the offsets remaining;
+    ``warnings`` has what may lose rows of tables, with actions.
     """
 
     processor: str
@@ -129,6 +131,8 @@ class ProcessorStatus:
     maintenance: Mapping[str, Any] | None = None
     prepared: bool | None = None
     memory_mib: float | None = None
+    global_tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
     @property
     def lag(self) -> int | None:
@@ -201,6 +205,8 @@ def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[st
         "checkpoints": None if worker.assignment.checkpoints is None else worker.assignment.checkpoints.told(),
         "tasks": tasks,
         "standbys": worker.assignment.standbys.told(),
+        "warnings": worker.warnings,
+        "global_tables": worker.global_tables.told(),
         "maintenance": worker.maintenance.told(),
         "memory_mib": used_mib(),
         "prepared": worker.assignment.standbys.prepared({task.name for task in worker.assignment.tasks}),

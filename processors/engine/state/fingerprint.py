@@ -38,6 +38,12 @@ class Fingerprint:
         """The text form: count, xor and sum."""
         return f"{self.count}-{self.xor:016x}-{self.total:016x}"
 
+    @classmethod
+    def of_hex(cls, text: str) -> Fingerprint:
+        """The fingerprint with this text form; raises ValueError for another text."""
+        count, mixed, total = text.split("-")
+        return cls(int(count), int(mixed, 16), int(total, 16))
+
 
 def fingerprint_of(pairs: Iterable[tuple[bytes, bytes]]) -> Fingerprint:
     """The fingerprint of a set of pairs."""

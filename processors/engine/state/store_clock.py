@@ -5,13 +5,12 @@ It is committed with the store, so changelog, checkpoint, restore, standby and s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from holdfast.processors.engine.changelog.format import key_prefix, unknown_version
 from holdfast.processors.engine.state.declared import DeclaredState
 from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE
-from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
+from holdfast.processors.engine.state.stream_time import Remembered, StreamTime
 from holdfast.processors.engine.state.window_keys import OWN_KEY
 
 CLOCK_VERSION = 1
@@ -28,7 +27,7 @@ class StoreClock:
         self._saved: dict[str, Any] | None = None
         self._pending: dict[str, Any] | None = None
 
-    def load(self) -> tuple[int, Sequence[int]]:
+    def load(self) -> Remembered:
         """Reads the time as committed, and the times ahead that wait.
 
         Raises:
@@ -39,16 +38,16 @@ class StoreClock:
             raise unknown_version(f"The clock of store {self._state.name}", record.get("format"), CLOCK_VERSION)
         return self.restore()
 
-    def restore(self) -> tuple[int, Sequence[int]]:
+    def restore(self) -> Remembered:
         """Goes back to the last commit; returns what ``load`` returns."""
         self._pending, record = None, self._saved
-        return (NO_TIME, ()) if record is None else (record["time"], record["ahead"])
+        return Remembered.of(record)
 
     def save(self) -> bool:
         """Writes the time into the store; False if it is as committed."""
         stream = self._stream
-        record = {"format": CLOCK_VERSION, "time": stream.time_ms, "ahead": list(stream.ahead)}
-        if record == self._saved or (self._saved is None and stream.time_ms == NO_TIME and not stream.ahead):
+        record = {"format": CLOCK_VERSION, **stream.record()}
+        if record == self._saved or (self._saved is None and not stream.known):
             return False
         self._pending = record
         self._state.point_at(OWN_KEY, max(stream.time_ms, 0))

@@ -14,8 +14,11 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import structlog
 
 from holdfast.infra.errors import HoldfastError
 
@@ -28,6 +31,12 @@ EVENT_TIME_END_MS = 10**15
 AHEAD_KEPT = 64
 #: How far ahead of the worker's clock the time of a message may be, in milliseconds, unless the topic says otherwise.
 MAX_AHEAD_MS = 3_600_000
+#: Numbers that are a time from 2001 to 2100 in seconds; in milliseconds they are of January and February 1970.
+SECONDS_BEGIN, SECONDS_END = 1_000_000_000, 4_102_444_800
+
+_log = structlog.get_logger("runtime.time")
+#: The functions that a warning of seconds was logged for.
+_told_of_seconds: set[str] = set()
 
 
 class EventTimeInvalid(HoldfastError):
@@ -38,10 +47,26 @@ class EventTimeAhead(HoldfastError):
     """A message is dated further ahead of the worker's clock than its topic allows."""
 
 
+_NOTHING: Mapping[str, Sequence[Any]] = {}
+
+
+class Remembered(NamedTuple):
+    """A stream time as a store remembers it: the time, the times ahead that wait, and what other tasks have told."""
+
+    time_ms: int = NO_TIME
+    ahead: Sequence[int] = ()
+    told: Mapping[str, Sequence[Any]] = _NOTHING
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any] | None) -> Remembered:
+        """What ``StreamTime.record`` wrote; None for nothing."""
+        return cls() if record is None else cls(record["time"], record["ahead"], record.get("told", _NOTHING))
+
+
 class StreamTime:
     """The stream time of one task; ``time_ms`` is read for each message, so it is a plain attribute."""
 
-    __slots__ = ("_ahead", "cap_ms", "time_ms")
+    __slots__ = ("_ahead", "cap_ms", "time_ms", "told")
 
     def __init__(self) -> None:
         #: The stream time in milliseconds; ``NO_TIME`` before the first message.
@@ -49,15 +74,29 @@ class StreamTime:
         #: The worker's clock at the last ``look``, in milliseconds.
         self.cap_ms = NO_TIME
         self._ahead: list[int] = []
+        #: What the tasks before repartition topics have told, by topic and task: their time, and whether they have
+        #: read all.
+        self.told: dict[str, tuple[int, bool]] = {}
+
+    @property
+    def known(self) -> bool:
+        """Whether there is something to remember."""
+        return self.time_ms != NO_TIME or bool(self._ahead) or bool(self.told)
+
+    def record(self) -> dict[str, Any]:
+        """What a store remembers of it."""
+        told = {"told": {key: list(told) for key, told in self.told.items()}} if self.told else {}
+        return {"time": self.time_ms, "ahead": list(self._ahead), **told}
 
     @property
     def ahead(self) -> Sequence[int]:
         """Event times that wait for the world to reach them, in milliseconds, ascending."""
         return tuple(self._ahead)
 
-    def set(self, time_ms: int, ahead: Sequence[int] = ()) -> None:
+    def set(self, time_ms: int, ahead: Sequence[int] = (), told: Mapping[str, Sequence[Any]] = _NOTHING) -> None:
         """Sets the time to one that was committed; ``NO_TIME`` for none."""
         self.time_ms, self._ahead = time_ms, sorted(ahead)
+        self.told = {key: (int(of_ms), bool(ended)) for key, (of_ms, ended) in told.items()}
 
     def look(self, now_ms: int) -> None:
         """Reads the worker's clock: event times that the world has reached count now."""
@@ -110,12 +149,27 @@ class StreamTime:
 def event_time(made: object, function: object) -> int:
     """The event time that a user's function returned.
 
+    One that would be of our time if it were seconds is logged once for each function: windows and values that end would
+    treat it as of early 1970.
+
     Raises:
         EventTimeInvalid: It is no whole number of milliseconds since 1970.
     """
-    if type(made) is int and 0 <= made < EVENT_TIME_END_MS:
+    if type(made) is int and SECONDS_END <= made < EVENT_TIME_END_MS:  # the fast way of all present times
         return made
     name = getattr(function, "__qualname__", type(function).__qualname__)
+    if type(made) is int and 0 <= made < EVENT_TIME_END_MS:
+        if made >= SECONDS_BEGIN and name not in _told_of_seconds:
+            _told_of_seconds.add(name)
+            _log.warning(
+                "event times are seconds, perhaps; expected milliseconds",
+                function=name,
+                returned=made,
+                means=shown(made),
+                as_seconds=shown(made * 1000),
+                what_to_do=f"let {name} return milliseconds, as `int(seconds * 1000)`; times of early 1970 are taken",
+            )
+        return made
     raise EventTimeInvalid(
         f"Function {name} returned the event time {made!r}, expected whole milliseconds since 1970.",
         action=f"Let {name} return an int, for example `int(value['time'] * 1000)`.",

@@ -84,12 +84,14 @@ def _owners(topologies: dict[str, Topology], registry: Registry, inputs: dict[st
             counts = {**shape.inputs, **counts}
             stores |= {each.name for each in shape.stores}
             changelogs |= {each.changelog for each in shape.stores if each.changelog is not None}
+            changelogs |= {spec.topic for spec in shape.repartitions}
             for each in shape.stores:
                 width = max((counts.get(topic, 0) for topic in each.inputs), default=0)
                 tasks |= {f"{each.task_group}-{number}" for number in range(width)}
         if topology is not None:
             stores |= {spec.name for spec in topology.stores}
             changelogs |= {spec.topic.name for spec in topology.changelogs}
+            changelogs |= {each.topic for each in topology.repartitions}
             tasks |= set(topology.tasks(counts))
         slots = frozenset(deployed[name].slots) if name in deployed else None
         folders = frozenset(StateFolder.path_of(Path(), "", "", task).name for task in tasks)

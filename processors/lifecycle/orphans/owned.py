@@ -33,7 +33,7 @@ class Owner:
     Args:
         name: The name of the processor and of its group.
         stores: The stores of the defined version and of the last release that worked.
-        changelogs: The changelogs of these stores.
+        changelogs: The changelogs of these stores, and the processor's repartition topics.
         slots: Its slots; None when unknown.
         tasks: The names of its tasks in state folders and in the checkpoint store; None when unknown.
         vague: Whether its stores are unknown, as for a deployed processor without a definition here. Then it owns every
@@ -157,7 +157,8 @@ def candidates(known: Known, topics: Sequence[str]) -> dict[str, str]:
     found = {}
     for topic in topics:
         name = next((each for each in names if topic.startswith(f"{each}-")), None)
-        if name is not None and topic.endswith("-changelog") and topic not in owned and _unowned(known, name, topic):
+        ours = topic.endswith(("-changelog", "-repartition")) and topic not in owned
+        if name is not None and ours and _unowned(known, name, topic):
             found[topic] = name
     return found
 
@@ -215,7 +216,8 @@ def _unowned(known: Known, name: str, topic: str) -> str:
         return f"it is left from a backfill of {name}, and none is open"
     if topic in {filling_topic(name, store) for store in owner.stores}:
         return f"it is left from a restore of {name}, and none is open"
-    return f"no store of {name} has this changelog"
+    what = "`group_by` of {} has this topic" if topic.endswith("-repartition") else "store of {} has this changelog"
+    return f"no {what.format(name)}"
 
 
 def _groups(known: Known, groups: Sequence[str]) -> Iterator[Orphan]:

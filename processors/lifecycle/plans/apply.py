@@ -34,6 +34,7 @@ from holdfast.processors.lifecycle.plans.requests import Adopt
 from holdfast.processors.lifecycle.plans.stages import (
     ClearKeys,
     CompareStores,
+    ReadAgain,
     RemoveLoaded,
     RemoveShadow,
     ResumeProcessor,
@@ -380,7 +381,8 @@ def _ends_a_pause(stage: Stage) -> bool:
 
 def _between(stage: Stage) -> bool:
     """Whether state and input offsets do not fit together while the stage is done in part."""
-    return (isinstance(stage, ClearKeys) and bool(stage.positions)) or isinstance(stage, SetPositions | CompareStores)
+    moves = isinstance(stage, ClearKeys) and bool(stage.positions)
+    return moves or isinstance(stage, ReadAgain | SetPositions | CompareStores)
 
 
 def is_free(record: ApplyRecord, holder: Holder) -> bool:

@@ -52,6 +52,9 @@ class Owners(Protocol):
     def export(self, processor: str, stage: stages.ExportKeys, tell: Tell) -> tuple[tuple[str, ...], int]:
         """Write the selected keys to files; returns their paths and the number of keys."""
 
+    def read_again(self, processor: str, stage: stages.ReadAgain, tell: Tell) -> None:
+        """Set the positions of tasks without state."""
+
     def clear(self, processor: str, stage: stages.ClearKeys, tell: Tell) -> int:
         """Delete the selected keys; returns their number."""
 
@@ -138,6 +141,9 @@ class Execution:
                 keys = self.owners.clear(processor, stage, tell)
                 set_to = f"; input offsets set to {offsets_text(stage.positions)}" if stage.positions else ""
                 return Done(f"{count_of(keys, 'key')} deleted{set_to}", keys)
+            case stages.ReadAgain():
+                self.owners.read_again(processor, stage, tell)
+                return Done(f"input offsets set to {offsets_text(stage.positions)}")
             case stages.CheckLocalState():
                 self.check_local(processor, stage.stores)
                 return Done("local state of every task is whole")

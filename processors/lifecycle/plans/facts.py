@@ -127,6 +127,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         processor: The processor's name, which is also its consumer group.
         topics: Topic name -> facts, existing topics only.
         brokers: Number of brokers; None when they were not asked.
+        others: Names of all topics; only where an input topic is missing, which may be a mistake for one of them.
         starts: Topic -> partition -> first existing offset.
         ends: Topic -> partition -> high watermark.
         members: Number of live members of the group.
@@ -154,6 +155,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     now: float
     topics: dict[str, TopicFacts] = {}
     brokers: int | None = None
+    others: tuple[str, ...] = ()
     starts: dict[str, dict[int, int]] = {}
     ends: dict[str, dict[int, int]] = {}
     members: int = 0
@@ -244,6 +246,9 @@ class FactSource(Protocol):
 
     def ping(self) -> int:
         """The number of brokers."""
+
+    def names(self) -> Sequence[str]:
+        """The names of all topics that this client may see."""
 
     def describe(self, names: Sequence[str]) -> dict[str, TopicFacts]:
         """Topic name -> facts, for existing topics only."""
@@ -345,6 +350,7 @@ def read_facts(
         now=source.now(),
         topics=topics,
         brokers=source.ping(),
+        others=() if all(spec.name in topics for spec in topology.sources) else tuple(source.names()),
         starts=starts,
         ends=ends,
         members=len(members),

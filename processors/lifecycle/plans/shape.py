@@ -11,7 +11,13 @@ from typing import Any
 import msgspec
 
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.processors.engine.topology import ChangelogSpec, StoreSpec, Topology, subtopologies_of
+from holdfast.processors.engine.topology import (
+    ChangelogSpec,
+    RepartitionSpec,
+    StoreSpec,
+    Topology,
+    subtopologies_of,
+)
 
 
 class StoreShape(msgspec.Struct, frozen=True):
@@ -34,6 +40,7 @@ class Shape(msgspec.Struct, frozen=True):
     inputs: dict[str, int]
     outputs: tuple[str, ...]
     stores: tuple[StoreShape, ...]
+    repartitions: tuple[RepartitionSpec, ...] = ()
 
     def store(self, name: str) -> StoreShape | None:
         """The store of that name."""
@@ -58,7 +65,8 @@ def shape_of(topology: Topology, partitions: Mapping[str, int]) -> Shape:
         for store in topology.stores
     )
     inputs = {spec.name: partitions[spec.name] for spec in topology.inputs if spec.name in partitions}
-    return Shape(topology.code_version, inputs, tuple(spec.name for spec in topology.outputs), stores)
+    outputs = tuple(spec.name for spec in topology.outputs)
+    return Shape(topology.code_version, inputs, outputs, stores, topology.repartitions)
 
 
 def topology_of(processor: str, shape: Shape) -> Topology:
@@ -69,7 +77,8 @@ def topology_of(processor: str, shape: Shape) -> Topology:
     changelogs = tuple(ChangelogSpec(s.name, TopicSpec(s.changelog)) for s in kept if s.changelog is not None)
     outputs = tuple(TopicSpec(name) for name in shape.outputs)
     groups = subtopologies_of(tuple(shape.inputs), stores)
-    return Topology(processor, inputs, outputs, None, stores, changelogs, groups, shape.code_version)
+    version, grouped = shape.code_version, shape.repartitions
+    return Topology(processor, inputs, outputs, None, stores, changelogs, groups, version, repartitions=grouped)
 
 
 def as_document(shape: Shape) -> dict[str, Any]:

@@ -162,6 +162,12 @@ class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
     destructive: ClassVar[bool] = True
 
 
+class ReadAgain(_Stage, frozen=True, tag="read_again"):
+    """Paused owners of tasks without state read their inputs from other offsets: topic -> partition -> offset."""
+
+    positions: dict[str, dict[int, int]]
+
+
 class CheckLocalState(_Stage, frozen=True, tag="check_local_state"):
     """Check that local state holds exactly the committed input, before changelogs of ``stores`` are created again."""
 
@@ -343,6 +349,7 @@ Stage = (
     | CompactStores
     | ExportKeys
     | ClearKeys
+    | ReadAgain
     | CheckLocalState
     | SetStateAside
     | DeleteStateAside

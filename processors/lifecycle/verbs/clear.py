@@ -20,6 +20,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     ClearKeys,
     DeleteStateAside,
     ExportKeys,
+    ReadAgain,
     RunProcessor,
     SetStateAside,
     Stage,
@@ -105,6 +106,7 @@ def _basis(request: Clear, facts: Facts, topology: Topology, stores: tuple[str, 
     if request.rewind != "stay":
         basis["committed"] = facts.committed
         basis["first_offsets"] = selected(facts.starts, [spec.name for spec in topology.inputs])
+        basis["ends"] = selected(facts.ends, [spec.topic for spec in topology.repartitions])
     return basis
 
 
@@ -156,14 +158,22 @@ def _still_alive(request: Clear, facts: Facts, topology: Topology, *, online: bo
 
 
 def _positions(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
-    """The first offset of every input partition for which the group has committed an offset."""
-    return {
+    """The first offset of every input partition for which the group has committed an offset.
+
+    Of a repartition topic it is the end: what is there was made of records that are read again.
+    """
+    found = {
         spec.name: {
             number: facts.starts.get(spec.name, {}).get(number, 0) for number in facts.committed.get(spec.name, {})
         }
-        for spec in topology.inputs
-        if facts.committed.get(spec.name)
+        for spec in topology.sources
     }
+    return {topic: each for topic, each in {**found, **_ends_behind(facts, topology)}.items() if each}
+
+
+def _ends_behind(facts: Facts, topology: Topology) -> dict[str, dict[int, int]]:
+    """The ends of the repartition topics; also where nothing is committed, as there may be records."""
+    return {spec.topic: dict(facts.ends.get(spec.topic, {})) for spec in topology.repartitions}
 
 
 def _stages(
@@ -203,6 +213,7 @@ def _stages(
     for group, numbers, _ in groups if request.export else ():
         says = f"write {_what(request, group, numbers)} to a file"
         stages.append(ExportKeys(says, group, request.selection, numbers))
+    stages += _read_again(topology, positions)
     for group, numbers, firsts in groups:
         says = f"delete {_what(request, group, numbers)} from state and changelog, in committed transactions"
         if firsts:
@@ -214,6 +225,21 @@ def _stages(
     if made and not request.export:
         stages.append(DeleteStateAside("delete the local state that was set aside", tasks, aside))
     return tuple(stages)
+
+
+def _read_again(topology: Topology, positions: dict[str, dict[int, int]]) -> list[Stage]:
+    """Takes tasks without state back that feed others through a repartition topic."""
+    found: list[Stage] = []
+    for chain in topology.chains():
+        if len(chain) == 1 or not any(sub.stores for sub in chain):
+            continue
+        for sub in chain:
+            firsts = {topic: positions[topic] for topic in sub.inputs if topic in positions}
+            if firsts and not sub.stores:
+                count = count_of(sum(map(len, firsts.values())), "partition")
+                says = f"read {', '.join(firsts)} again from the start, which `group_by` takes on: {count}"
+                found.append(ReadAgain(says, firsts))
+    return found
 
 
 def _partitions(request: Clear, facts: Facts, sub: Subtopology) -> tuple[int, ...]:
@@ -240,6 +266,9 @@ def _findings(
             amount = f"{count_of(counted.keys, 'key')}, {in_bytes(counted.size_bytes)}"
             found.append(f"store `{store}`: {amount} ({counted_by(counted)})")
     for topic, offsets in positions.items():
+        if topology.is_repartition(topic):
+            found.append(f"what is in {topic} is left out: it comes again from {_sources_of(topic, topology)}")
+            continue
         again = sum(facts.committed.get(topic, {}).get(number, at) - at for number, at in offsets.items())
         found.append(f"{count_of(again, 'record')} of {topic} will be read again")
         gone = [number for number, at in offsets.items() if at > 0]
@@ -249,6 +278,10 @@ def _findings(
                 "records cannot be built again"
             )
     return tuple(found)
+
+
+def _sources_of(repartition: str, topology: Topology) -> str:
+    return ", ".join(next(spec.sources for spec in topology.repartitions if spec.topic == repartition))
 
 
 def _kept(request: Clear, topology: Topology, stores: tuple[str, ...]) -> tuple[str, ...]:

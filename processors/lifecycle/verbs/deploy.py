@@ -35,7 +35,7 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
     given_up = _given_up(request, facts, verdicts)
     begun_anew = {each.changelog for each in verdicts if each.change == "new" and each.changelog in given_up}
     there = {name: each for name, each in facts.topics.items() if name not in begun_anew}
-    decided = required_topics.plan(topology, there, facts.brokers)
+    decided = required_topics.plan(topology, there, facts.brokers, facts.others)
     basis = _basis(facts, topology)
     refused = (
         next((_refusal(each) for each in verdicts if each.refused), None)
@@ -44,9 +44,11 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
         or _lost_changelog(facts, topology, verdicts)
     )
     changed_first = sorted(verdicts, key=lambda each: each.change == "same")
-    unproven = () if topology.prove else ("the version is not proven first: its definition says `prove=False`",)
+    why = "a proof has no rows of global tables" if topology.global_tables else "its definition says `prove=False`"
+    unproven = () if topology.prove else (f"the version is not proven first: {why}",)
     told = (*(each.sentence for each in changed_first), *times_of(topology.stores))
-    findings = (*_of_instances(facts), *told, *_of_code(facts), *unproven)
+    warned = required_topics.table_warnings(topology, there)
+    findings = (*_of_instances(facts), *told, *warned, *_of_code(facts), *unproven)
     if refused is not None:
         return Plan(request=request, verdict=refused, findings=findings, basis=basis)
     created = provision.stages_of(decided)

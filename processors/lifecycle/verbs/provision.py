@@ -13,10 +13,12 @@ from holdfast.processors.lifecycle.plans.stages import CreateTopic, SetTopicConf
 
 def plan(request: Provision, facts: Facts, topology: Topology) -> Plan:
     """The plan that creates and repairs topics; it deletes no topic and shortens no retention."""
-    decided = required_topics.plan(topology, facts.topics, facts.brokers)
+    decided = required_topics.plan(topology, facts.topics, facts.brokers, facts.others)
     names = [spec.name for spec in topology.topics()]
     stages = stages_of(decided)
-    findings = tuple(f"{name} exists with the right settings" for name in names if name in _untouched(facts, stages))
+    warned = required_topics.table_warnings(topology, facts.topics)
+    fine = tuple(f"{name} exists with the right settings" for name in names if name in _untouched(facts, stages))
+    findings = (*warned, *fine)
     basis = {"topics": selected(facts.topics, names), "brokers": facts.brokers}
     if decided.refusals:
         first = decided.refusals[0]

@@ -91,6 +91,21 @@ def _inputs(topology: Topology, store: str) -> tuple[str, ...]:
     return next((sub.inputs for sub in topology.subtopologies if store in sub.stores), ())
 
 
+def _regrouped(topology: Topology, store: str) -> Refused | None:
+    """Refuses a store of a chain: its messages come in another order each time, so no shadow is at the same point."""
+    chain = topology.chain_of(store)
+    if len(chain) < 2:
+        return None
+    name = topology.processor
+    return Refused(
+        f"Store {store} is in one chain with `group_by` ({' -> '.join(sub.name for sub in chain)}): it can't be built "
+        f"beside {name}, which may be at another point between these topics.",
+        f"Build all state again from the sources: `holdfast apply stop {name}`, then `holdfast apply clear {name} "
+        "--all --rewind earliest`. Outputs are sent again.",
+        {"processor": name, "store": store},
+    )
+
+
 def _truncated(facts: Facts, inputs: tuple[str, ...]) -> list[tuple[str, int, int]]:
     return [
         (name, number, start)
@@ -105,8 +120,10 @@ def _unfit(request: Backfill, facts: Facts, topology: Topology, inputs: tuple[st
     group = shadow_group(name, request.store)
     logs = [store for sub in topology.subtopologies if request.store in sub.stores for store in sub.stores]
     # The shadow runs the code of now: its state is right only for workers that run it, too.
-    refused = not_as_deployed(facts, topology) or not_exchangeable(
-        facts, topology, request.store, lambda: [changelog_topic(group, store) for store in logs]
+    refused = (
+        not_as_deployed(facts, topology)
+        or _regrouped(topology, request.store)
+        or not_exchangeable(facts, topology, request.store, lambda: [changelog_topic(group, store) for store in logs])
     )
     if refused is not None:
         return refused

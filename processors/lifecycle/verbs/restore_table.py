@@ -83,7 +83,7 @@ def plan(request: Restore, facts: Facts, topology: Topology) -> Plan:
         refused = _other_partitions(facts, topology, chosen)
     if refused is None:
         positions = _positions(request, facts, subs, chosen)
-        refused = _input_gone(request, facts, subs, chosen, positions)
+        refused = _regrouped(request, topology, positions) or _input_gone(request, facts, subs, chosen, positions)
     if refused is not None:
         return Plan(request=request, verdict=refused, basis=basis)
     return _ready(request, facts, topology, chosen, positions, basis)
@@ -216,6 +216,23 @@ def _positions(request: Restore, facts: Facts, subs: Sequence[Subtopology], chos
             at = facts.starts if request.inputs == "earliest" else vector  # each has all: `_unlisted`, `choose`
             positions.setdefault(topic, {})[number] = at[topic][number]
     return positions
+
+
+def _regrouped(request: Restore, topology: Topology, positions: Vector) -> Refused | None:
+    """Refuses to read again what `group_by` has taken on already: it would count twice behind the topic."""
+    name = topology.processor
+    feeds = [spec for spec in topology.repartitions if set(spec.sources) & positions.keys()]
+    ends = [spec for spec in topology.repartitions if spec.topic in positions and request.inputs != "snapshot"]
+    for spec in feeds or ends:
+        moved = sorted(set(spec.sources) & positions.keys()) if feeds else [spec.topic]
+        return Refused(
+            f"`--input {request.inputs}` would read {', '.join(moved)} again, whose messages are behind "
+            f"`group_by` {spec.name!r} already: they would count twice there.",
+            f"Keep the input offsets: `holdfast apply restore {name} --at {request.at} --input stay`. Or build all "
+            f"state again: `holdfast apply clear {name} --all --rewind earliest`.",
+            {"processor": name, "topic": moved[0]},
+        )
+    return None
 
 
 def _input_gone(

@@ -19,7 +19,7 @@ from holdfast.processors.engine.serving.client import ProcessorClient, Processor
 from holdfast.processors.lifecycle.plans.apply import Tell
 from holdfast.processors.lifecycle.plans.facts import Counted
 from holdfast.processors.lifecycle.plans.requests import Keys, Prefix, Selection, Windows
-from holdfast.processors.lifecycle.plans.stages import ClearKeys, ExportKeys
+from holdfast.processors.lifecycle.plans.stages import ClearKeys, ExportKeys, ReadAgain
 
 
 class NobodyOwns(HoldfastError):
@@ -134,6 +134,30 @@ class WorkingOwners:
             answer = client.clear(stage.stores, **named)
             keys += int(answer["keys"])
         return keys
+
+    def read_again(self, processor: str, stage: ReadAgain, tell: Tell) -> None:
+        left = {(topic, number) for topic, each in stage.positions.items() for number in each}
+        for slot in self._slots(processor):
+            client = self._client(processor, slot)
+            status = client.status()
+            owned = (
+                set() if status is None else {(topic, each.partition) for each in status.tasks for topic in each.inputs}
+            )
+            if asked := left & owned:
+                tell(f"slot {slot} goes back in its inputs")
+                positions: dict[str, dict[int, int]] = {}
+                for topic, number in sorted(asked):
+                    positions.setdefault(topic, {})[number] = stage.positions[topic][number]
+                client.position(positions)
+            left -= owned
+        if left:
+            listed = ", ".join(f"{topic}[{number}]" for topic, number in sorted(left))
+            raise NobodyOwns(
+                f"No running worker of {processor} owns {listed}.",
+                action="Wait until `holdfast status` shows all partitions assigned, then retry.",
+                processor=processor,
+                partitions=listed,
+            )
 
     def compact(self, processor: str, tell: Tell) -> tuple[int, int]:
         before = after = 0

@@ -73,6 +73,13 @@ def test_grey_has_the_reason_why_nothing_makes_it_green() -> None:
     assert absent.reason == "3 of its time partitions are not materialised."
 
 
+def test_an_asset_of_the_project_with_a_condition_needs_no_action() -> None:
+    for condition, action in (("eager", "Nothing; its automation condition (eager) materialises it"), (None, "Mater")):
+        own = AssetPage(("number_of_customers",), False, None, (), condition)
+        (found,) = reasons.of_assets([own], RUNNING)
+        assert found.action.startswith(action)
+
+
 def test_assets_of_a_processor_that_is_not_meant_to_run_have_its_one_reason() -> None:
     assert reasons.of_assets([page(check("FAILED"))], frozenset()) == []
     assert reasons.of_undeployed("fleet").colour == "grey"

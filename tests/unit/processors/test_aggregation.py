@@ -14,7 +14,7 @@ from holdfast.processors.engine.dataframe.aggregation import (
     AggregationInvalid,
     Aggregator,
 )
-from holdfast.processors.engine.dataframe.dataframe import StepInvalid
+from holdfast.processors.engine.dataframe.given import StepInvalid
 
 ALL = {
     "n": Count(),

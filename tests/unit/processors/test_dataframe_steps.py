@@ -3,7 +3,8 @@
 import pytest
 
 from holdfast.processors.engine.dataframe.compilation import CurrentMessage, NullKey, compile_steps
-from holdfast.processors.engine.dataframe.dataframe import StepInvalid, StreamingDataFrame
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.given import StepInvalid
 from holdfast.processors.engine.dataframe.serialization import SerializerUnknown, ValueUnwritable
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.state.rocksdb import RocksDatabases

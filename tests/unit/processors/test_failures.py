@@ -1,12 +1,14 @@
 """Whatever a function raises, the dead letter can be written: its text is bounded, and always bytes."""
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.dataframe.compilation import null_key
 from holdfast.processors.engine.dataframe.merging import MergeFailed
+from holdfast.processors.engine.runtime.failed_message import FailedMessage
 from holdfast.processors.engine.runtime.failures import REASON_MAX, FailurePolicy, ProcessingFailed
-from holdfast.processors.engine.runtime.task import FailedMessage
 
 
 class Speechless(Exception):
@@ -52,4 +54,14 @@ def test_what_an_error_says_to_do_reaches_whoever_reads_of_the_message():
     assert keyless.value.action.count("dead_letter_topic") == 1
     with pytest.raises(ProcessingFailed, match="ValueError") as plain:
         FailurePolicy(None, None, "p", "v1")(failed(ValueError("no")))
-    assert plain.value.action.startswith("Correct the function or the message")
+    assert plain.value.action.startswith("Correct the function or the message. Or set")
+
+
+def test_a_result_of_a_window_that_fails_is_told_as_such_and_not_as_the_message_before_it():
+    result = replace(failed(ValueError("no")), made="The result of the window of key b'k' was sent behind a[0]")
+    with pytest.raises(ProcessingFailed, match="^The result of the window of key b'k'.* and raised ValueError") as told:
+        FailurePolicy(None, None, "p", "v1")(result)
+    assert told.value.action == (
+        "Correct the steps behind the window. Or set `dead_letter_topic` to put failed results aside. Then restart: "
+        "the result comes again. The message at that offset is not the cause."
+    )

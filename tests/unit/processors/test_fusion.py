@@ -21,6 +21,7 @@ from holdfast.processors.engine.dataframe.outbox import Outboxes, Output
 from holdfast.processors.engine.dataframe.serialization import ValueUnwritable
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.runtime import task as tasks
+from holdfast.processors.engine.runtime.failed_message import exits, failed_record
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskStore
@@ -256,7 +257,7 @@ def _read_one(machine: Machine, one: Batch) -> Any:
 
 
 def _failed(batch: Batch, index: int, error: BaseException) -> Any:
-    return tasks._failed(batch, index, error if isinstance(error, Exception) else tasks._exits(error))
+    return failed_record(batch, index, error if isinstance(error, Exception) else exits(error))
 
 
 def at_once(machine: Machine, batch: Batch, stops_at: int, slices: list[int]) -> tuple[Any, ...]:

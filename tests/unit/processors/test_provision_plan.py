@@ -1,8 +1,9 @@
 """The provisioning decision, as a table of facts and what follows."""
 
 import pytest
+import structlog
 
-from holdfast import Application, TopicConfig
+from holdfast import Application, InMemoryCluster, TopicConfig
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.arguments import ApplicationInvalid
@@ -181,7 +182,7 @@ def test_configuration_that_endangers_state_is_refused_where_it_is_declared(entr
 
 
 def test_configuration_of_a_store_that_is_not_there_is_refused():
-    with pytest.raises(ApplicationInvalid, match="names the store 'balance'; the application has balances"):
+    with pytest.raises(ApplicationInvalid, match="the store 'balance', which no step uses; the stores are balances"):
         topology(changelog_config={"balance": {}})
     with pytest.raises(ApplicationInvalid, match="use_changelog_topics is off"):
         topology(changelog_config={"balances": {}}, use_changelog_topics=False)
@@ -220,3 +221,31 @@ def test_the_longest_time_uncompacted_is_never_set_below_the_shortest_one_that_i
     assert isinstance(stage, RepairConfig)
     assert dict(stage.expected) == {"max.compaction.lag.ms": ten_days}
     assert plan(topology(), all_there(**kept, **{"max.compaction.lag.ms": ten_days})).stages == ()
+
+
+def test_a_missing_input_is_told_with_the_existing_topic_of_the_most_similar_name():
+    app = Application("unused:1", consumer_group="p")
+    app.dataframe(app.topic("order")).to_topic(app.topic("outs"))
+    others = ("invoices", "order-changelog", "orders", "outs2")
+    created, output = plan(app.topology(), {}, others=others).stages
+    assert created.sentence() == (
+        "create source topic order: 1 partition, replication the cluster's default, cluster defaults; it did not "
+        "exist before: is orders meant, which exists?"
+    )
+    assert "exist" not in output.sentence(), "what a processor writes to is created as a matter of course"
+    [alone, _] = plan(app.topology(), {}, others=("invoices",)).stages
+    assert alone.sentence().endswith("; it did not exist before")
+
+
+def test_a_worker_that_creates_an_input_says_so_loudly():
+    cluster = InMemoryCluster()
+    cluster.create_topic("orders")
+    app = Application("unused:1", consumer_group="p", loglevel=None)
+    app.dataframe(app.topic("order"))
+    with structlog.testing.capture_logs() as told:
+        cluster.run(app)
+    [warning] = [each for each in told if "did not exist" in each["event"]]
+    assert (warning["log_level"], warning["topic"], warning["is_meant_perhaps"]) == ("warning", "order", "orders")
+    with structlog.testing.capture_logs() as again:
+        cluster.run(app)
+    assert not [each for each in again if "did not exist" in each["event"]]

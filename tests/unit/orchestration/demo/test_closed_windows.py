@@ -12,6 +12,7 @@ from holdfast.orchestration.demo.closed_windows import (
     Departures,
     closed_hours,
     closed_rotations,
+    departure,
     hours,
     numbered,
     sessions,
@@ -35,7 +36,7 @@ def departures(**times: list[int]) -> Departures:
 def test_departures_are_real_ones() -> None:
     found = Departures()
     for each in (flight(5), flight(20, 70), flight(30, None), flight(90, -3)):
-        found.add("EWR", each)
+        found.add("EWR", departure(each))
     assert found.times == {"EWR": [START + minutes * 60_000 for minutes in (5, 90, 87)]}
 
 

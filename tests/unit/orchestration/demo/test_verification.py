@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from holdfast.orchestration.demo.sequences import SequenceCheck
-from holdfast.orchestration.demo.verification import ProcessorVerdict, copies_of
+from holdfast.orchestration.demo.verification import ProcessorVerdict, copies_checked, copies_of
 from holdfast.processors.audits.comparison import Side
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
 
@@ -33,6 +33,15 @@ def test_copies_are_summed_over_partitions_and_the_checkpoints_comparison_counts
     at_the_table = moment(0, store=other, changelog=other, warehouse=PRINT)
     both = PRINT + other
     assert copies_of(SimpleNamespace(moments=(*now, at_the_table))) == dict.fromkeys(Side, both)
+
+
+def test_copies_are_those_of_the_check_where_it_compared_all_three() -> None:
+    other = fingerprint_of([(b"another", b"value")])
+    told = {"store_fingerprint": PRINT.hex, "changelog_fingerprint": PRINT.hex, "warehouse_fingerprint": other.hex}
+    without = {name: text for name, text in told.items() if name != "store_fingerprint"}
+    found = copies_checked({"fleet": told, "routes": without, "delays": {}})
+    assert found == {"fleet": {Side.STORE: PRINT, Side.CHANGELOG: PRINT, Side.WAREHOUSE: other}}
+    assert replace(GOOD, copies=found["fleet"]).mismatches == 1
 
 
 def test_agreement_is_no_mismatch_and_says_nothing() -> None:

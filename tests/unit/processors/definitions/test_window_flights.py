@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.sample_data.flights import Flight, due_ms, left
-from holdfast.orchestration.demo.closed_windows import Departures, closed_hours, closed_rotations
+from holdfast.orchestration.demo.closed_windows import Departures, closed_hours, closed_rotations, departure
 from holdfast.processors.definitions import delays, rotations
 
 MINUTE_MS = 60_000
@@ -120,7 +120,7 @@ def test_an_hour_has_the_flights_that_left_in_it_whenever_they_were_due() -> Non
 def test_the_windows_that_the_demo_expects_are_sent(application: Application, key: str, closed: Any) -> None:
     expected = Departures()
     for each in FLIGHTS:
-        expected.add(each[key], each)
+        expected.add(each[key], departure(each))
     windows, _ = sent(application, key, FLIGHTS)
     made: dict[str, list[int]] = {}
     for each in windows:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from holdfast import Application, HoldfastError, InMemoryCluster
 from holdfast.dataframe.windows import Count
@@ -122,6 +123,110 @@ def test_a_table_of_a_stream_sends_its_changes() -> None:
     assert cluster.state(app, "t") == {}
 
 
+def test_a_joined_table_is_a_table_that_joins_go_on_from() -> None:
+    cluster = world("l", "r", "o")
+    feed(cluster, "l", (1, {"a": 1}))
+    feed(cluster, "r", (2, {"b": 2}), (5, None))
+    feed(cluster, "o", (3, {"c": 3}), (4, {"c": 4}), (6, {"c": 5}))
+    app, left, right = made()
+    orders = app.dataframe(app.topic("o"))
+    pairs = left.to_table("lt").join(right.to_table("rt"))
+    triples = pairs.join(orders.to_table("ot"), "left", name="triples")
+    triples.to_stream().to_topic(app.topic("out"))
+    orders.join_table(pairs, "left").to_topic(app.topic("seen"))
+    assert [sub.inputs for sub in app.topology().subtopologies] == [("l", "r", "o")]
+    cluster.run(app)
+    assert sent(cluster) == [
+        (2, {"a": 1, "b": 2}),
+        (3, {"a": 1, "b": 2, "c": 3}),
+        (4, {"a": 1, "b": 2, "c": 4}),
+        (5, None),
+    ]
+    assert sent(cluster, "seen") == [(3, {"a": 1, "b": 2, "c": 3}), (4, {"a": 1, "b": 2, "c": 4}), (6, {"c": 5})]
+    assert cluster.state(app, "lt-rt-join") == cluster.state(app, "triples") == {}
+
+
+def test_a_table_is_joined_with_itself() -> None:
+    cluster = world()
+    feed(cluster, "l", (1, 0), (2, ""), (3, None), (4, None))
+    app, left, _ = made()
+    table = left.to_table("t")
+    table.join(table, on_merge=lambda a, b: [a, b]).to_stream().to_topic(app.topic("out"))
+    cluster.run(app)
+    assert sent(cluster) == [(1, [0, 0]), (2, ["", ""]), (3, None)]
+
+
+def test_two_tables_of_one_stream_change_one_after_the_other() -> None:
+    cluster = world()
+    feed(cluster, "l", (1, 1), (2, 5))
+    app, left, _ = made()
+    doubled = left.apply(lambda value: 2 * value)
+    left.to_table("one").join(doubled.to_table("two"), "outer", lambda a, b: [a, b]).to_stream().to_topic(
+        app.topic("out")
+    )
+    cluster.run(app)
+    assert sent(cluster)[-1] == (2, [5, 10])
+    assert cluster.state(app, "one-two-join") == {(b"k", "row"): [5, 10]}
+
+
+def test_a_step_that_changes_the_value_in_place_does_not_change_the_row() -> None:
+    cluster = world()
+    feed(cluster, "l", (1, {"a": 1}))
+    feed(cluster, "r", (2, {"b": 2}))
+    app, left, right = made()
+    table = left.to_table("lt")
+    left.update(lambda value: value.update(a=9))
+    table.join(right.to_table("rt"), "outer", name="j").to_stream().to_topic(app.topic("out"))
+    cluster.run(app)
+    assert sent(cluster) == [(1, {"a": 1}), (2, {"a": 1, "b": 2})]
+
+
+def test_a_stream_that_was_grouped_is_joined_with_a_table_of_that_key() -> None:
+    cluster = world("l", "r", partitions=3)
+    for number, name in enumerate(("ann", "bob", "ann")):
+        feed(cluster, "l", (10 + number, {"customer": name}), key=b"o%d" % number)
+    for name in ("ann", "bob"):
+        feed(cluster, "r", (1, {"name": name.title()}), key=name.encode())
+    app, orders, customers = made()
+    grouped = orders.group_by("customer")
+    rows = customers.to_table("customers")
+    grouped.join_table(rows).to_topic(app.topic("out"))
+    grouped.to_table("newest").join(rows, name="both").to_stream().to_topic(app.topic("changes"))
+    cluster.run(app)
+    names = {"ann": "Ann", "bob": "Bob"}
+    expected = [
+        (10 + number, {"customer": each, "name": names[each]}) for number, each in enumerate(("ann", "bob", "ann"))
+    ]
+    assert sorted(sent(cluster), key=repr) == sorted(expected, key=repr)
+    assert cluster.state(app, "both") == {
+        (each.encode(), "row"): {"customer": each, "name": name} for each, name in names.items()
+    }
+
+
+def test_a_failed_merge_changes_no_table() -> None:
+    cluster = world()
+    feed(cluster, "l", (1, {"a": 1}), (3, {"b": 5}), (4, {"a": 2}))
+    feed(cluster, "r", (2, {"b": 2}))
+    app, left, right = made(dead_letter_topic="dead")
+    left.to_table("lt").join(right.to_table("rt"), "outer", name="j").to_stream().to_topic(app.topic("out"))
+    cluster.run(app)
+    assert sent(cluster) == [(1, {"a": 1}), (2, {"a": 1, "b": 2}), (4, {"a": 2, "b": 2})]
+    assert [json.loads(record.value or b"") for _, record in cluster.read("dead")] == [{"b": 5}]
+    assert cluster.state(app, "lt") == {(b"k", "row"): {"a": 2}}
+
+
+def test_the_model_of_a_joined_table_gives_its_columns() -> None:
+    class Offer(BaseModel):
+        a: int
+        b: int
+
+    app, left, right = made()
+    left.to_table("lt").join(right.to_table("rt"), name="offers", model=Offer)
+    (offers,) = [store for store in app.topology().stores if store.name == "offers"]
+    assert offers.schema is not None
+    assert [column.name for column in offers.schema.columns] == ["a", "b"]
+
+
 def _other(join: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     return lambda left, right: join(left, made()[2])
 
@@ -133,10 +238,27 @@ def _other(join: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         (lambda left, right: left.join_interval(right, "full"), "`how` is 'full'"),
         (lambda left, right: left.join_table(right), "expected a table"),
         (lambda left, right: left.join_table(right.to_table(), on_merge="both"), "`on_merge` is 'both'"),
-        (_other(lambda left, right: left.join_asof(right)), "no stream of the same application"),
-        (_other(lambda left, right: left.join_table(right.to_table())), "no stream of the same application"),
-        (_other(lambda left, right: left.concat(right)), "no stream of the same application"),
-        (lambda left, right: left.join_asof(None), "no stream of the same application"),
+        (
+            _other(lambda left, right: left.join_asof(right)),
+            "The stream of topic l can't be joined with the stream of topic r: they are of two applications",
+        ),
+        (_other(lambda left, right: left.join_table(right.to_table())), "with the stream of topic r: they are of two"),
+        (_other(lambda left, right: left.concat(right)), "they are of two applications"),
+        (lambda left, right: left.join_asof(None), "`join_asof` got None of type NoneType; expected a stream"),
+        (lambda left, right: left.join_interval("r"), "`join_interval` got 'r' of type str; expected a stream"),
+        (
+            lambda left, right: left.join_asof(right.to_table()),
+            "`join_asof` got the table 'r-table'; expected a stream.*Write `join_table",
+        ),
+        (
+            lambda left, right: left.join_table(right),
+            r"`join_table` got the stream of topic r; expected a table.*`join_table\(other.to_table\(\)\)`",
+        ),
+        (lambda left, right: left.to_table().join(right), "`join` got .*; expected a table"),
+        (lambda left, right: left.to_table().join(right.to_table(), "right"), "`how` is 'right'"),
+        (lambda left, right: left.to_table().join(right.to_table(), on_merge="both"), "`on_merge` is 'both'"),
+        (lambda left, right: left.to_table().join(right.to_table(), on=lambda row: row["id"]), "joined by their keys"),
+        (_other(lambda left, right: left.to_table().join(right.to_table())), "they are of two applications"),
     ],
 )
 def test_a_join_that_can_not_run_is_refused(declare: Callable[[Any, Any], Any], says: str) -> None:
@@ -155,7 +277,7 @@ def test_a_duration_below_zero_is_refused(duration: str) -> None:
 def test_a_name_that_another_join_has_is_refused() -> None:
     app, left, right = made()
     left.join_asof(right, name="j")
-    with pytest.raises(HoldfastError, match="declared twice"):
+    with pytest.raises(HoldfastError, match="Two steps have the store 'j'.* `name=\"j-2\"`"):
         left.join_interval(right, name="j")
     app, left, right = made()
     left.join_interval(right, name="j")
@@ -205,6 +327,25 @@ def test_another_rule_of_a_join_is_another_version() -> None:
     first = version(on_merge=lambda a, b: a)
     assert first != version(on_merge=lambda a, b: b)
     assert version() == version()
+
+    def of_tables(how: Any) -> str:
+        app, left, right = made()
+        left.to_table().join(right.to_table(), how)
+        return app.topology().code_version
+
+    assert of_tables("left") != of_tables("inner") == of_tables("inner")
+
+
+def test_a_store_that_a_joined_table_and_something_else_use_is_refused() -> None:
+    app, left, right = made()
+    left.to_table("lt").join(right.to_table("rt"), name="lt")
+    with pytest.raises(HoldfastError, match="of one join or table"):
+        app.topology()
+    app, left, right = made()
+    left.to_table("lt").join(right.to_table("rt"), name="j")
+    left.apply(lambda value, state: value, stateful=True, store="j")
+    with pytest.raises(HoldfastError, match="of one join or table"):
+        app.topology()
 
 
 def test_a_right_side_that_stays_empty_holds_nothing_back() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Application, InMemoryCluster
-from holdfast.processors.engine.dataframe import joins
+from holdfast import Application, InMemoryCluster, Topic
+from holdfast.processors.engine.dataframe import joins, table_joins, versioned_tables
 from holdfast.processors.engine.runtime import loop, reading_order, task_time
-from tests.joining import AsOfJoin, IntervalJoin, Message, Row, in_order, table_rows
+from tests.joining import AsOfJoin, HistoryJoin, IntervalJoin, Message, Row, TablesJoin, in_order, table_rows
 from tests.planting import is_found
 from tests.simulation.disk import SimulatedDisk
 from tests.tiers import variants
@@ -63,6 +63,11 @@ def shown(rows: list[Row]) -> Counter[str]:
     return Counter(map(repr, rows))
 
 
+def feeds_others(app: Application, topic: str) -> bool:
+    nodes = app._frames[topic].source.walk()
+    return any(isinstance(node.function, joins.AsOfRight | joins.TablePut) for node in nodes)
+
+
 def live_through(
     cluster: InMemoryCluster, app: Application, sides: tuple[list[Message], list[Message]], random: Random
 ) -> list[Message]:
@@ -74,10 +79,9 @@ def live_through(
             value = None if message.value is None else json.dumps(message.value).encode()
             cluster.produce("l" if message.left else "r", value, message.key, timestamp_ms=message.time_ms)
         # Of equal times, what others are joined with is first; an interval join has no such side.
-        feeds = any(
-            isinstance(node.function, joins.AsOfRight | joins.TablePut) for node in app._frames["r"].source.walk()
-        )
-        order += in_order(left, right, left_first=not feeds and app.topology().inputs[0].name == "l")
+        feeds = {name: feeds_others(app, name) for name in ("l", "r")}
+        first = app.topology().inputs[0].name == "l"
+        order += in_order(left, right, left_first=first if feeds["l"] == feeds["r"] else feeds["l"])
         for _ in range(2):
             live(cluster, app, disk if random.random() < 0.5 else SimulatedDisk(), random)
         live(cluster, app, SimulatedDisk(), None)
@@ -150,7 +154,51 @@ def check_table(seed: int, tmp_path: Path) -> None:
     assert repr(sorted(cluster.state(app, "rows").items())) == repr(sorted(expected.items()))
 
 
-CHECKS = [check_asof, check_interval, check_table]
+def check_tables(seed: int, tmp_path: Path) -> None:
+    random = Random(-seed - 1)
+    how: Any = random.choice(["inner", "left", "outer"])
+    gone = random.choice(["", {}, "never"])  # a result of None is no row
+    model = TablesJoin(how, lambda left, right: repr(left) != repr(gone))
+
+    def merged(left: Any, right: Any) -> Any:
+        return [left, right] if model.is_row(left, right) else None
+
+    def join(left: Any, right: Any) -> Any:
+        joined = left.to_table("lefts").join(right.to_table("rights"), how, merged, "pairs")
+        left.join_table(joined, "left", both).to_topic(Topic("seen"))
+        return joined.to_stream()
+
+    cluster, app, order = lived(seed, join, tmp_path)
+    changes = [repr((at.time_ms, at.key, row and [*row])) for at, row, is_change in model.changes(order) if is_change]
+    sent = [(each.timestamp_ms, each.key or b"", json.loads(each.value or b"null")) for _, each in cluster.read("out")]
+    assert list(map(repr, sent)) == changes
+    expected = {(key, "row"): [*row] for key, row in model.rows.items()}
+    assert repr(sorted(cluster.state(app, "pairs").items())) == repr(sorted(expected.items()))
+    model.rows.clear()
+    seen = [(at.value, row and [*row]) for at, row, _ in model.changes(order) if at.left]
+    assert [repr(tuple(json.loads(each.value or b""))) for _, each in cluster.read("seen")] == list(map(repr, seen))
+
+
+def check_history(seed: int, tmp_path: Path) -> None:
+    random = Random(-seed - 1)
+    how: Any = random.choice(["inner", "left"])
+    model = HistoryJoin(how, random.choice([1, 5, 30, 100, 1_000]))
+
+    def join(left: Any, right: Any) -> Any:
+        table = right.to_table("rows", history_retention=model.retention)
+        table.to_stream().to_topic(Topic("changes"))
+        return left.join_table(table, how, both)
+
+    cluster, app, order = lived(seed, join, tmp_path)
+    assert list(map(repr, rows_of(cluster))) == list(map(repr, model.rows(order)))
+    changes = [(each.timestamp_ms, each.key, json.loads(each.value or b"null")) for _, each in cluster.read("changes")]
+    assert list(map(repr, changes)) == [repr((each.time_ms, each.key, each.value)) for each in model.changes]
+    stored = {key: value for (key, name), value in cluster.state(app, "rows").items() if name == "row"}
+    expected = {key: kept.value for key, kept in model.newest.items() if kept.value is not None}
+    assert repr(sorted(stored.items())) == repr(sorted(expected.items()))
+
+
+CHECKS = [check_asof, check_interval, check_table, check_tables, check_history]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -185,6 +233,80 @@ def _outer_row_never(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(joins.IntervalJoin, "on_timer", ends)
 
 
+def _falsy_row_is_none(patch: pytest.MonkeyPatch) -> None:
+    def read(self: Any, value: Any, state: Any) -> list[Any]:
+        row = state.get("row")
+        return [self._merge(value, row)] if row else [] if self._inner else [self._merge(value, None)]
+
+    patch.setattr(joins.TableRead, "__call__", read)
+
+
+def _falsy_pair_is_none(patch: pytest.MonkeyPatch) -> None:
+    former = table_joins.JoinedRow._is_wanted
+    patch.setattr(table_joins.JoinedRow, "_is_wanted", lambda self, *pair: former(self, *(row or None for row in pair)))
+
+
+def _retraction_lost(patch: pytest.MonkeyPatch) -> None:
+    former = table_joins.JoinedRow.__call__
+
+    def call(self: Any, pair: Any, state: Any) -> list[Any]:
+        return [each for each in former(self, pair, state) if each is not None]
+
+    patch.setattr(table_joins.JoinedRow, "__call__", call)
+
+
+def _retracted_row_stays(patch: pytest.MonkeyPatch) -> None:
+    former = table_joins.JoinedRow.__call__
+
+    def call(self: Any, pair: Any, state: Any) -> list[Any]:
+        held = state.get("row")
+        made = former(self, pair, state)
+        if made == [None]:
+            state.set("row", held)
+        return made
+
+    patch.setattr(table_joins.JoinedRow, "__call__", call)
+
+
+def _newest_row_for_all(patch: pytest.MonkeyPatch) -> None:
+    def read(self: Any, value: Any, key: Any, timestamp: int, headers: Any, state: Any) -> list[Any]:
+        made: list[Any] = self.joined(value, state.get("row"))
+        return made
+
+    patch.setattr(versioned_tables.VersionedRead, "__call__", read)
+
+
+def _row_of_a_younger_time(patch: pytest.MonkeyPatch) -> None:
+    former = versioned_tables.VersionedRead.__call__
+
+    def read(self: Any, value: Any, key: Any, timestamp: int, headers: Any, state: Any) -> list[Any]:
+        return former(self, value, key, timestamp + 1, headers, state)
+
+    patch.setattr(versioned_tables.VersionedRead, "__call__", read)
+
+
+def _deletion_is_not_in_the_history(patch: pytest.MonkeyPatch) -> None:
+    former = versioned_tables.VersionedPut.__call__
+
+    def put(self: Any, value: Any, key: Any, timestamp: int, headers: Any, state: Any) -> bool:
+        made = former(self, value, key, timestamp, headers, state)
+        for name, version in state.items(prefix="past/"):
+            if not version:
+                state.delete(name)
+        return made
+
+    patch.setattr(versioned_tables.VersionedPut, "__call__", put)
+
+
+def _late_row_is_the_newest(patch: pytest.MonkeyPatch) -> None:
+    former = versioned_tables.VersionedPut.__call__
+
+    def put(self: Any, value: Any, key: Any, timestamp: int, headers: Any, state: Any) -> bool:
+        return former(self, value, key, max(timestamp, state.get("since", 0)), headers, state)
+
+    patch.setattr(versioned_tables.VersionedPut, "__call__", put)
+
+
 def _read_as_it_comes(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(reading_order, "_reach", lambda piece, first, most, bound, rank: most)
 
@@ -201,6 +323,14 @@ def _waits_for_nothing(patch: pytest.MonkeyPatch) -> None:
         (_outer_row_never, check_interval),
         (_read_as_it_comes, check_table),
         (_waits_for_nothing, check_table),
+        (_falsy_row_is_none, check_table),
+        (_falsy_pair_is_none, check_tables),
+        (_retraction_lost, check_tables),
+        (_retracted_row_stays, check_tables),
+        (_newest_row_for_all, check_history),
+        (_row_of_a_younger_time, check_history),
+        (_deletion_is_not_in_the_history, check_history),
+        (_late_row_is_the_newest, check_history),
     ],
 )
 def test_planted_bugs_are_found(

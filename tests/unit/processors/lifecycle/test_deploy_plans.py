@@ -9,11 +9,12 @@ import msgspec
 
 from holdfast import Application
 from holdfast.infra.kafka.records import TopicFacts
+from holdfast.orchestration.project_start import created_inputs
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.facts import CodeFacts, DeploymentFacts, Facts, InstanceFacts, ReleaseFacts
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused, decode, encode
-from holdfast.processors.lifecycle.plans.requests import Deploy
+from holdfast.processors.lifecycle.plans.requests import Deploy, Provision
 from holdfast.processors.lifecycle.plans.shape import shape_of
 from holdfast.processors.lifecycle.plans.stages import CreateTopic, DeleteTopic, MakeRelease, ProveVersion, RunProcessor
 from holdfast.processors.lifecycle.verbs.table import decide
@@ -50,6 +51,18 @@ def facts_of(topology: Topology, **changes: Any) -> Facts:
         ends={name: each for name, each in facts.ends.items() if name not in new},
     )
     return msgspec.structs.replace(facts, **changes)
+
+
+def test_an_input_that_does_not_exist_is_told_in_the_plan_and_by_up() -> None:
+    application = Application(consumer_group="orders")
+    application.dataframe(application.topic("place"))
+    topology = application.topology()
+    facts = msgspec.structs.replace(world_of(topology), topics={}, others=("placed", "payments"))
+    for request in (Deploy("orders"), Provision("orders")):
+        plan = decide(request, facts, topology)
+        [told] = created_inputs(plan, topology)
+        assert told.endswith("; it did not exist before: is placed meant, which exists?")
+        assert told in explain(plan)
 
 
 def plan_of(topology: Topology, *, dropped: tuple[str, ...] = (), **changes: Any) -> Plan:

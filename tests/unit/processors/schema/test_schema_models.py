@@ -12,7 +12,7 @@ from pydantic import AliasChoices, BaseModel, Field, NaiveDatetime, PositiveInt,
 from typing_extensions import TypedDict
 
 from holdfast import Application, Collect, Count, Last, Max, Mean, Sum
-from holdfast.processors.engine.dataframe.dataframe import StepInvalid
+from holdfast.processors.engine.dataframe.given import StepInvalid
 from holdfast.processors.engine.schema.evolution import (
     Add,
     Drop,
@@ -221,7 +221,7 @@ def test_models_that_contradict_each_other_or_have_no_store_are_refused():
     with pytest.raises(StepInvalid, match="different models"):
         app.topology()
     with pytest.raises(StepInvalid, match="without state"):
-        stream(Application(consumer_group="b")).apply(step, model=Leg)
+        stream(Application(consumer_group="b")).apply(lambda value: value, model=Leg)
     app = Application(consumer_group="c")
     stream(app).aggregate(n=Count(), model=Leg)
     with pytest.raises(SchemaInvalid, match="has miles, to; its columns are n"):

@@ -127,18 +127,36 @@ def test_a_message_that_does_not_fit_fails(cluster: InMemoryCluster, step: Any, 
 @pytest.mark.parametrize(
     ("step", "said"),
     [
-        (lambda frame: frame.drop_duplicates(7, within=1), "expected a field's name or a function"),
+        (
+            lambda frame: frame.drop_duplicates(7, within=1),
+            "drop_duplicates got 7, expected a field's name or a",
+        ),
+        (
+            lambda frame: frame.drop_duplicates(["id", "x"], within=1),
+            r'Write `drop_duplicates\(lambda value: \[value\["id"\], value\["x"\]\]',
+        ),
+        (lambda frame: frame.moving_average(7, over=1), "moving_average got 7"),
         (lambda frame: frame.drop_duplicates("id", within=0), "`within` is 0"),
         (lambda frame: frame.moving_average("p", over=0), "`over` is 0"),
         (lambda frame: frame.moving_average("p", over=True), "`over` is True"),
         (lambda frame: frame.moving_average("p", over=timedelta(0)), "`over` is datetime"),
         (lambda frame: frame.moving_average(len, over=1), "has no name for the average"),
-        (lambda frame: frame.drop_duplicates("a", within=1).drop_duplicates("b", within=1), "declared twice"),
+        (
+            lambda frame: frame.drop_duplicates("a", within=1).drop_duplicates("b", within=1),
+            r"Two steps have the store 'in-duplicates': drop_duplicates\(a\); drop_duplicates\(b\)",
+        ),
     ],
 )
 def test_declarations_that_can_not_run(step: Any, said: str) -> None:
     with pytest.raises(HoldfastError, match=said):
         build(step)
+
+
+def test_two_such_steps_are_told_to_take_two_stores() -> None:
+    with pytest.raises(HoldfastError) as refused:
+        build(lambda frame: frame.drop_duplicates("a", within=1).drop_duplicates("b", within=1))
+    assert refused.value.action == 'Give the second one another store: `store="in-duplicates-2"`.'
+    build(lambda frame: frame.drop_duplicates("a", within=1).drop_duplicates("b", within=1, store="in-duplicates-2"))
 
 
 def test_a_store_of_such_a_step_is_its_own() -> None:

@@ -180,6 +180,7 @@ def test_a_timer_that_fails_goes_by_the_failure_policy(cluster: InMemoryCluster)
     assert fired(cluster) == [["y", 6]]
     [(_, dead)] = cluster.read("dead")
     assert (dead.key, json.loads(dead.value or b"")) == (b"a", {"timer": "x", "time": T + 5, "clock": "stream"})
+    assert dict(dead.headers or ())["holdfast.timer"] == b"x"
     assert own(cluster) == {(b"a", "then/x")}  # what it wrote is undone
 
 
@@ -189,8 +190,15 @@ def test_without_dead_letters_a_timer_that_fails_stops_the_worker_and_stays(
     send(cluster, 0, ["set", "w", 4], ["set", "x", 5], ["then", "x", ["fail"]], ["set", "y", 6])
     send(cluster, 100)
     for _ in range(2):
-        with pytest.raises(HoldfastError, match="as told"):
+        with pytest.raises(HoldfastError) as stopped:
             cluster.run(build(tmp_path, dead_letter_topic=None))
+        assert stopped.value.message == (
+            "Timer 'x' of key b'a', set to 2023-07-22T04:26:40.005+00:00 by stream time, fired behind the message at "
+            "in[0] offset 1 and raised ValueError: as told. The timer's state writes are undone; the messages before "
+            "it are committed."
+        )
+        assert "The message at that offset is not the cause." in stopped.value.action
+        assert "`on_timer`" in stopped.value.action
     assert fired(cluster) == [["w", 4]]
     cluster.run(build(tmp_path))
     assert fired(cluster) == [["w", 4], ["y", 6]]
@@ -369,7 +377,7 @@ def test_a_processor_without_on_timer_sets_none(cluster: InMemoryCluster) -> Non
     app.dataframe(app.topic("in")).process(Deaf)
     cluster.produce("in", b"1", b"a")
     cluster.run(app)
-    assert "`on_timer`, which the processor does not have" in errors(cluster)[0]
+    assert "the processor has no method `on_timer`" in errors(cluster)[0]
 
 
 def test_without_changelogs_exactly_once_refuses_timers() -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -21,9 +20,9 @@ from holdfast.dataframe.windows import Collect, Count, Max, Mean, Min, Reduce, S
 from holdfast.dataframe.windows.aggregations import Aggregator, BaseAggregator, BaseCollector, Collector
 from holdfast.infra.errors import HoldfastError
 from holdfast.models import TimestampType
+from tests.quix_page import listed_under
 from tests.window_apps import T, build, send
 
-PAGE = Path(__file__).resolve().parents[4] / "docs" / "coming-from" / "quix-examples.md"
 MINUTE, HOUR = 60_000, 3_600_000
 #: A whole number of hours since 1970.
 START = T // HOUR * HOUR
@@ -549,10 +548,53 @@ def test_ttl_counter(cluster: InMemoryCluster) -> None:
     assert [each["count"] for each in found] == [1, 2, 3, 1]
 
 
+# -- group by ----------------------------------------------------------------------------------------------------------
+
+SOLD = [
+    (0, {"store": 1, "item": "a", "n": 5}),
+    (1, {"store": 1, "item": "b", "n": 2}),
+    (2, {"store": 2, "item": "a", "n": 1}),
+]
+
+
+def add_up(value: Any, state: State) -> int:
+    total: int = state.get("total", 0) + value["n"]
+    state.set("total", total)
+    return total
+
+
+def test_group_by_a_column(cluster: InMemoryCluster) -> None:
+    def by_item(sdf: Any) -> Any:
+        sdf = sdf.group_by("item")
+        return sdf.apply(lambda value, state: {"item": value["item"], "sum": add_up(value, state)}, stateful=True)
+
+    found = results(cluster, by_item, SOLD)
+    assert [each["sum"] for each in found if each["item"] == "a"] == [5, 6]
+    assert [each["sum"] for each in found if each["item"] == "b"] == [2]
+
+
+def test_group_by_a_function(cluster: InMemoryCluster) -> None:
+    def by_both(sdf: Any) -> Any:
+        sdf = sdf.group_by(key=lambda value: f"{value['store']}-{value['item']}", name="store_and_item")
+        return sdf.apply(lambda value, state: {**value, "sum": add_up(value, state)}, stateful=True)
+
+    again = [(3, {"store": 1, "item": "a", "n": 7})]
+    sums = {(each["store"], each["item"]): each["sum"] for each in results(cluster, by_both, [*SOLD, *again])}
+    assert sums == {(1, "a"): 12, (1, "b"): 2, (2, "a"): 1}
+
+
+def test_group_by_before_a_window(cluster: InMemoryCluster) -> None:
+    def sums(sdf: Any) -> Any:
+        sdf = sdf.group_by("item", key_serializer="str", key_deserializer="str")
+        return sdf.tumbling_window(duration_ms=1_000).sum("n").final()
+
+    found = results(cluster, sums, [*SOLD, (1_000, {"store": 1, "item": "c", "n": 1})])
+    assert sorted((each["start"], each["value"]) for each in found) == [(0, 2), (0, 6)]
+
+
 # -- the table of the docs ---------------------------------------------------------------------------------------------
 
 
 def test_the_page_lists_these_tests() -> None:
-    listed = set(re.findall(r"`(test_\w+)`", PAGE.read_text(encoding="utf-8")))
     here = {name for name in globals() if name.startswith("test_")} - {"test_the_page_lists_these_tests"}
-    assert listed == here
+    assert listed_under("Windowing", "Aggregations", "Stateful processing", "Group by") == here

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from holdfast import Application, ApplicationInvalid, InMemoryCluster, ProcessingFailed
 from holdfast.dataframe.windows import Collect, Count, Earliest, First, Last, Latest, Max, Mean, Min, Reduce, Sum
@@ -141,7 +142,23 @@ def test_late_messages_are_put_aside_by_choice(cluster: InMemoryCluster) -> None
     [(_, dead)] = cluster.read("dead")
     headers = dict(dead.headers or [])
     assert (dead.value, headers["holdfast.error.type"]) == (b"3", b"LateMessage")
-    assert b"15.000 s late by stream time" in (headers["holdfast.error"] or b"")
+    assert (headers["holdfast.error"] or b"").decode() == (
+        "The message's event time is 2023-07-22T04:26:40.003+00:00. Its window ended at 2023-07-22T04:26:50.000+00:00, "
+        "and closed when stream time reached 2023-07-22T04:26:50.000+00:00. Stream time is "
+        "2023-07-22T04:27:05.000+00:00: the message is 15.000 s too late."
+    )
+
+
+def test_what_is_late_by_nothing_says_when_its_window_closed(cluster: InMemoryCluster) -> None:
+    app = build(lambda frame: closing(frame, on_late="dead-letter", grace_ms=5_000), dead_letter_topic="dead")
+    for at in (15_000, 3):
+        send(cluster, at, at)
+    cluster.run(app)
+    [(_, dead)] = cluster.read("dead")
+    assert (
+        "closed when stream time reached 2023-07-22T04:26:55.000+00:00 (the grace of 5,000 ms later). Stream time is "
+        "2023-07-22T04:26:55.000+00:00: the message is 0.000 s too late."
+    ) in (dict(dead.headers or [])["holdfast.error"] or b"").decode()
 
 
 # -- bad input ---------------------------------------------------------------------------------------------------------
@@ -275,6 +292,33 @@ def test_outputs_and_state_have_the_extracted_time(cluster: InMemoryCluster) -> 
     cluster.run(app)
     assert seen == [([("h", b"1")], T + 77, 1)]
     assert [record.timestamp_ms for _, record in cluster.read("out")] == [T + 5]
+
+
+def test_an_extractor_that_returns_seconds_is_named_once(cluster: InMemoryCluster) -> None:
+    """Its messages are processed: data of early 1970 looks the same."""
+
+    def in_seconds(value: Any, headers: Any, timestamp: int, kind: int) -> int:
+        return T // 1000 + int(value)
+
+    def in_milliseconds(value: Any, headers: Any, timestamp: int, kind: int) -> int:
+        return int(value)
+
+    for number in (1, 2, T):
+        cluster.produce("in", str(number).encode(), b"k")
+    for name, extract in (("seconds", in_seconds), ("milliseconds", in_milliseconds)):
+        app = Application("in-memory", consumer_group=name, auto_offset_reset="earliest", loglevel=None)
+        closing(app.dataframe(app.topic("in", timestamp_extractor=extract))).to_topic(app.topic(f"out-{name}"))
+        with structlog.testing.capture_logs() as told:
+            cluster.run(app)
+        warnings = [each for each in told if "seconds, perhaps" in each["event"]]
+        if name == "milliseconds":
+            assert not warnings, "1 and 2 are of 1970 as milliseconds and as seconds"
+            continue
+        [warning] = warnings
+        assert warning["log_level"] == "warning"
+        assert warning["function"].endswith("in_seconds")
+        assert warning["means"].startswith("1970-01-20T")
+        assert warning["as_seconds"].startswith("2023-07-22T")
 
 
 # -- the life of the store ---------------------------------------------------------------------------------------------

@@ -1,0 +1,73 @@
+"""The tables of an application: methods of ``Application`` that declare them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from holdfast.processors.arguments import ApplicationInvalid
+from holdfast.processors.engine.dataframe.given import check_topic
+from holdfast.processors.engine.dataframe.global_tables import GlobalTable
+from holdfast.processors.engine.dataframe.store_options import StoreOptions
+from holdfast.processors.engine.dataframe.tables import Table
+from holdfast.processors.engine.dataframe.topic import Topic
+
+if TYPE_CHECKING:
+    from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+
+
+class ApplicationTables:
+    """The methods of an application that declare tables."""
+
+    consumer_group: str
+    _stores: dict[str, StoreOptions]
+    _globals: dict[str, GlobalTable]
+    _table_topics: set[str]
+
+    def dataframe(self, topic: Topic) -> StreamingDataFrame:
+        """The stream of a topic."""
+        raise NotImplementedError
+
+    def table(
+        self,
+        topic: Topic,
+        name: str | None = None,
+        *,
+        model: Any = None,
+        history_retention: int | timedelta | None = None,
+    ) -> Table[StreamingDataFrame]:
+        """The newest value of each key of a topic, which is compacted, as a store with a changelog of its own.
+
+        Args:
+            topic: The topic; a message with the value None deletes its key's row.
+            name: The store; None takes ``<topic>-table``.
+            model: The model of the rows, for typed columns in the warehouse.
+            history_retention: How long older rows are kept, in milliseconds or as a timedelta, so that ``join_table``
+                finds the row as of the message's time; None keeps the row that came last.
+
+        Raises:
+            ApplicationInvalid: The topic has a stream; use ``to_table`` of it.
+            StepInvalid: It is no topic, or the store's name can't be used.
+            DurationInvalid: ``history_retention`` is out of range.
+        """
+        check_topic(topic, "app.table")
+        frame = self.dataframe(topic)
+        self._table_topics.add(topic.name)
+        return frame.to_table(name, model=model, history_retention=history_retention)
+
+    def global_table(self, topic: Topic) -> GlobalTable:
+        """All rows of a topic in the memory of each worker, for ``join_table(table, on=...)`` and for functions.
+
+        Raises:
+            ApplicationInvalid: The topic already has a global table.
+            StepInvalid: It is no topic.
+        """
+        check_topic(topic, "app.global_table")
+        if topic.name in self._globals:
+            raise ApplicationInvalid(
+                f"Topic {topic.name} already has a global table in application {self.consumer_group}; expected one.",
+                action="Keep the first `app.global_table(topic)` in a variable and use it in all joins.",
+                topic=topic.name,
+            )
+        made = self._globals[topic.name] = GlobalTable(topic, self._stores)
+        return made

@@ -1,0 +1,50 @@
+"""Steps that wait for other systems: ``sdf.apply_async(fn)`` awaits a coroutine for each message, many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.infra.errors import BadConfiguration, HoldfastError
+
+#: Calls that are begun together are over within this time, in milliseconds: a transaction lasts 15 seconds at most.
+CALLS_WITHIN_MS = 10_000
+#: Calls in flight at most, whatever is asked for.
+CONCURRENCY_MAX = 1_000
+
+
+class AsyncInvalid(BadConfiguration):
+    """An ``apply_async`` can't run as declared."""
+
+
+class AsyncCallFailed(HoldfastError):
+    """A call of ``apply_async`` did not answer in time, or was cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class AsyncCall:
+    """How the calls of one step are made; ``timeout_ms`` limits each of them."""
+
+    func: Callable[[Any], Awaitable[Any]]
+    concurrency: int
+    by_key: bool
+    timeout_ms: int
+
+    def __call__(self, value: Any) -> Any:
+        """Never called: the engine awaits ``func`` itself, before the steps behind it run."""
+        raise RuntimeError("a step that waits was run as one that does not")
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The user's function."""
+        return (self.func,)
+
+    def describe(self) -> str:
+        """How the calls are made, in a line."""
+        return f"apply_async: {self.concurrency} at once, {'in order' if self.by_key else 'any order'}"
+
+    @property
+    def rounds(self) -> int:
+        """How many calls after each other are surely over in time."""
+        return max(1, CALLS_WITHIN_MS // self.timeout_ms)

@@ -1,0 +1,124 @@
+"""``group_by``: the messages of a stream under another key, through a topic of the processor's own.
+
+    source topic ──► steps ──► group_by ──► repartition topic ──► steps with state of the new key
+
+Messages of one key are in one partition, so a new key needs other partitions: each message is written to the
+*repartition topic* under its new key, and read again from there. Both sides commit exactly-once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from holdfast.infra.errors import BadConfiguration
+from holdfast.processors.engine.changelog.names import check_name, repartition_topic
+from holdfast.processors.engine.dataframe.group_key import GroupKey, text_of_key
+from holdfast.processors.engine.dataframe.node import Node
+from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer
+from holdfast.processors.engine.dataframe.topic import Topic
+
+Stream = TypeVar("Stream")
+
+
+class GroupByInvalid(BadConfiguration):
+    """A ``group_by`` can't run as declared."""
+
+
+@dataclass(slots=True)
+class Streams(Generic[Stream]):
+    """What the streams of one application know of each other: the processor's name, and the streams by topic."""
+
+    processor: str
+    by_topic: dict[str, Stream]
+
+
+class StreamGroups(Generic[Stream]):
+    """The method of a stream that groups it by another key."""
+
+    def group_by(  # tidy: allow-wide because these are the argument names of Quix Streams.
+        self: Any,
+        key: str | Callable[[Any], Any],
+        name: str | None = None,
+        value_deserializer: str | Deserializer = "json",
+        key_deserializer: str | Deserializer = "bytes",
+        value_serializer: str | Serializer = "json",
+        key_serializer: str | Serializer = text_of_key,
+        *,
+        partitions: int | None = None,
+    ) -> Stream:
+        """The messages under another key, for steps with state of that key. Values, times and headers stay.
+
+        Each message goes through a topic ``<processor>-<name>-repartition``, which the processor owns and keeps short.
+
+        Args:
+            key: A field of the value, or a function of it. A message whose key is None fails.
+            name: The grouping's name; None takes the field's. A function needs one.
+            value_deserializer: How values are read behind the topic.
+            key_deserializer: How keys are read behind the topic, for functions that ask for them.
+            value_serializer: How values are written.
+            key_serializer: How keys are written; by default texts, bytes and whole numbers, as text.
+            partitions: Partitions of the topic; None takes as many as the widest input, or as a topic that it is
+                joined with.
+
+        Raises:
+            GroupByInvalid: There is no name, or it is used already.
+        """
+        grouped = GroupKey(key, _name_of(key, name))
+        if self._groups is None:
+            raise GroupByInvalid(
+                "`group_by` needs a stream of an application, and this one was made without.",
+                action="Make it with `app.dataframe(topic)`.",
+            )
+        if isinstance(key, str) and key == self.topic.grouped_field and self._tails == (self._source,):
+            unchanged: Stream = self  # each message has this key already
+            return unchanged
+        topic = Topic(
+            repartition_topic(self._groups.processor, grouped.name),
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+        )
+        topic.label = f"{self._stem}-by-{grouped.name}"
+        topic.group_by, topic.partitions = grouped.name, _count(partitions)
+        topic.grouped_field = key if isinstance(key, str) else ""
+        if topic.name in self._groups.by_topic:
+            raise GroupByInvalid(
+                f"The name {grouped.name!r} of a `group_by` is used already in {self._groups.processor}.",
+                action="Give it another one: `group_by(..., name='...')`.",
+                name=grouped.name,
+            )
+        for tail in self._tails:
+            tail.children.append(Node("to_topic", grouped, topic=topic))
+        made: Stream = self._first_of(topic)
+        self._groups.by_topic[topic.name] = made
+        return made
+
+
+def _name_of(key: Any, name: Any) -> str:
+    if not (isinstance(key, str) or callable(key)):
+        raise GroupByInvalid(
+            f"`group_by` got {key!r}, expected a field's name or a function of the value.",
+            action="Write, for example, `sdf.group_by('carrier')`.",
+            seen=repr(key)[:80],
+        )
+    if name is None and isinstance(key, str):
+        return check_name(key, "name of a `group_by`")
+    if not isinstance(name, str):
+        raise GroupByInvalid(
+            "`group_by` of a function has no name, which names its topic.",
+            action="Add one: `sdf.group_by(function, name='by-carrier')`.",
+        )
+    return check_name(name, "name of a `group_by`")
+
+
+def _count(partitions: Any) -> int | None:
+    if partitions is None or (type(partitions) is int and partitions > 0):
+        return partitions
+    raise GroupByInvalid(
+        f"`partitions` of a `group_by` is {partitions!r}, expected a whole number from 1.",
+        action="Correct it, or leave it out.",
+        seen=repr(partitions)[:80],
+    )

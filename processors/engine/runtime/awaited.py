@@ -1,0 +1,191 @@
+"""A stream with ``apply_async`` in one task: the calls of consecutive messages wait together, then the rest runs.
+
+    messages ──► steps before ──► calls, many at once ──► results in the order of the messages ──► steps behind
+                                   │                        │
+                                   └── fails: a failed message, at its turn
+
+The steps behind run as for every stream, message by message: state, outputs and position change together. Calls are
+made before that and are no part of it, so they may be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from holdfast.infra.kafka.records import Batch, Headers
+from holdfast.processors.engine.dataframe.async_calls import AsyncCall, AsyncCallFailed
+from holdfast.processors.engine.dataframe.compilation import CurrentMessage, Step, Timing, compile_steps
+from holdfast.processors.engine.dataframe.node import Node
+from holdfast.processors.engine.dataframe.outbox import Output
+from holdfast.processors.engine.dataframe.stream_calls import call_of
+from holdfast.processors.engine.record_times import RecordTimes
+from holdfast.processors.engine.runtime.deserialized import ENDING, Readable
+
+#: Runs the steps behind for messages; returns the index behind the last one that is processed.
+RunBehind = Callable[[Batch, Readable], int]
+#: Decides about a failed message, by its index in the batch.
+Fail = Callable[[int, BaseException], None]
+
+_of_thread = threading.local()
+
+
+@dataclass(slots=True)
+class _Job:
+    """A message on its way: what the steps before made of it, then what its call answered."""
+
+    index: int
+    value: Any = None
+    timestamp_ms: int = 0
+    headers: Headers = None
+    dropped: bool = True
+    error: BaseException | None = None
+
+
+class AwaitedStream:
+    """The steps of a stream up to its call, compiled; ``behind`` are the steps to compile for its results."""
+
+    def __init__(self, before: Sequence[Node], node: Node, source: Node, times: RecordTimes, timing: Timing) -> None:
+        call = node.function
+        assert isinstance(call, AsyncCall)
+        self._call = call
+        self.behind = Node("source", None, max_ahead_ms=source.max_ahead_ms, children=node.children)
+        self._job = _Job(0)
+        tail = Node("update", self._collect, metadata=True)
+        for each in reversed(before):
+            tail = replace(each, children=[tail])
+        first = replace(source, children=[tail])
+        self._before: Step = compile_steps(first, {}, CurrentMessage(), _no_output, {}, times, timing)
+
+    def _collect(self, value: Any, key: Any, timestamp_ms: int, headers: Headers) -> None:
+        job = self._job
+        job.value, job.timestamp_ms, job.headers, job.dropped = value, timestamp_ms, headers, False
+
+    def reach(self, batch: Batch, first: int, last: int) -> int:
+        """The index behind the last message whose call is over in time with those before it."""
+        last = min(last, first + self._call.concurrency * self._call.rounds)
+        if not self._call.by_key:
+            return last
+        seen: Counter[bytes | None] = Counter()
+        for index in range(first, last):
+            seen[batch.keys[index]] += 1
+            if seen[batch.keys[index]] > self._call.rounds:
+                return index
+        return last
+
+    def process(self, batch: Batch, first: int, readable: Readable, run: RunBehind, fail: Fail) -> int:
+        """Processes messages that are deserialized; returns the index behind the last one that is."""
+        jobs = self._jobs(batch, first, readable)
+        self._await(batch, [job for job in jobs if not job.dropped and job.error is None])
+        failed = [job.index for job in jobs if job.error is not None]
+        bounds = [first - 1, *failed, first + len(jobs)]
+        for before, end in pairwise(bounds):
+            made = [job for job in jobs[before + 1 - first : end - first] if not job.dropped]
+            if made:
+                reached = run(_batch_of(batch, made), _readable_of(made, readable, first))
+                if reached < len(made):
+                    return made[reached].index
+            if end < first + len(jobs):
+                error = jobs[end - first].error
+                assert error is not None
+                fail(end, error)
+        return first + len(jobs)
+
+    def _jobs(self, batch: Batch, first: int, readable: Readable) -> list[_Job]:
+        jobs = []
+        for place, value in enumerate(readable.values):
+            index = first + place
+            self._job = job = _Job(index)
+            headers = batch.headers[index] if batch.headers else None
+            try:
+                self._before(value, readable.keys[place], batch.timestamps[index], headers)
+            except (Exception, *ENDING) as error:
+                job.error = error
+            jobs.append(job)
+        return jobs
+
+    def _await(self, batch: Batch, jobs: Sequence[_Job]) -> None:
+        if jobs:
+            answers = _loop().run_until_complete(_all(self._call, [batch.keys[job.index] for job in jobs], jobs))
+            for job, answer in zip(jobs, answers, strict=True):
+                if isinstance(answer, BaseException):
+                    job.error = answer
+                else:
+                    job.value = answer[0]
+
+
+def awaited_stream(source: Node, times: RecordTimes, timing: Timing) -> AwaitedStream | None:
+    """The part of a stream up to its call; None for a stream without one."""
+    found = call_of(source)
+    return None if found is None else AwaitedStream(found[0], found[1], source, times, timing)
+
+
+async def _all(call: AsyncCall, keys: Sequence[bytes | None], jobs: Sequence[_Job]) -> list[Any]:
+    """By job, its answer in a tuple, or the error."""
+    room, turns = asyncio.Semaphore(call.concurrency), {key: asyncio.Lock() for key in keys}
+
+    async def one(key: bytes | None, job: _Job) -> Any:
+        async with AsyncExitStack() as held:
+            if call.by_key and key is not None:
+                await held.enter_async_context(turns[key])
+            await held.enter_async_context(room)
+            return await _in_time(call, job.value)
+
+    return await asyncio.gather(*map(one, keys, jobs), return_exceptions=True)
+
+
+async def _in_time(call: AsyncCall, value: Any) -> tuple[Any]:
+    name = getattr(call.func, "__qualname__", repr(call.func))
+    task = asyncio.ensure_future(call.func(value))
+    done, _ = await asyncio.wait({task}, timeout=call.timeout_ms / 1000)
+    if not done:
+        task.cancel()  # it is not awaited: one that does not let itself be cancelled would hold the worker
+        raise AsyncCallFailed(
+            f"{name} did not answer within {call.timeout_ms / 1000:g} s.",
+            action="Look at the system that it asks; raise `timeout`; or set `dead_letter_topic` to put such messages "
+            "aside.",
+            function=name,
+        )
+    if task.cancelled():
+        raise AsyncCallFailed(
+            f"A call of {name} was cancelled.",
+            action="Let the function finish, or raise an error that says why it can't.",
+            function=name,
+        )
+    return (task.result(),)
+
+
+def _batch_of(batch: Batch, jobs: Sequence[_Job]) -> Batch:
+    """These messages as a batch; keys, values and offsets are those that Kafka has."""
+    return Batch(
+        batch.partition,
+        [batch.keys[job.index] for job in jobs],
+        [batch.values[job.index] for job in jobs],
+        [job.timestamp_ms for job in jobs],
+        [batch.offsets[job.index] for job in jobs],
+        [job.headers for job in jobs],
+    )
+
+
+def _readable_of(jobs: Sequence[_Job], readable: Readable, first: int) -> Readable:
+    return Readable([job.value for job in jobs], [readable.keys[job.index - first] for job in jobs])
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """The event loop of this thread: one for the whole life of a worker, so that connections can be kept."""
+    loop: asyncio.AbstractEventLoop | None = getattr(_of_thread, "loop", None)
+    if loop is None or loop.is_closed():
+        loop = _of_thread.loop = asyncio.new_event_loop()
+        atexit.register(loop.close)
+    return loop
+
+
+def _no_output(output: Output) -> None:
+    raise AssertionError(f"a step before apply_async sent to {output.topic}")

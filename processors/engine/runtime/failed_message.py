@@ -1,0 +1,62 @@
+"""What the failure policy decides about: a message, a timer or a result that raised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import Batch, Headers, Partition
+from holdfast.processors.engine.dataframe.outbox import Output
+
+
+class FunctionExits(HoldfastError):
+    """A user's function raised ``SystemExit`` or ``GeneratorExit``, which would end the process in mid-message."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedMessage:
+    """A message whose processing raised; its state writes and outputs are already undone."""
+
+    partition: Partition
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: Headers
+    error: Exception
+    #: What raised, where it was no message but a timer or the result of a window behind the one at this offset.
+    made: str = ""
+    #: The name of the timer that raised.
+    timer: str | None = None
+
+    @property
+    def place(self) -> str:
+        """Where the message is, in words."""
+        return f"the message at {self.partition.topic}[{self.partition.number}] offset {self.offset}"
+
+
+#: Decides about a failed message: returns its dead letter, or None to skip the message; raises to stop the worker.
+OnFailure = Callable[[FailedMessage], Output | None]
+
+
+def exits(error: BaseException) -> FunctionExits:
+    """The error in place of one that would end the process."""
+    return FunctionExits(
+        f"A function raised {type(error).__name__}({error}), which would end the process in mid-message.",
+        action="Raise an Exception for a message that can't be processed; call `Application.stop()` to stop.",
+        error=type(error).__name__,
+    )
+
+
+def failed_record(batch: Batch, index: int, error: Exception) -> FailedMessage:
+    """A record of a batch as a failed message."""
+    return FailedMessage(
+        batch.partition,
+        batch.offsets[index],
+        batch.keys[index],
+        batch.values[index],
+        batch.timestamps[index],
+        batch.headers[index],
+        error,
+    )

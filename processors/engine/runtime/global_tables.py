@@ -1,0 +1,193 @@
+"""The global tables of one worker: loaded whole before the first message, then followed.
+
+    begin ──► loading: every partition from its first record ──► all targets reached: the rows are served ──► following
+      ▲                                                                                                          │
+      └──────────────── the topic was truncated or recreated; the former rows are served meanwhile ◄─────────────┘
+
+The targets are the last stable offsets at the start: an open transaction of a producer is not waited for. Rows are kept
+in memory as their topic has them. They belong to no task: they are in no changelog, checkpoint, audit or commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable, KafkaFailed, TopicUnusable
+from holdfast.infra.kafka.records import Batch, Partition
+from holdfast.processors.engine.dataframe.global_tables import Rows, rows_in_use
+from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
+
+_log = structlog.get_logger("runtime.global_tables")
+
+#: Records read in one step.
+RECORDS_PER_STEP = 10_000
+#: Seconds between two log lines about progress.
+TOLD_EVERY_S = 5.0
+
+
+@dataclass(slots=True)
+class _Load:
+    """Rows by topic, and what is left to read of each partition until they are whole."""
+
+    rows: dict[str, dict[bytes, bytes]]
+    positions: dict[Partition, int]
+    targets: dict[Partition, int]
+    began_at: float
+    records: int = 0
+    #: Records without a key, which are no rows.
+    keyless: int = 0
+    told_at: float = field(default=0.0)
+
+    @property
+    def remaining(self) -> int:
+        """Offsets left to read."""
+        return sum(max(0, end - self.positions[place]) for place, end in self.targets.items())
+
+    def take(self, batch: Batch) -> None:
+        """Takes the records of one partition."""
+        rows = self.rows[batch.partition.topic]
+        self.records += len(batch.keys)
+        for key, value in zip(batch.keys, batch.values, strict=True):
+            if key is None:
+                self.keyless += 1
+            elif value is None:
+                rows.pop(key, None)
+            else:
+                rows[key] = value
+
+
+class GlobalTables:
+    """The rows of a worker's global tables, by topic."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._topics: tuple[str, ...] = ()
+        self._consumer: ChangelogReplayer | None = None
+        #: Served to functions; the dict objects of a topic change when it is loaded again.
+        self._served: dict[str, Rows] = {}
+        self._load: _Load | None = None
+        self._ids: dict[str, str] = {}
+        self._following: _Load | None = None
+        self._is_stale = False
+
+    def declare(self, topics: Iterable[str]) -> None:
+        """The topics to load; before ``load``."""
+        self._topics = tuple(topics)
+        self._served = {topic: {} for topic in self._topics}
+
+    def in_use(self) -> AbstractContextManager[None]:
+        """Lets functions on this thread read the rows."""
+        return rows_in_use(self._served)
+
+    def load(self, goes_on: Callable[[], bool]) -> None:
+        """Loads all tables; ends early when ``goes_on`` says no. It is called between two steps.
+
+        Raises:
+            TopicUnusable: A topic is missing.
+            KafkaFailed: A topic can't be read.
+        """
+        if not self._topics:
+            return
+        self._begin()
+        while self._load is not None and goes_on():
+            self._step(0.1)
+
+    def follow(self) -> None:
+        """Takes what is new, without waiting; raises as ``load``."""
+        if self._consumer is None:
+            return
+        try:
+            if self._is_stale:
+                self._begin()
+            self._step(0.0)
+        except (TopicUnusable, AccessRefused):
+            raise
+        except BrokerUnreachable:
+            return  # the loop reports it
+        except KafkaFailed as failure:
+            _log.warning("a global table can't be read on; it is loaded again", error=failure.message)
+            self._is_stale = True
+
+    def compare(self, ids: Mapping[str, str | None]) -> None:
+        """Loads the tables again if one of their topics has another id now, by topic; None for a missing topic."""
+        if any(ids.get(topic) not in (None, known) for topic, known in self._ids.items()):
+            _log.warning("the topic of a global table was recreated; it is loaded again", topics=self._topics)
+            self._is_stale, self._ids = True, {}
+
+    def close(self) -> None:
+        """Closes the connection."""
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def told(self) -> dict[str, dict[str, Any]]:
+        """By topic, its rows and their bytes, and whether it is being loaded; for status."""
+        return {
+            topic: {
+                "rows": len(rows),
+                "loading": self._load is not None,
+                "remaining": 0 if self._load is None else self._load.remaining,
+            }
+            for topic, rows in self._served.items()
+        }
+
+    def _begin(self) -> None:
+        topics = self._cluster.topics()
+        described = topics.describe(self._topics)
+        for topic in self._topics:
+            if topic not in described:
+                raise TopicUnusable(
+                    f"The topic {topic} of a global table is not there.",
+                    action=f"Create {topic} and fill it; then restart the processor.",
+                    cause="source-missing",
+                    topic=topic,
+                )
+        self._ids = {topic: facts.topic_id for topic, facts in described.items()}
+        starts, targets = dict[Partition, int](), dict[Partition, int]()
+        for topic in self._topics:
+            firsts, ends = topics.start_offsets(topic), topics.end_offsets(topic, committed=True)
+            for number, first in firsts.items():
+                starts[Partition(topic, number)] = first
+                targets[Partition(topic, number)] = ends.get(number, first)
+        if self._consumer is None:
+            self._consumer = self._cluster.changelog_consumer()
+        self._consumer.assign(starts)
+        now = self._cluster.clock.monotonic()
+        self._load = _Load({topic: {} for topic in self._topics}, starts, targets, now, told_at=now)
+        self._following, self._is_stale = self._load, False
+        self._tell_or_serve()
+
+    def _step(self, wait_s: float) -> None:
+        assert self._consumer is not None
+        assert self._following is not None
+        into = self._following
+        batches, ends = self._consumer.poll(RECORDS_PER_STEP, wait_s)
+        for batch in batches:
+            into.take(batch)
+        if self._load is not None:
+            into.positions.update(self._consumer.positions(list(into.positions)))
+            for place, end in ends.items():  # behind the last record may be markers, which move no position
+                into.positions[place] = max(end, into.positions[place])
+            self._tell_or_serve()
+
+    def _tell_or_serve(self) -> None:
+        load, now = self._load, self._cluster.clock.monotonic()
+        assert load is not None
+        seconds = round(max(now - load.began_at, 1e-3), 3)
+        counts = {topic: len(rows) for topic, rows in load.rows.items()}
+        if not load.remaining:
+            self._served.update(load.rows)
+            self._load = None
+            _log.info("global tables are loaded", rows=counts, records=load.records, seconds=seconds)
+            if load.keyless:
+                _log.warning("records without a key are no rows of a global table", records=load.keyless)
+        elif now - load.told_at >= TOLD_EVERY_S:
+            load.told_at = now
+            rate = load.records / seconds
+            left = round(load.remaining / rate, 1) if rate else None
+            _log.info("global tables are being loaded", rows=counts, remaining=load.remaining, seconds_left=left)

@@ -1,0 +1,73 @@
+"""Deletes what a worker has processed from repartition topics, so that they stay short.
+
+    start ─── deleted ───────── committed ──── position ──── end
+                 └─ next purge ─────┘
+
+Invariants:
+    - Only records below the offset that this worker has committed are deleted: nothing reads them again. A rebuild
+      starts at the source topics.
+    - A purge that fails stops nothing; the topic grows until one succeeds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from holdfast.infra.kafka.errors import AccessRefused, KafkaFailed
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.runtime.ports import Cluster
+from holdfast.processors.engine.runtime.task import Task, TaskPhase
+from holdfast.processors.engine.topology import Topology
+
+_log = structlog.get_logger("runtime.purge")
+
+#: Seconds between two purges; Kafka Streams has the same (``repartition.purge.interval.ms``).
+PURGE_EVERY_S = 30.0
+#: Seconds until the next one where this client may not delete records.
+REFUSED_AGAIN_S = 3_600.0
+#: Timeout of one request, in seconds: the loop waits for it.
+REQUEST_TIMEOUT_S = 2.0
+
+
+class Purge:
+    """Deletes processed records of the repartition topics whose partitions a worker owns."""
+
+    def __init__(self, topology: Topology, cluster: Cluster) -> None:
+        self._topics = frozenset(spec.topic for spec in topology.repartitions)
+        self._cluster = cluster
+        self._next_at = cluster.clock.monotonic() + PURGE_EVERY_S
+        self._deleted: dict[Partition, int] = {}
+        #: Records deleted since the worker started, by their offsets.
+        self.count = 0
+
+    def step(self, tasks: Sequence[Task]) -> None:
+        """Purges when it is time to."""
+        now = self._cluster.clock.monotonic()
+        if not self._topics or now < self._next_at:
+            return
+        self._next_at = now + PURGE_EVERY_S
+        due = {
+            Partition(topic, task.partition): offset
+            for task in tasks
+            if task.phase is TaskPhase.RUNNING
+            for topic, offset in task.committed.items()
+            if topic in self._topics and offset > self._deleted.get(Partition(topic, task.partition), 0)
+        }
+        if not due:
+            return
+        try:
+            self._cluster.topics(REQUEST_TIMEOUT_S).delete_before(due)
+        except AccessRefused as refused:
+            self._next_at = now + REFUSED_AGAIN_S
+            _log.warning(
+                "processed messages stay in a repartition topic, which grows: this client may not delete them",
+                error=refused.message,
+                next=refused.action,
+            )
+        except KafkaFailed as failure:
+            _log.warning("processed messages are not deleted yet; this is tried again", error=failure.message)
+        else:
+            self.count += sum(offset - self._deleted.get(place, 0) for place, offset in due.items())
+            self._deleted.update(due)

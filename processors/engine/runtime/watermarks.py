@@ -1,0 +1,186 @@
+"""How far the tasks before a repartition topic have read, and the stream time that follows from it behind the topic.
+
+    task flights-0  ──┐                                    ┌──► task …-repartition-0
+      at 10:00, reads │  messages, and behind them         │      clock: 09:40, the smallest of the tasks that still
+    task flights-1  ──┴► a watermark for each partition ───┘      have input
+      at 09:40, reads
+
+A *watermark* is a record without a key, which a task writes behind its messages, in the same transaction: its stream
+time, and whether its inputs are read to their ends. Behind the topic, no message is late only because another task
+before it was read further. Flink's watermarks and idle inputs are the same idea.
+
+Invariants:
+    - Until every task before the topic has told its time, the stream time behind it stays as it was committed.
+    - What the tasks tell is committed with the stream time. An end that a task told before this one started counts only
+      after ``OLD_ENDS_COUNT_S``: that task may be restarting with new input. Each task tells its time at its start.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from holdfast.infra.json_file import JSON_FAILURES
+from holdfast.infra.kafka.records import Headers, TopicFacts
+from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
+from holdfast.processors.engine.topology import Topology
+
+_log = structlog.get_logger("runtime.watermarks")
+
+#: Watermarks that all tasks before a topic write in a second, at most. With twelve on each side, each commit has them;
+#: with a hundred, every fifth second.
+WATERMARKS_PER_S = 2_000.0
+#: Seconds after a task's start from which on ends count that others told before it.
+OLD_ENDS_COUNT_S = 30.0
+#: The header of a watermark, for people who read the topic.
+HEADERS: Headers = [("holdfast.watermark", b"1")]
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """The width of a repartition topic, in partitions, and how many tasks write to it."""
+
+    partitions: int
+    writers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """What a task needs to know of repartition topics: all of the processor's, and the ends of those that it reads."""
+
+    topics: Mapping[str, Grouping]
+    ends: Mapping[str, int]
+    monotonic: Callable[[], float] = time.monotonic
+
+
+def groupings_of(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[str, Grouping]:
+    """The repartition topics of a processor; ``facts`` are those of all its topics."""
+    widths = {name: seen.partitions for name, seen in facts.items()}
+    found = {}
+    for spec in topology.repartitions:
+        before = {topology.subtopology_of(name).name: topology.subtopology_of(name) for name in spec.sources}
+        writers = sum(sub.width(widths) for sub in before.values())
+        found[spec.topic] = Grouping(widths.get(spec.topic, 0), writers)
+    return found
+
+
+#: For a processor without ``group_by``.
+NO_GROUPS = Groups({}, {})
+
+
+class Watermark(msgspec.Struct, frozen=True):
+    """The value of a watermark: a task's stream time in ms, and whether its inputs are read to their ends."""
+
+    task: str
+    time_ms: int
+    ended: bool
+
+
+class _Told(NamedTuple):
+    time_ms: int
+    ended: bool
+
+
+class Teller:
+    """Decides when a task writes watermarks, and which; ``topics`` are the repartition topics that it writes to.
+
+    A commit that moves the stream time has them, so that a successor, which knows no time, has nothing to tell. Only
+    where the topics are very wide, they come less often.
+    """
+
+    def __init__(self, task: str, topics: Mapping[str, Grouping]) -> None:
+        self._task = task
+        self.topics = topics
+        self._every_s = sum(each.partitions * each.writers for each in topics.values()) / WATERMARKS_PER_S
+        self._told: _Told | None = None
+        self._pending: _Told | None = None
+        self._told_at = 0.0
+        #: Whether the inputs are read to their ends; None before the first look. A worker that is paused never looks.
+        self._ended: bool | None = None
+
+    def look(self, time_ms: int, now: float, *, ended: bool) -> bool:
+        """Whether a commit has to write watermarks now; ``now`` is monotonic seconds."""
+        self._ended = ended
+        return self._is_due(time_ms, now)
+
+    def tell(self, time_ms: int, now: float) -> bytes | None:
+        """The value of the watermarks that the next commit has to write; None for none."""
+        if (self._ended is None and time_ms == NO_TIME) or not self._is_due(time_ms, now):
+            return None
+        self._pending, self._told_at = _Told(time_ms, bool(self._ended)), now
+        return msgspec.json.encode(Watermark(self._task, *self._pending))
+
+    def _is_due(self, time_ms: int, now: float) -> bool:
+        if self._told is None or self._told.ended != bool(self._ended):
+            return True
+        return self._told.time_ms != time_ms and now - self._told_at >= self._every_s
+
+    def committed(self) -> None:
+        """The commit of the last ``tell`` is done."""
+        if self._pending is not None:
+            self._told, self._pending = self._pending, None
+
+    def restore(self) -> None:
+        """The commit was dropped."""
+        self._pending = None
+
+    def begin(self) -> None:
+        """Forgets what it has told, so that all of it comes again."""
+        self._told = self._pending = self._ended = None
+
+
+class Upstream:
+    """The stream time of a task that reads repartition topics; ``stream`` keeps what they tell, with each commit.
+
+    Args:
+        stream: The stream time of the task.
+        writers: By topic, how many tasks write to it.
+        ends: By topic, its end when this task started: what is below is from before.
+        now: Monotonic seconds of the start.
+    """
+
+    def __init__(self, stream: StreamTime, writers: Mapping[str, int], ends: Mapping[str, int], now: float) -> None:
+        self._stream = stream
+        self._writers = sum(writers.values())
+        self._ends = ends
+        self._trusts_all_at = now + OLD_ENDS_COUNT_S
+        #: The tasks whose last word is from before this task started.
+        self._old: set[str] = set()
+
+    def begin(self) -> None:
+        """Begins with what is committed."""
+        self._old = set(self._stream.told)
+
+    def take(self, topic: str, offset: int, value: bytes | None) -> None:
+        """Takes a record without a key."""
+        try:
+            read = msgspec.json.decode(value or b"", type=Watermark)
+        except JSON_FAILURES:
+            _log.warning(
+                "a record without a key in a repartition topic is no watermark; it is skipped",
+                topic=topic,
+                offset=offset,
+                next="find out who writes to this topic: it belongs to the processor alone",
+            )
+            return
+        key = f"{topic}/{read.task}"
+        known_ms, _ = self._stream.told.get(key, (NO_TIME, False))
+        self._stream.told[key] = (max(known_ms, read.time_ms), read.ended)
+        if offset < self._ends.get(topic, 0):
+            self._old.add(key)
+        else:
+            self._old.discard(key)
+
+    def time_ms(self, now: float) -> int:
+        """The stream time that the tasks before have reached; ``NO_TIME`` while one of them has not told its own."""
+        told = self._stream.told
+        if len(told) < self._writers:
+            return NO_TIME
+        old = self._old if now < self._trusts_all_at else ()
+        reading = [time_ms for key, (time_ms, ended) in told.items() if not ended or key in old]
+        return min(reading) if reading else max(time_ms for time_ms, _ in told.values())

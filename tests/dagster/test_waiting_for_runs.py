@@ -1,0 +1,45 @@
+"""Waiting for a run through Dagster's own webserver: what it is queued behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from holdfast.assets.keys import snapshot_key
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.orchestration import local
+from holdfast.orchestration.asset_page import read_pages
+from holdfast.orchestration.commands.status import describe
+from holdfast.orchestration.dagster_runs import DagsterRuns, RunFailed
+from holdfast.orchestration.run_progress import Progress
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Settings]:
+    settings = load_settings(home=tmp_path_factory.mktemp("home"))
+    local.start_webserver(settings)
+    yield settings
+    local.stop(settings, local.WEBSERVER)
+
+
+def test_a_run_without_a_daemon_is_told_as_queued_and_named(settings: Settings) -> None:
+    """No daemon takes runs from the queue here, so both stay queued."""
+    runs, told = DagsterRuns(settings), list[Progress]()
+    first, second = (runs.launch([snapshot_key("fleet", "aircraft").path]) for _ in range(2))
+    with pytest.raises(RunFailed, match=f"{second} is queued and did not succeed"):
+        runs.wait(second, told.append, timeout_s=2.5)
+    assert {each.state for each in told} == {
+        f"run {second[:8]} is queued, and Dagster's daemon does not run: start it: `holdfast up`"
+    }
+    assert f"behind run {first[:8]} (warehouse/fleet/aircraft_snapshot; queued for " in told[-1].now
+    with pytest.raises(RunFailed, match="is queued and did not succeed"):
+        runs.wait(first, told.append, timeout_s=2.5)
+    assert "behind" not in told[-1].now, "the first one waits for no other"
+
+
+def test_status_reads_the_assets_and_their_conditions(settings: Settings) -> None:
+    pages = read_pages(settings)
+    assert pages is not None
+    assert {each.condition for each in pages} == {None}, "Holdfast's own assets follow the sensor `kept_green`"
+    assert describe(settings, "orphans")["processors"] == []

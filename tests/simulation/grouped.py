@@ -1,0 +1,236 @@
+"""A stream grouped by another key, for the shared simulation: a total and windows behind a repartition topic.
+
+Messages of one key come from all partitions of the input. What they give does not depend on the order between
+partitions, so ``expect_grouped`` computes it from the input alone: each message is counted once, in its group and in
+its window. No partition's messages are further out of order than the windows' grace, so none is late.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, NamedTuple
+
+from holdfast.dataframe.windows import Count, Sum
+from holdfast.infra.kafka.partitioners import murmur2
+from holdfast.processors.application import Application
+from holdfast.processors.engine.changelog.format import decode_value, key_prefix, split_key
+from holdfast.processors.engine.changelog.names import repartition_topic
+from holdfast.processors.engine.state.window_keys import window_of
+from holdfast.processors.testing.cluster import InMemoryCluster
+from tests.simulation.schedule import Schedule
+from tests.simulation.verifier import Content, Expected, FinalCheck, History, InvariantBroken, Seen
+from tests.simulation.workload import DEAD, GROUP, INPUT, OUTPUT, Spoilt, Workload
+
+TOTALS, WINDOWS, GROUPING = "by-group", "windows", "group"
+REPARTITION = repartition_topic(GROUP, GROUPING)
+FIRST_MS = 1_690_000_000_000
+#: Window and grace, in milliseconds; messages of a partition are less than the grace out of order.
+WINDOW_MS, GRACE_MS = 100, 40
+GROUPS = ("a", "b", "a/b", "c", "ü")
+
+
+class GroupedMessage(NamedTuple):
+    """One input: ``number`` counts in its partition, ``at`` is its event time in milliseconds."""
+
+    number: int
+    key: bytes
+    at: int
+    group: str
+    amount: int
+    spoils: bool
+
+    def time_ms(self, now_s: float) -> int:
+        """Its timestamp, whenever it is produced."""
+        return self.at
+
+    def encode(self, partition: int) -> bytes:
+        return json.dumps(
+            {"p": partition, "n": self.number, "g": self.group, "v": self.amount, "spoil": self.spoils}
+        ).encode()
+
+
+def _checked(value: dict[str, Any]) -> dict[str, Any]:
+    if value["spoil"]:
+        raise Spoilt(GROUPING)
+    return value
+
+
+def _count(value: dict[str, Any], state: Any) -> dict[str, Any]:
+    state.set("total", [state.get("total", [0, 0])[0] + 1, state.get("total", [0, 0])[1] + value["v"]])
+    return {"of": TOTALS, "p": value["p"], "n": value["n"]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupedWorkload(Workload):
+    """All messages by partition, in order, grouped by their group."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (TOTALS, WINDOWS)
+
+    def stores_of(self, topic: str) -> tuple[str, ...]:
+        return self.names if topic == REPARTITION else ()
+
+    def application(self, *, joined: bool = False, **settings: Any) -> Application:
+        """The processor; there is no other version."""
+        policy: dict[str, Any] = (
+            {"dead_letter_topic": DEAD}
+            if self.dead_letters
+            else {"on_processing_error": lambda error, *_: isinstance(error, Spoilt)}
+        )
+        app = Application(
+            "in-memory",
+            consumer_group=GROUP,
+            auto_offset_reset="earliest",
+            processing_guarantee="exactly-once" if self.exactly_once else "at-least-once",
+            loglevel=None,
+            **policy,
+            **settings,
+        )
+        output = app.topic(OUTPUT)
+        grouped = app.dataframe(app.topic(INPUT)).apply(_checked).group_by("g", GROUPING)
+        grouped.apply(_count, stateful=True, store=TOTALS).to_topic(output)
+        window = grouped.tumbling_window(WINDOW_MS, GRACE_MS, WINDOWS).agg(n=Count(), total=Sum("v"))
+        window.final().apply(lambda value: {"of": WINDOWS, **value}).to_topic(output)
+        return app
+
+
+@dataclass(slots=True)
+class GroupedExpected(Expected):
+    """What each message once gives: by group and start of a window, its number of messages and their total."""
+
+    windows: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)
+    counted: set[tuple[int, int]] = field(default_factory=set)
+    #: The stream time behind the topic when all is read: the newest event time of all.
+    time_ms: int = 0
+
+    @property
+    def closed(self) -> set[tuple[str, int]]:
+        return {key for key in self.windows if key[1] + WINDOW_MS + GRACE_MS <= self.time_ms}
+
+
+def grouped_workload(schedule: Schedule) -> GroupedWorkload:
+    """Messages of few groups in each partition, whose partitions may be hours apart."""
+    random = Random(f"grouped of {schedule.seed}")
+    most, spoils = max(3, 160 // schedule.partitions), random.choice([0.0, 0.05, 0.15])
+    groups = GROUPS[: random.choice([1, 3, len(GROUPS)])]
+    apart = random.choice([0, 0, 1_000, 3_600_000])
+    return GroupedWorkload(
+        tuple(
+            tuple(_messages(random, random.randint(min(10, most), most), groups, random.randint(0, apart), spoils))
+            for _ in range(schedule.partitions)
+        ),
+        stores=0,
+        exactly_once=schedule.exactly_once,
+        dead_letters=schedule.dead_letters,
+    )
+
+
+def _messages(
+    random: Random, count: int, groups: tuple[str, ...], behind_ms: int, spoils: float
+) -> list[GroupedMessage]:
+    at, made = FIRST_MS - behind_ms, list[GroupedMessage]()
+    for number in range(count):
+        at += random.choice([0, 1, 10, 30, 300])
+        time = at - random.choice([0, 0, 0, 5, GRACE_MS - 1])
+        group, amount = random.choice(groups), random.randint(1, 9)
+        made.append(
+            GroupedMessage(number, b"k%d" % random.randint(0, 4), time, group, amount, random.random() < spoils)
+        )
+    return made
+
+
+def expect_grouped(workload: GroupedWorkload) -> GroupedExpected:
+    """Count the input in plain Python."""
+    expected, partitions = GroupedExpected(), len(workload.messages)
+    totals: dict[str, list[int]] = {}
+    for partition, messages in enumerate(workload.messages):
+        for message in messages:
+            if message.spoils:
+                expected.dead.add((partition, message.number))
+                continue
+            expected.counted.add((partition, message.number))
+            total = totals.setdefault(message.group, [0, 0])
+            total[0], total[1] = total[0] + 1, total[1] + message.amount
+            window = (message.group, message.at // WINDOW_MS * WINDOW_MS)
+            n, amount = expected.windows.get(window, (0, 0))
+            expected.windows[window] = (n + 1, amount + message.amount)
+            expected.time_ms = max(expected.time_ms, message.at)
+    for number in range(partitions):
+        expected.states[(TOTALS, number)] = {
+            key_prefix(group.encode()) + b"total": total
+            for group, total in totals.items()
+            if (murmur2(group.encode()) & 0x7FFFFFFF) % partitions == number
+        }
+    return expected
+
+
+class GroupedCheck(FinalCheck):
+    """After the whole input is processed, and what was written to the repartition topic, too."""
+
+    _expected: GroupedExpected
+
+    def __init__(self, cluster: InMemoryCluster, workload: GroupedWorkload, history: History, seen: Seen) -> None:
+        super().__init__(cluster, workload, expect_grouped(workload), history, seen)
+        self._looked_at = -1
+        self._settled = False
+
+    def settled(self) -> bool:
+        """Whether each message is counted, and each window sent whose end the stream time has passed."""
+        count = len(self._seen.read(OUTPUT))
+        if not self._settled and count != self._looked_at:
+            self._looked_at = count
+            counted, windows = self._sent()
+            self._settled = counted.keys() >= self._expected.counted and windows.keys() >= self._expected.closed
+        return self._settled and self._read_to_the_end()
+
+    def _read_to_the_end(self) -> bool:
+        """Whether the group has committed what is in the repartition topic, so that no task has more to do."""
+        committed = self._cluster.committed_offsets(GROUP)
+        places = self._cluster._broker.partitions_of(REPARTITION)
+        return all((committed.get(place) or 0) >= self._last(place) for place in places)
+
+    def _last(self, place: Any) -> int:
+        log = self._cluster._broker.log(place)
+        entries, _ = log.read(log.start, log.end, committed=True)
+        return entries[-1].offset + 1 if entries else 0
+
+    def check_outputs(self) -> None:
+        """Each message is counted once, and each window is sent once, with all of its messages."""
+        counted, windows = self._sent()
+        self._count("outputs", counted, dict.fromkeys(self._expected.counted))
+        for window, results in windows.items():
+            right = self._expected.windows.get(window)
+            if any(result != right for result in results):
+                raise InvariantBroken("outputs", f"window {window} was sent as {results}, its messages give {right}")
+        if lost := self._expected.closed - windows.keys():
+            raise InvariantBroken("outputs", f"windows that never closed: {sorted(lost)[:3]}, {len(lost)} in all")
+        again = [window for window, results in windows.items() if len(results) > 1]
+        if again and self._workload.exactly_once and not self._seen.cleared:
+            raise InvariantBroken("outputs", f"windows sent more than once: {sorted(again)[:3]}")
+
+    def _sent(self) -> tuple[Counter[tuple[int, int]], dict[tuple[str, int], list[tuple[int, int]]]]:
+        counted: Counter[tuple[int, int]] = Counter()
+        windows: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        for _, record in self._seen.read(OUTPUT):
+            value, group = json.loads(record.value or b"null"), (record.key or b"").decode()
+            if value["of"] == TOTALS:
+                counted[value["p"], value["n"]] += 1
+            else:
+                windows.setdefault((group, value["start"]), []).append((value["n"], value["total"]))
+        return counted, windows
+
+    def _check_state(self, invariant: str, where: str, store: str, partition: int, held: Content) -> None:
+        if store == TOTALS:
+            super()._check_state(invariant, where, store, partition, held)
+            return
+        for key, raw in held.items():
+            group, name = split_key(key)
+            window, value = window_of(name), decode_value(raw)
+            if window is not None:
+                right = self._expected.windows.get((group.decode(), window[0]))
+                if (value["count"]["n"], value["sum"]["total"]) != right:
+                    raise InvariantBroken(invariant, f"{where}: window {group!r} {window} is {value}, expected {right}")

@@ -1,0 +1,252 @@
+"""``group_by`` one case at a time: keys, partitions, nesting, joins behind it, and declarations that are refused."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from holdfast import Application, HoldfastError, InMemoryCluster
+from holdfast.dataframe.windows import Count, Sum
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.topic import Topic
+from holdfast.processors.engine.runtime.purge import PURGE_EVERY_S
+from holdfast.processors.engine.topology_drawing import drawing_of
+from holdfast.processors.testing.clock import VirtualClock
+from holdfast.processors.testing.process import InlineProcess
+
+BEGIN = 600_000_000
+MINUTE = 60_000
+WINDOW = 10 * MINUTE
+FLIGHTS = [
+    {"carrier": carrier, "origin": origin, "delay": delay}
+    for delay, (carrier, origin) in enumerate([("LH", "FRA"), ("BA", "LHR"), ("LH", "MUC"), ("AF", "CDG")] * 10)
+]
+
+
+def application(**options: Any) -> Application:
+    return Application("in-memory", consumer_group="p", auto_offset_reset="earliest", loglevel=None, **options)
+
+
+def world(partitions: int = 3) -> InMemoryCluster:
+    cluster = InMemoryCluster()
+    cluster.create_topic("flights", partitions=partitions)
+    for number, flight in enumerate(FLIGHTS):
+        cluster.produce("flights", json.dumps(flight).encode(), f"plane-{number % 7}".encode(), timestamp_ms=number)
+    return cluster
+
+
+def newest(cluster: InMemoryCluster, topic: str = "out") -> dict[str, Any]:
+    return {(record.key or b"").decode(): json.loads(record.value or b"null") for _, record in cluster.read(topic)}
+
+
+def test_messages_are_counted_by_another_key() -> None:
+    app, cluster = application(), world()
+    by_carrier = app.dataframe(app.topic("flights")).group_by("carrier")
+    by_carrier.aggregate(n=Count(), delay=Sum("delay")).to_topic(app.topic("out"))
+    cluster.run(app)
+    expected = {
+        carrier: {
+            "n": sum(flight["carrier"] == carrier for flight in FLIGHTS),
+            "delay": sum(flight["delay"] for flight in FLIGHTS if flight["carrier"] == carrier),
+        }
+        for carrier in ("LH", "BA", "AF")
+    }
+    assert newest(cluster) == expected
+    assert len(cluster.read("out")) == len(FLIGHTS)
+
+
+def windows_by_carrier(**options: Any) -> Application:
+    app = application(**options)
+    by_carrier = app.dataframe(app.topic("flights")).group_by("carrier")
+    by_carrier.tumbling_window(WINDOW).agg(n=Count()).final().to_topic(app.topic("out"))
+    return app
+
+
+def closed(cluster: InMemoryCluster) -> Counter[tuple[str, int]]:
+    found: Counter[tuple[str, int]] = Counter()
+    for _, record in cluster.read("out"):
+        result = json.loads(record.value or b"null")
+        found[(record.key or b"").decode(), result["start"]] += result["n"]
+    return found
+
+
+def hours(cluster: InMemoryCluster, partitions: Sequence[int], *, hours: int = 2) -> Counter[tuple[str, int]]:
+    """Feeds a message a minute into each partition; returns how many each window of ten minutes has."""
+    fed: Counter[tuple[str, int]] = Counter()
+    for partition in partitions:
+        for minute in range(hours * 60):
+            carrier = ("LH", "BA", "AF")[(minute + partition) % 3]
+            value = json.dumps({"carrier": carrier}).encode()
+            cluster.produce("flights", value, b"plane", partition=partition, timestamp_ms=BEGIN + minute * MINUTE)
+            fed[carrier, (BEGIN + minute * MINUTE) // WINDOW * WINDOW] += 1
+    return fed
+
+
+def is_closed(window: tuple[str, int], hours: int = 2) -> bool:
+    """Whether the newest message of the feed has passed the end of a window."""
+    return window[1] + WINDOW <= BEGIN + (hours * 60 - 1) * MINUTE
+
+
+@pytest.mark.parametrize("stop_after", [0, 17, 100, 150])
+def test_a_partition_that_is_an_hour_behind_makes_no_message_late(stop_after: int) -> None:
+    cluster = InMemoryCluster(clock=VirtualClock(1e9))
+    cluster.create_topic("flights", partitions=2)
+    fed = hours(cluster, [0])
+    if stop_after:
+        cluster.run(windows_by_carrier(commit_every=5), count=stop_after)
+    fed += hours(cluster, [1])
+    cluster.run(windows_by_carrier(commit_every=7))
+    assert closed(cluster) == {window: n for window, n in fed.items() if is_closed(window)}
+
+
+def totals(**options: Any) -> Application:
+    app = application(**options)
+    flights = app.dataframe(app.topic("flights"))
+    seen = flights.update(lambda value, state: state.increment("seen"), stateful=True, store="planes")
+    seen.group_by("carrier").aggregate(n=Count()).to_topic(app.topic("out"))
+    return app
+
+
+def counted() -> dict[str, Any]:
+    return {carrier: {"n": sum(flight["carrier"] == carrier for flight in FLIGHTS)} for carrier in ("LH", "BA", "AF")}
+
+
+@pytest.mark.parametrize("stop_after", [0, 13])
+def test_a_rewind_counts_nothing_twice(stop_after: int) -> None:
+    """After 13 messages, the repartition topic has some that are not processed."""
+    app, cluster = totals(commit_every=4), world()
+    cluster.run(app, count=stop_after)
+    cluster.clear_state(totals(), rewind="earliest")
+    before = len(cluster.read("out"))
+    cluster.run(totals())
+    assert newest(cluster) == counted()
+    assert len(cluster.read("out")) - before == len(FLIGHTS)
+
+
+def test_what_is_processed_is_deleted_from_the_repartition_topic_and_nothing_else() -> None:
+    app, cluster = totals(), world()
+    cluster.run(app, quiet_s=PURGE_EVERY_S + 5)
+    topics = cluster.connect(InlineProcess(cluster.clock)).topics()
+    assert sum(topics.start_offsets("p-carrier-repartition").values()) >= len(FLIGHTS)
+    cluster.produce("flights", b'{"carrier": "LH"}', b"plane", timestamp_ms=5)
+    cluster.run(app)
+    assert newest(cluster)["LH"] == {"n": counted()["LH"]["n"] + 1}
+
+
+def test_groups_may_be_nested() -> None:
+    app, cluster = application(), world()
+    by_carrier = app.dataframe(app.topic("flights")).group_by("carrier")
+    numbered = by_carrier.apply(
+        lambda value, state: {**value, "number": state.increment("n")}, stateful=True, store="numbers"
+    )
+    numbered.group_by(lambda value: value["origin"], name="by-origin").aggregate(n=Count(), top=Sum("number")).to_topic(
+        app.topic("out")
+    )
+    cluster.run(app)
+    carriers: Counter[str] = Counter()
+    for flight in FLIGHTS:
+        carriers[flight["carrier"]] += 1
+    assert {origin: each["n"] for origin, each in newest(cluster).items()} == Counter(f["origin"] for f in FLIGHTS)
+    sums = sum(each["top"] for each in newest(cluster).values())
+    assert sums == sum(n * (n + 1) // 2 for n in carriers.values())
+    names = [(sub.name, sub.stores) for sub in app.topology().subtopologies]
+    assert names == [
+        ("flights", ()),
+        ("p-carrier-repartition", ("numbers",)),
+        ("p-by-origin-repartition", ("flights-by-carrier-by-by-origin-aggregate",)),
+    ]
+    assert [sub.name for sub in app.topology().chains()[0]] == [name for name, _ in names]
+
+
+def test_a_message_without_a_key_goes_by_the_failure_policy() -> None:
+    app, cluster = application(dead_letter_topic="dead"), world()
+    for value in (b"{}", b'{"carrier": null}', b"null", b"7"):
+        cluster.produce("flights", value, b"plane", timestamp_ms=1)
+    app.dataframe(app.topic("flights")).group_by("carrier").aggregate(n=Count()).to_topic(app.topic("out"))
+    cluster.run(app)
+    assert newest(cluster) == counted()
+    assert len(cluster.read("dead")) == 4
+    _, record = cluster.read("dead")[0]
+    assert "group_by 'carrier' gives no key" in dict(record.headers or ())["holdfast.error"].decode()
+
+
+def test_a_joined_table_has_the_width_of_its_topic() -> None:
+    app, cluster = application(), world(partitions=2)
+    cluster.create_topic("airlines", partitions=5)
+    for carrier in ("LH", "BA", "AF"):
+        cluster.produce("airlines", json.dumps({"name": carrier * 2}).encode(), carrier.encode(), timestamp_ms=0)
+    airlines = app.table(app.topic("airlines"))
+    by_carrier = app.dataframe(app.topic("flights")).group_by("carrier")
+    by_carrier.join_table(airlines).to_topic(app.topic("out"))
+    cluster.run(app)
+    assert {carrier: each["name"] for carrier, each in newest(cluster).items()} == {
+        "LH": "LHLH",
+        "BA": "BABA",
+        "AF": "AFAF",
+    }
+    assert len(cluster.read("out")) == len(FLIGHTS)
+
+
+def test_a_grouping_is_one_of_the_version() -> None:
+    def version(key: Any, name: str | None = None) -> str:
+        app = application()
+        app.dataframe(app.topic("flights")).group_by(key, name).aggregate(n=Count())
+        return app.topology().code_version
+
+    versions = {version("carrier"), version("origin"), version("carrier", "c"), version(lambda value: 1, "carrier")}
+    assert len(versions) == 4
+
+
+def test_a_group_by_of_the_key_that_messages_have_writes_no_topic() -> None:
+    app = application()
+    grouped = app.dataframe(app.topic("flights")).group_by("carrier")
+    assert grouped.group_by("carrier") is grouped
+    grouped.apply(lambda value: {**value, "carrier": "all"}).group_by("carrier", name="changed")
+    assert [spec.name for spec in app.topology().repartitions] == ["carrier", "changed"]
+
+
+@pytest.mark.parametrize(
+    ("declare", "says"),
+    [
+        (lambda sdf: sdf.group_by(lambda value: 1), "has no name"),
+        (lambda sdf: sdf.group_by(5), "expected a field's name or a function"),
+        (lambda sdf: sdf.group_by("a", partitions=0), "expected a whole number from 1"),
+        (lambda sdf: sdf.group_by("a b"), "can't be used in Kafka"),
+        (lambda sdf: (sdf.group_by("a"), sdf.group_by("a")), "is used already"),
+        (
+            lambda sdf: sdf.tumbling_window(10).count().final().group_by("n").tumbling_window(5).count().final(),
+            "behind",
+        ),
+    ],
+)
+def test_what_can_not_run_is_refused(declare: Any, says: str) -> None:
+    app = application()
+    with pytest.raises(HoldfastError, match=says):
+        declare(app.dataframe(app.topic("flights")))
+
+
+def test_a_stream_without_an_application_has_no_groups() -> None:
+    with pytest.raises(HoldfastError, match="needs a stream of an application"):
+        StreamingDataFrame(Topic("flights")).group_by("carrier")
+
+
+def test_a_drawing_shows_what_is_read_and_kept_from_the_sources_down() -> None:
+    app = totals(use_changelog_topics=False, processing_guarantee="at-least-once")
+    assert drawing_of(app.topology(), {"flights": 3, "p-carrier-repartition": 1}).splitlines() == [
+        "reads flights [3 partitions]",
+        "  tasks   flights-0 .. 2",
+        "  stores  planes",
+        "  │ group_by carrier",
+        "  ▼",
+        "  p-carrier-repartition",
+        "reads p-carrier-repartition [1 partition] (repartition topic)",
+        "  tasks   p-carrier-repartition-0",
+        "  stores  flights-by-carrier-aggregate",
+        "",
+        "writes to out",
+    ]
+    assert "  tasks   one for each partition" in drawing_of(app.topology())
