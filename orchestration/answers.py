@@ -370,6 +370,31 @@ class Configuration(Answer):
     settings: list[Setting]
 
 
+class Part(Answer):
+    """A subtopology: the topics that its tasks read together, and their stores."""
+
+    name: str
+    inputs: list[str]
+    stores: list[str]
+
+
+class Grouped(Answer):
+    """A ``group_by``: its repartition topic, and the inputs whose messages it has."""
+
+    name: str
+    topic: str
+    sources: list[str]
+
+
+class Drawn(Answer):
+    """What a processor consists of, as a drawing and in parts."""
+
+    processor: str
+    drawing: str
+    subtopologies: list[Part]
+    repartitions: list[Grouped]
+
+
 class Made(Answer):
     """The files of a new project, relative to its folder."""
 
@@ -405,6 +430,7 @@ ANSWERS: dict[str, Any] = {
     "apply abandon": TypeAdapter(Abandoned),
     "registry adopt": _APPLIED,
     **dict.fromkeys(("deploy", "rollback", "restart", "restore", "scale", "stop"), _APPLIED),
+    "explain topology": TypeAdapter(Drawn),
     "query": TypeAdapter(Queried),
     "produce": TypeAdapter(Produced),
     "doctor": TypeAdapter(Examined),

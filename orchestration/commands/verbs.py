@@ -83,12 +83,28 @@ def _group(help_text: str, action: Callable[..., None]) -> typer.Typer:
     return group
 
 
-def topology(processor: Annotated[str, typer.Argument(help="Its name.")]) -> None:
+def topology(processor: Annotated[str, typer.Argument(help="Its name.")], as_json: Json = False) -> None:
     """Draw a processor's topics, tasks and stores, from its sources down; asks no broker."""
     from holdfast.processors.engine.topology_drawing import drawing_of
     from holdfast.processors.registration import find_processor
 
-    print(drawing_of(find_processor(command_settings(), processor).topology))
+    found = find_processor(command_settings(), processor).topology
+    if not as_json:
+        print(drawing_of(found))
+        return
+    print_json(
+        {
+            "processor": processor,
+            "drawing": drawing_of(found),
+            "subtopologies": [
+                {"name": each.name, "inputs": list(each.inputs), "stores": list(each.stores)}
+                for each in found.subtopologies
+            ],
+            "repartitions": [
+                {"name": each.name, "topic": each.topic, "sources": list(each.sources)} for each in found.repartitions
+            ],
+        }
+    )
 
 
 def list_applies(

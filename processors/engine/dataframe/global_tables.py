@@ -53,6 +53,9 @@ class GlobalTable:
         self.topic = topic
         self._application = application
 
+    def __repr__(self) -> str:
+        return f"the global table of topic {self.topic.name}"
+
     def is_of(self, application: object) -> bool:
         """Whether it was declared by this application, given by what its streams share."""
         return self._application is application

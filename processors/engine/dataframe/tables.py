@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Generic
 
+from holdfast.processors.engine.dataframe.global_tables import GlobalTable
 from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.table_joins import JoinedRow, LeftRow, RightRow, TablesHow
@@ -91,6 +92,8 @@ def shown_side(seen: Any) -> str:
     """What a join got, by its topic."""
     if isinstance(seen, Table):
         return f"the table {seen.name!r}"
+    if isinstance(seen, GlobalTable):
+        return repr(seen)
     topics = getattr(seen, "_topics", None)
     if topics:
         return f"the stream of topic {', '.join(topics)}"

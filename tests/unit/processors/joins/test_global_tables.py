@@ -223,7 +223,7 @@ def test_what_can_not_be_looked_up_goes_by_the_failure_policy(on: str, value: An
         (
             lambda app, flights, planes: flights.join_table((other := application()).global_table(other.topic("t"))),
             JoinInvalid,
-            "of the same application",
+            "with the global table of topic t: they are of two applications",
         ),
     ],
 )
