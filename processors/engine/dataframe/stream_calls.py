@@ -14,6 +14,7 @@ from holdfast.processors.engine.dataframe.async_calls import (
     AsyncInvalid,
 )
 from holdfast.processors.engine.dataframe.durations import milliseconds
+from holdfast.processors.engine.dataframe.given import check_function
 from holdfast.processors.engine.dataframe.node import Node
 
 Stream = TypeVar("Stream")
@@ -43,6 +44,7 @@ class StreamCalls(Generic[Stream]):
 
         Raises:
             AsyncInvalid: ``func`` is no async function, or an argument is out of range.
+            StepInvalid: ``func`` takes other arguments.
         """
         called = getattr(type(func), "__call__", None)  # noqa: B004 # of an object that is called
         if not (inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(called)):
@@ -51,6 +53,7 @@ class StreamCalls(Generic[Stream]):
                 action="Write `async def`, or use `apply` for a function that does not wait.",
                 seen=repr(func)[:80],
             )
+        check_function(func, "`apply_async`", ("value",))
         if type(concurrency) is not int or not 1 <= concurrency <= CONCURRENCY_MAX:
             raise AsyncInvalid(
                 f"`concurrency` is {concurrency!r}, expected a whole number from 1 to {CONCURRENCY_MAX:,}.",

@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.changelog.names import check_name, repartition_topic
+from holdfast.processors.engine.dataframe.given import check_function
 from holdfast.processors.engine.dataframe.group_key import GroupKey, text_of_key
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer
@@ -64,6 +65,7 @@ class StreamGroups(Generic[Stream]):
 
         Raises:
             GroupByInvalid: There is no name, or it is used already.
+            StepInvalid: The function takes other arguments.
         """
         grouped = GroupKey(key, _name_of(key, name))
         if self._groups is None:
@@ -104,6 +106,8 @@ def _name_of(key: Any, name: Any) -> str:
             action="Write, for example, `sdf.group_by('carrier')`.",
             seen=repr(key)[:80],
         )
+    if callable(key):
+        check_function(key, "`key` of `group_by`", ("value",))
     if name is None and isinstance(key, str):
         return check_name(key, "name of a `group_by`")
     if not isinstance(name, str):

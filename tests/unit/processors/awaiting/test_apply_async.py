@@ -164,10 +164,15 @@ async def answer(value: Any) -> Any:
     return value
 
 
+async def of_two(value: Any, state: Any) -> Any:
+    return value
+
+
 @pytest.mark.parametrize(
     ("declare", "says"),
     [
         (lambda sdf: sdf.apply_async(lambda value: value), "expected an async function"),
+        (lambda sdf: sdf.apply_async(of_two), "can't be called with"),
         (lambda sdf: sdf.apply_async(answer, concurrency=0), "from 1 to 1,000"),
         (lambda sdf: sdf.apply_async(answer, order="time"), "expected `key` or `none`"),
         (lambda sdf: sdf.apply_async(answer, timeout=11), "at most 10 seconds"),

@@ -213,6 +213,7 @@ def test_a_group_by_of_the_key_that_messages_have_writes_no_topic() -> None:
     ("declare", "says"),
     [
         (lambda sdf: sdf.group_by(lambda value: 1), "has no name"),
+        (lambda sdf: sdf.group_by(lambda value, state: 1, name="x"), "can't be called with"),
         (lambda sdf: sdf.group_by(5), "expected a field's name or a function"),
         (lambda sdf: sdf.group_by("a", partitions=0), "expected a whole number from 1"),
         (lambda sdf: sdf.group_by("a b"), "can't be used in Kafka"),
