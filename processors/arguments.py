@@ -161,6 +161,17 @@ def check_dead_letters(group: str, dead_letter_topic: str | None, taken: Iterabl
         )
 
 
+def check_own_topics(group: str, own: Iterable[str], others: Iterable[str]) -> None:
+    """Raises ApplicationInvalid if the application uses a repartition topic of its own for something else."""
+    for topic in sorted(set(own) & set(others)):
+        raise ApplicationInvalid(
+            f"Application {group} writes to {topic} by `to_topic`, or reads it as a global table, but it is the topic "
+            "of a `group_by`: its records would be taken for grouped messages, and are deleted once processed.",
+            action="Use another topic, or give the `group_by` another `name`.",
+            topic=topic,
+        )
+
+
 def check_late(windows: Iterable[str], *, goes_somewhere: bool) -> None:
     """Raises ApplicationInvalid for windows with ``on_late="dead-letter"`` where failed messages go nowhere."""
     for store in windows:

@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.processors.arguments import check_dead_letters, check_late, check_stores_named, check_strategy, check_time
+from holdfast.processors.arguments import (
+    check_dead_letters,
+    check_late,
+    check_own_topics,
+    check_stores_named,
+    check_strategy,
+    check_time,
+)
 from holdfast.processors.engine.changelog.config import chosen_config
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
@@ -95,6 +102,7 @@ def describe(app: Declared) -> Topology:
     read = (*inputs, *(each.topic.spec() for each in app.global_tables.values()))
     taken = [spec.name for spec in (*read, *outputs.values(), *(each.topic for each in changelogs))]
     check_dead_letters(app.group, app.dead_letter_topic, taken)
+    check_own_topics(app.group, feeds, (*outputs, *(each.topic.name for each in app.global_tables.values())))
     late = [node.store or "" for node in steps if getattr(node.window, "on_late", None) == "dead-letter"]
     check_late(late, goes_somewhere=app.dead_letter_topic is not None or app.asks)
     described = Topology(

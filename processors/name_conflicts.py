@@ -91,6 +91,21 @@ def _between(topology: Topology, other: Topology) -> Iterator[NameConflict]:
             f"{changelog}: each would restore the other's state.",
             "Rename one of the stores, or change one `consumer_group`.",
         )
+    shared = {spec.topic for spec in topology.repartitions} & {spec.topic for spec in other.repartitions}
+    for topic in sorted(shared):
+        yield NameConflict(
+            f"A `group_by` of {name} and one of {taken} have one repartition topic, {topic}: each would count the "
+            "other's messages.",
+            "Give one `group_by` another `name`, or change one `consumer_group`.",
+        )
+    for writer, owner in ((topology, other), (other, topology)):
+        uses = {spec.name for spec in (*writer.outputs, *writer.sources, *filter(None, (writer.dead_letter,)))}
+        for topic in sorted(uses & {spec.topic for spec in owner.repartitions}):
+            yield NameConflict(
+                f"Processor {writer.processor} uses {topic}, the repartition topic of a `group_by` of "
+                f"{owner.processor}: it holds messages only until they are processed.",
+                f"Let {owner.processor} send its messages to a topic for others, too.",
+            )
     for writer, owner, changelogs in ((topology, other, theirs), (other, topology, owned)):
         foreign = {spec.name for spec in (*writer.outputs, *([writer.dead_letter] if writer.dead_letter else []))}
         for changelog in sorted(foreign & changelogs.keys()):

@@ -14,6 +14,8 @@ TOPIC_NAME_MAX = 249
 SHADOW_NAME_MAX = 110
 #: The end of every changelog's name.
 CHANGELOG_SUFFIX = "-changelog"
+#: The end of every repartition topic's name.
+REPARTITION_SUFFIX = "-repartition"
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
@@ -45,7 +47,12 @@ def changelog_topic(processor: str, store: str) -> str:
 
 def repartition_topic(processor: str, name: str) -> str:
     """The topic between the two sides of one ``group_by`` of one processor."""
-    return check_name(f"{processor}-{name}-repartition", "name of a repartition topic")
+    return check_name(f"{processor}-{name}{REPARTITION_SUFFIX}", "name of a repartition topic")
+
+
+def is_repartition_topic(topic: str) -> bool:
+    """Whether a topic has the name of a repartition topic."""
+    return topic.endswith(REPARTITION_SUFFIX)
 
 
 def shadow_group(processor: str, store: str) -> str:

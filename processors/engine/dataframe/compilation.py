@@ -13,6 +13,7 @@ from typing import Any
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.changelog.names import is_repartition_topic
 from holdfast.processors.engine.dataframe.count_windows import CountSpec, CountStore
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.outbox import Output
@@ -281,8 +282,9 @@ def null_key(function: object) -> NullKey:
 
 def unwritable(part: str, value: Any, topic: str, failure: Exception) -> ValueUnwritable:
     """The error for a key or a value that the serializer refused."""
+    where = "`group_by`" if is_repartition_topic(topic) else f"`app.topic({topic!r})`"
     return ValueUnwritable(
         f"A {part} of type {type(value).__name__} can't be written to topic {topic}: {failure}.",
-        action=f"Set a `{part}_serializer` in `app.topic({topic!r})` that takes this type.",
+        action=f"Set a `{part}_serializer` in {where} that takes this type.",
         topic=topic,
     )

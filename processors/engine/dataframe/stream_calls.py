@@ -13,7 +13,6 @@ from holdfast.processors.engine.dataframe.async_calls import (
     AsyncCall,
     AsyncInvalid,
 )
-from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.given import check_function
 from holdfast.processors.engine.dataframe.node import Node
 
@@ -68,16 +67,15 @@ class StreamCalls(Generic[Stream]):
 
 
 def _timeout_ms(timeout: Any) -> int:
-    is_number = type(timeout) in (int, float)
-    timeout_ms = milliseconds("timeout", timedelta(seconds=timeout) if is_number else timeout, least=1)
-    if timeout_ms > CALLS_WITHIN_MS:
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if type(seconds) not in (int, float) or not 0.001 <= seconds <= CALLS_WITHIN_MS / 1000:
         raise AsyncInvalid(
-            f"`timeout` is {timeout!r}, expected at most {CALLS_WITHIN_MS // 1000} seconds: the transaction of the "
-            "message would end before the call.",
-            action="Lower it. What takes longer belongs in a program of its own, with a topic before and behind it.",
+            f"`timeout` is {timeout!r}, expected seconds or a timedelta, from 0.001 to {CALLS_WITHIN_MS // 1000} "
+            "seconds: the transaction of the message must not end before the call.",
+            action="Correct it. What takes longer belongs in a program of its own, with a topic before and behind it.",
             seen=repr(timeout)[:80],
         )
-    return timeout_ms
+    return int(seconds * 1000)
 
 
 def call_of(source: Node) -> tuple[list[Node], Node] | None:

@@ -8,6 +8,7 @@ Messages of one key are in one partition, so a new key needs other partitions: e
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -88,8 +89,9 @@ class StreamGroups(Generic[Stream]):
         topic.grouped_field = key if isinstance(key, str) else ""
         if topic.name in self._groups.by_topic:
             raise GroupByInvalid(
-                f"The name {grouped.name!r} of a `group_by` is used already in {self._groups.processor}.",
-                action="Give it another one: `group_by(..., name='...')`.",
+                f"Topic {topic.name}, of a `group_by` with the name {grouped.name!r}, is used already in "
+                f"{self._groups.processor}.",
+                action="Keep the first `group_by` in a variable and use it again, or give this one another `name`.",
                 name=grouped.name,
             )
         for tail in self._tails:
@@ -108,14 +110,17 @@ def _name_of(key: Any, name: Any) -> str:
         )
     if callable(key):
         check_function(key, "`key` of `group_by`", ("value",))
-    if name is None and isinstance(key, str):
-        return check_name(key, "name of a `group_by`")
-    if not isinstance(name, str):
+        if inspect.iscoroutinefunction(key):
+            raise GroupByInvalid(
+                f"The key function {key.__name__} of a `group_by` is async, expected a function that returns the key.",
+                action="Write `def`; await other systems in `apply_async` before `group_by`.",
+            )
+    if name is None and not isinstance(key, str):
         raise GroupByInvalid(
             "`group_by` of a function has no name, which names its topic.",
             action="Add one: `sdf.group_by(function, name='by-carrier')`.",
         )
-    return check_name(name, "name of a `group_by`")
+    return check_name(key if name is None else name, "name of a `group_by`")
 
 
 def _count(partitions: Any) -> int | None:

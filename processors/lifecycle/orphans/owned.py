@@ -16,7 +16,13 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from holdfast.processors.engine.changelog.names import filling_topic, shadow_group
+from holdfast.processors.engine.changelog.names import (
+    CHANGELOG_SUFFIX,
+    REPARTITION_SUFFIX,
+    filling_topic,
+    is_repartition_topic,
+    shadow_group,
+)
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.orphan_facts import Orphan
 from holdfast.processors.snapshots.names import snapshots_name, tables_of, views_of
@@ -157,7 +163,7 @@ def candidates(known: Known, topics: Sequence[str]) -> dict[str, str]:
     found = {}
     for topic in topics:
         name = next((each for each in names if topic.startswith(f"{each}-")), None)
-        ours = topic.endswith(("-changelog", "-repartition")) and topic not in owned
+        ours = topic.endswith((CHANGELOG_SUFFIX, REPARTITION_SUFFIX)) and topic not in owned
         if name is not None and ours and _unowned(known, name, topic):
             found[topic] = name
     return found
@@ -216,7 +222,7 @@ def _unowned(known: Known, name: str, topic: str) -> str:
         return f"it is left from a backfill of {name}, and none is open"
     if topic in {filling_topic(name, store) for store in owner.stores}:
         return f"it is left from a restore of {name}, and none is open"
-    what = "`group_by` of {} has this topic" if topic.endswith("-repartition") else "store of {} has this changelog"
+    what = "`group_by` of {} has this topic" if is_repartition_topic(topic) else "store of {} has this changelog"
     return f"no {what.format(name)}"
 
 

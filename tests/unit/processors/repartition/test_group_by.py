@@ -15,6 +15,7 @@ from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.runtime.purge import PURGE_EVERY_S
 from holdfast.processors.engine.topology_drawing import drawing_of
+from holdfast.processors.name_conflicts import name_conflicts
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.process import InlineProcess
 
@@ -209,11 +210,46 @@ def test_a_group_by_of_the_key_that_messages_have_writes_no_topic() -> None:
     assert [spec.name for spec in app.topology().repartitions] == ["carrier", "changed"]
 
 
+def test_a_key_that_can_not_be_written_names_the_argument_that_writes_it() -> None:
+    app, cluster = application(), world()
+    app.dataframe(app.topic("flights")).group_by(lambda value: [value["carrier"]], name="list")
+    with pytest.raises(HoldfastError, match="Set a `key_serializer` in `group_by`"):
+        cluster.run(app)
+
+
+@pytest.mark.parametrize("other", ["output", "global table"])
+def test_the_topic_of_a_group_by_is_used_for_nothing_else(other: str) -> None:
+    app = application()
+    flights = app.dataframe(app.topic("flights"))
+    flights.group_by("carrier").aggregate(n=Count())
+    if other == "output":
+        flights.to_topic(app.topic("p-carrier-repartition"))
+    else:
+        app.global_table(app.topic("p-carrier-repartition"))
+    with pytest.raises(HoldfastError, match="it is the topic of a `group_by`"):
+        app.topology()
+
+
+def test_two_processors_have_no_repartition_topic_together() -> None:
+    one, other = Application(consumer_group="g"), Application(consumer_group="g-b")
+    one.dataframe(one.topic("flights")).group_by("x", name="b-c").aggregate(n=Count())
+    other.dataframe(other.topic("flights")).group_by("x", name="c").aggregate(n=Count())
+    [conflict, *_] = name_conflicts(one.topology(), [other.topology()])
+    assert "have one repartition topic, g-b-c-repartition" in conflict.sentence
+
+
+async def waits(value: Any) -> Any:
+    return value
+
+
 @pytest.mark.parametrize(
     ("declare", "says"),
     [
         (lambda sdf: sdf.group_by(lambda value: 1), "has no name"),
         (lambda sdf: sdf.group_by(lambda value, state: 1, name="x"), "can't be called with"),
+        (lambda sdf: sdf.group_by("a", name=5), "5"),
+        (lambda sdf: sdf.group_by("a", name=""), "can't be used in Kafka"),
+        (lambda sdf: sdf.group_by(waits, name="x"), "is async"),
         (lambda sdf: sdf.group_by(5), "expected a field's name or a function"),
         (lambda sdf: sdf.group_by("a", partitions=0), "expected a whole number from 1"),
         (lambda sdf: sdf.group_by("a b"), "can't be used in Kafka"),
