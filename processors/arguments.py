@@ -165,8 +165,8 @@ def check_own_topics(group: str, own: Iterable[str], others: Iterable[str]) -> N
     """Raises ApplicationInvalid if the application uses a repartition topic of its own for something else."""
     for topic in sorted(set(own) & set(others)):
         raise ApplicationInvalid(
-            f"Application {group} writes to {topic} by `to_topic`, or reads it as a global table, but it is the topic "
-            "of a `group_by`: its records would be taken for grouped messages, and are deleted once processed.",
+            f"Application {group} uses {topic} besides, but it is the topic of a `group_by`: other records would be "
+            "taken for grouped messages, and all are deleted once processed.",
             action="Use another topic, or give the `group_by` another `name`.",
             topic=topic,
         )

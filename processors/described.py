@@ -63,12 +63,11 @@ def describe(app: Declared) -> Topology:
         SchemaInvalid: A model can't become columns.
     """
     nodes = {name: frame.source.walk() for name, frame in app.frames.items()}
-    for frame in app.frames.values():
-        call_of(frame.source)
     users: dict[str, list[str]] = {}
     outputs: dict[str, TopicSpec] = {}
     feeds: dict[str, list[str]] = {}
     for name, steps in nodes.items():
+        call_of(app.frames[name].source)
         for node in steps:
             if node.store is not None and name not in users.setdefault(node.store, []):
                 users[node.store].append(name)
