@@ -71,6 +71,8 @@ def jvm_configuration(settings: Settings, jars: Sequence[Path], local: Path) -> 
         "spark.driver.bindAddress": settings.spark.driver_host,
         "spark.driver.extraJavaOptions": " ".join(options),
         "spark.local.dir": str(local),
+        # How long the JVM waits until Python fetches a result: with 15 seconds, a busy machine lost some.
+        "spark.python.authenticate.socketTimeout": "120s",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.pyspark.python": worker_python(settings),
