@@ -22,7 +22,7 @@ from holdfast.processors.engine.state.window_keys import window_of
 from holdfast.processors.testing.cluster import InMemoryCluster
 from tests.simulation.schedule import Schedule
 from tests.simulation.verifier import Content, Expected, FinalCheck, History, InvariantBroken, Seen
-from tests.simulation.workload import DEAD, GROUP, INPUT, OUTPUT, Spoilt, Workload
+from tests.simulation.workload import GROUP, INPUT, OUTPUT, Spoilt, Workload
 
 TOTALS, WINDOWS, GROUPING = "by-group", "windows", "group"
 REPARTITION = repartition_topic(GROUP, GROUPING)
@@ -76,20 +76,7 @@ class GroupedWorkload(Workload):
 
     def application(self, *, joined: bool = False, **settings: Any) -> Application:
         """The processor; there is no other version."""
-        policy: dict[str, Any] = (
-            {"dead_letter_topic": DEAD}
-            if self.dead_letters
-            else {"on_processing_error": lambda error, *_: isinstance(error, Spoilt)}
-        )
-        app = Application(
-            "in-memory",
-            consumer_group=GROUP,
-            auto_offset_reset="earliest",
-            processing_guarantee="exactly-once" if self.exactly_once else "at-least-once",
-            loglevel=None,
-            **policy,
-            **settings,
-        )
+        app = self.without_steps(lambda error, *_: isinstance(error, Spoilt), settings)
         output = app.topic(OUTPUT)
         grouped = app.dataframe(app.topic(INPUT)).apply(_checked).group_by("g", GROUPING)
         grouped.apply(_count, stateful=True, store=TOTALS).to_topic(output)

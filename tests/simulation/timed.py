@@ -19,7 +19,7 @@ from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.record_times import RecordTimeRefused
 from holdfast.processors.engine.state.stream_time import EventTimeAhead
 from tests.simulation.schedule import Schedule
-from tests.simulation.workload import AHEAD, AHEAD_S, DEAD, GROUP, INPUT, OUTPUT, Spoilt, Workload
+from tests.simulation.workload import AHEAD, AHEAD_S, INPUT, OUTPUT, Spoilt, Workload
 from tests.timing import Step
 from tests.windowing import Shape
 from tests.windowing_sessions import Shape as Sessions
@@ -132,16 +132,7 @@ class TimedWorkload(Workload):
 
     def application(self, *, joined: bool = False, **settings: Any) -> Application:
         """The processor; there is no other version."""
-        policy: dict[str, Any] = {"dead_letter_topic": DEAD} if self.dead_letters else {"on_processing_error": _skip}
-        app = Application(
-            "in-memory",
-            consumer_group=GROUP,
-            auto_offset_reset="earliest",
-            processing_guarantee="exactly-once" if self.exactly_once else "at-least-once",
-            loglevel=None,
-            **policy,
-            **settings,
-        )
+        app = self.without_steps(_skip, settings)
         output = app.topic(OUTPUT)
         if self.bare:
             windows(app.dataframe(app.topic(INPUT)), self.window).to_topic(output)

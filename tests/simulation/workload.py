@@ -8,7 +8,7 @@ sharing no code with them.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, NamedTuple
@@ -141,12 +141,10 @@ class Workload:
         """The stores that an input feeds."""
         return (self.names[self.inputs.index(topic)],) if self.apart else self.names
 
-    def application(self, *, joined: bool = False, **settings: Any) -> Application:
-        """The processor; ``joined`` is the version that has one more store."""
-        policy: dict[str, Any] = (
-            {"dead_letter_topic": DEAD} if self.dead_letters else {"on_processing_error": _skip_spoilt}
-        )
-        app = Application(
+    def without_steps(self, skips: Callable[..., bool], settings: Mapping[str, Any]) -> Application:
+        """The application before its steps; ``skips`` decides about failed messages where there are no dead letters."""
+        policy: dict[str, Any] = {"dead_letter_topic": DEAD} if self.dead_letters else {"on_processing_error": skips}
+        return Application(
             "in-memory",
             consumer_group=GROUP,
             auto_offset_reset="earliest",
@@ -155,6 +153,10 @@ class Workload:
             **policy,
             **settings,
         )
+
+    def application(self, *, joined: bool = False, **settings: Any) -> Application:
+        """The processor; ``joined`` is the version that has one more store."""
+        app = self.without_steps(_skip_spoilt, settings)
         # Columns are computed for the engine's own JSON only.
         builtin = self.aggregated and self.form == "json"
         output = app.topic(OUTPUT, value_serializer="json" if builtin else Serializer(self.form))
