@@ -14,6 +14,7 @@ from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
 from holdfast.processors.engine.state.declared import DeclaredState
+from holdfast.processors.engine.state.expiries import Expiries
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.store_clock import StoreClock
 from holdfast.processors.engine.state.stream_time import Remembered, StreamTime
@@ -32,12 +33,18 @@ class StoreTime:
         state: The store.
         options: Its declaration; None for one that only has timers.
         stream: The stream time of the task.
+        regrouped: Whether messages of the task come through ``group_by``.
     """
 
-    def __init__(self, state: DeclaredState, options: StoreOptions | None, stream: StreamTime) -> None:
+    def __init__(
+        self, state: DeclaredState, options: StoreOptions | None, stream: StreamTime, *, regrouped: bool = False
+    ) -> None:
         self._state = state
         self._clock = StoreClock(state, stream)
-        self._expiries = state.let_expire(options.ttl_ms, stream, _read_ttl) if options and options.expires else None
+        self._expiries: Expiries | None = None
+        if options is not None and options.expires:
+            made = Expiries(state, options.ttl_ms, stream, by_stream=regrouped and bool(options.steps))
+            self._expiries = state.let_expire(made, _read_ttl)
 
     @property
     def clock_key(self) -> bytes:

@@ -14,7 +14,6 @@ from holdfast.processors.engine.changelog.format import decode_value, encode_byt
 from holdfast.processors.engine.state.expiries import Expiries
 from holdfast.processors.engine.state.methods import Ttl
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.stream_time import StreamTime
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.typed import TypedValues
@@ -38,12 +37,10 @@ class DeclaredState(StoreState):
         self._expiries: Expiries | None = None
         self._read_ttl: Callable[[int | timedelta], int] | None = None
 
-    def let_expire(
-        self, ttl_ms: int | None, stream: StreamTime, read_ttl: Callable[[int | timedelta], int]
-    ) -> Expiries:
-        """Gives values an end from now on; ``ttl_ms`` as in ``Expiries``, ``read_ttl`` checks a ``ttl`` of ``set``."""
-        self._expiries, self._read_ttl = Expiries(self, ttl_ms, stream), read_ttl
-        return self._expiries
+    def let_expire(self, expiries: Expiries, read_ttl: Callable[[int | timedelta], int]) -> Expiries:
+        """Gives values an end from now on; ``read_ttl`` checks a ``ttl`` of ``set``."""
+        self._expiries, self._read_ttl = expiries, read_ttl
+        return expiries
 
     # -- what user functions call ------------------------------------------------------------------------------
 
