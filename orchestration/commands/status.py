@@ -239,7 +239,7 @@ def _row(processor: str, diagnosis: str, sentence: str) -> dict[str, Any]:
 
 
 def subtopologies_of(worker: object) -> list[dict[str, Any]]:
-    """The subtopologies that a worker tells of; none while it answers nothing."""
+    """The subtopologies in a worker's answer; none without an answer."""
     if not isinstance(worker, ProcessorStatus):
         return []
     return [{**asdict(each), "lag": each.lag} for each in parts_of([worker])]
