@@ -14,6 +14,7 @@ from holdfast.processors.engine.dataframe.async_calls import AsyncCall
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
 from holdfast.processors.engine.dataframe.group_key import GroupKey
 from holdfast.processors.engine.dataframe.joins import AsOfLeft, IntervalProcessing, JoinStep, TableRead
+from holdfast.processors.engine.dataframe.lookups import LookupStep
 from holdfast.processors.engine.dataframe.processing import Processing
 from holdfast.processors.engine.dataframe.recent import Recent
 from holdfast.processors.engine.dataframe.table_joins import TableJoinStep
@@ -69,7 +70,7 @@ class Node:
         """The user functions of this step."""
         if self.window is not None:
             return self.window.functions
-        told = (Aggregation, AsyncCall, GroupKey, Processing, *Recent, *JoinStep, *TableJoinStep)
+        told = (Aggregation, AsyncCall, GroupKey, Processing, *Recent, *JoinStep, *TableJoinStep, *LookupStep)
         if isinstance(self.function, told):
             return self.function.functions
         return tuple(function for function in (self.function, self.headers) if function is not None)
@@ -77,7 +78,7 @@ class Node:
     @property
     def rule(self) -> str:
         """What a join, ``group_by`` or ``apply_async`` does, in a line; empty for steps whose functions tell it."""
-        told = (AsOfLeft, TableRead, VersionedPut, IntervalProcessing, GroupKey, AsyncCall, *TableJoinStep)
+        told = (AsOfLeft, TableRead, VersionedPut, IntervalProcessing, GroupKey, AsyncCall, *TableJoinStep, *LookupStep)
         return self.function.describe() if isinstance(self.function, told) else ""
 
     def walk(self) -> list[Node]:
