@@ -103,6 +103,21 @@ def test_windows_that_are_open_end_as_they_were_declared(cluster: InMemoryCluste
     assert [(made["start"] - T, made["end"] - T) for made in values(cluster)] == [(0, 5_000), (0, 10_000)]
 
 
+@pytest.mark.parametrize(("was", "now", "late_counts"), [(0, 10_000, True), (10_000, 0, False)])
+def test_a_new_grace_holds_for_windows_that_are_open(
+    cluster: InMemoryCluster, was: int, now: int, late_counts: bool
+) -> None:
+    def place(grace: int) -> Application:
+        return build(lambda frame: frame.tumbling_window(10_000, grace, "w").count().final("partition"))
+
+    send(cluster, 1)
+    cluster.run(place(was))
+    for at in (12_000, 2, 25_000):  # the second is late without a grace
+        send(cluster, at)
+    cluster.run(place(now))
+    assert [made["value"] for made in values(cluster) if made["start"] == T] == [1 + late_counts]
+
+
 def test_another_strategy_is_refused_where_windows_are_open(cluster: InMemoryCluster) -> None:
     send(cluster, 1)
     cluster.run(build(closing))
