@@ -60,14 +60,18 @@ from holdfast.infra.spark.server import SparkServer, start_server, stop_server
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import local
 from holdfast.orchestration.demo.home import demo_settings, prepare_home
+from holdfast.orchestration.demo.lag import lag_of
 from holdfast.orchestration.demo.report import command, report
 from holdfast.orchestration.demo.terminal import Terminal, stderr_to
 from holdfast.orchestration.demo.verification import (
+    Expected,
     Outputs,
     ProcessorVerdict,
     audit_copies,
+    await_windows,
     compare_with_spark,
     copies_checked,
+    outputs_expected,
     read_outputs,
     verify,
 )
@@ -84,7 +88,7 @@ VICTIMS = {"carriers": 0.1, "rotations": 0.15, "weather": 0.25}
 #: Time limits of the recovery, and of processing the rest afterwards, seconds.
 RECOVERY_S = 90.0
 CATCH_UP_S = 120.0
-_POLL_EVERY_S = 0.5
+_POLL_EVERY_S = 1.0
 #: The topics that get each flight.
 _OF_FLIGHTS = (FLIGHTS_TOPIC, DEPARTURES_TOPIC, ORIGINS_TOPIC)
 #: How long the runs of the recoveries may take to end once the incidents are closed, seconds; else the daemon runs on.
@@ -169,19 +173,23 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     # Before the threads: it imports SQLAlchemy's mapper, and a statement of another thread would fail on half of that.
     import_module("holdfast.infra.warehouse.versions")
     aside = _beside(running, "daemon-stop")
-    _feed_and_kill(demo, registry, recovered=lambda: aside.submit(_retire_daemon, demo, instance))
+    partitions = demo.topics.describe([FLIGHTS_TOPIC])[FLIGHTS_TOPIC].partitions
+    expected = _beside(running, "count").submit(outputs_expected, partitions)
+    _feed_and_kill(demo, registry, expected, recovered=lambda: aside.submit(_retire_daemon, demo, instance))
     if spark is not None:
         with demo.terminal.step("spark", "wait until Spark answers") as say:
             say(f"Spark, process {spark.result().pid}, started beside the feed")
     folder = Path(running.enter_context(TemporaryDirectory(prefix="holdfast-demo-")))
-    return _publish_and_verify(demo, instance, folder)
+    return _publish_and_verify(demo, instance, expected.result(), folder)
 
 
-def _publish_and_verify(demo: Demo, instance: dg.DagsterInstance, folder: Path) -> tuple[ProcessorVerdict, ...]:
+def _publish_and_verify(
+    demo: Demo, instance: dg.DagsterInstance, expected: Expected, folder: Path
+) -> tuple[ProcessorVerdict, ...]:
     """Snapshot all results; meanwhile read the outputs into ``folder``, and recompute all results with Spark."""
     side_by_side = demo.settings.spark.over_connect  # a JVM of this process has one session
     with ThreadPoolExecutor(max_workers=4, thread_name_prefix="aside") as aside:
-        outputs = aside.submit(read_outputs, demo.topics, demo.definitions, folder)
+        outputs = aside.submit(read_outputs, demo.topics, demo.definitions, expected, folder)
         tables = aside.submit(_publish, demo, instance)
         if not side_by_side:
             tables.result()
@@ -275,7 +283,7 @@ def _retire_daemon(demo: Demo, instance: dg.DagsterInstance) -> None:
         local.stop(demo.settings, local.DAEMON)
 
 
-def _feed_and_kill(demo: Demo, registry: Registry, recovered: Callable[[], object]) -> None:
+def _feed_and_kill(demo: Demo, registry: Registry, expected: Future[Expected], recovered: Callable[[], object]) -> None:
     """Send the flights, kill three processors on the way, and wait until all is processed.
 
     ``recovered`` is called when the killed ones are recovered, before they have caught up.
@@ -302,7 +310,12 @@ def _feed_and_kill(demo: Demo, registry: Registry, recovered: Callable[[], objec
             _tell_recovery(demo, _await(closed, RECOVERY_S, f"the recovery of {victim}"), killed[victim])
         recovered()
         caught_up = time.monotonic()
-        _await(lambda: _show(demo, move) > 0 and _lag(demo) == 0, CATCH_UP_S, "the processors to catch up")
+        _await(
+            lambda: _show(demo, move) > 0 and lag_of(demo.topics, demo.definitions) == 0,
+            CATCH_UP_S,
+            "the processors to catch up",
+        )
+        await_windows(demo.topics, expected.result())
         terminal.line("caught up", "lag 0 on all partitions", time.monotonic() - caught_up)
     seconds = time.monotonic() - began
     processed = len(demo.definitions) * FLIGHTS
@@ -463,13 +476,6 @@ def _show(demo: Demo, move: Callable[[str, int], None]) -> int:
 
 def _fed(topics: Topics) -> int:
     return sum(topics.end_offsets(FLIGHTS_TOPIC, committed=True).values())
-
-
-def _lag(demo: Demo) -> int:
-    topics = demo.topics
-    inputs = [spec.name for one in demo.definitions for spec in one.topology.inputs]
-    ends = sum(sum(topics.end_offsets(name, committed=True).values()) for name in inputs)
-    return ends - sum(sum(topics.committed_offsets(definition.name).values()) for definition in demo.definitions)
 
 
 def _await(look: Callable[[], T | None], timeout_s: float, what: str) -> T:

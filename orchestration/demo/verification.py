@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from holdfast.infra.kafka.records import Record
 from holdfast.infra.kafka.topics import Topics
-from holdfast.infra.sample_data.feed import FLIGHTS_TOPIC
 from holdfast.infra.sample_data.flights import (
     FLIGHTS_WITHOUT_AIRCRAFT,
     is_disrupted,
@@ -45,7 +44,7 @@ from holdfast.orchestration.demo.sequences import (
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.processors.audits.comparison import Side
 from holdfast.processors.audits.stores import StoreAudit
-from holdfast.processors.definitions import RESULTS, models
+from holdfast.processors.definitions import RESULTS, carriers, models
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.registration import ProcessorDefinition
 
@@ -164,13 +163,13 @@ class Expected:
 def outputs_expected(partitions: int) -> Expected:
     """What the output topics must hold after all flights, which were sent to topics with so many partitions."""
     updates: dict[str, Counter[str]] = {name: Counter() for name in ("fleet", "routes", "weather", "models")}
-    aircraft, origins, carriers = Departures(), Departures(), Departures()
+    aircraft, origins, airlines = Departures(), Departures(), Departures()
     model_of = {plane["tailnum"]: plane["model"] for plane in read_planes()}
     for flight in read_flights():
         tail, left_at = flight["tailnum"], departure(flight)
         updates["routes"][route_of(flight)] += 1
         origins.add(flight["origin"], left_at)
-        carriers.add(flight["carrier"], left_at)
+        airlines.add(flight["carrier"], left_at)
         if tail is not None:
             updates["fleet"][tail] += 1
             aircraft.add(tail, left_at)
@@ -181,19 +180,25 @@ def outputs_expected(partitions: int) -> Expected:
     closed = {
         "rotations": closed_rotations(aircraft, partitions),
         "delays": closed_hours(origins, partitions),
-        "carriers": closed_hours_of_carriers(carriers),
+        "carriers": closed_hours_of_carriers(airlines),
     }
     counted = {name: {key: len(starts) for key, starts in keys.items()} for name, keys in closed.items()}
     return Expected({**updates, **counted}, closed)
 
 
-def read_outputs(topics: Topics, definitions: Sequence[ProcessorDefinition], folder: Path) -> Mapping[str, Outputs]:
-    """Processor -> what it wrote, compared with a plain count of the file of flights; it must have no lag.
+def await_windows(topics: Topics, expected: Expected) -> None:
+    """Wait until all hours of carriers are sent that are due, up to ``CLOSED_WITHIN_S``: their table has the newest."""
+    (output,) = carriers.application.topology().outputs
+    _sent(topics, output.name, sum(expected.updates[carriers.application.consumer_group].values()))
+
+
+def read_outputs(
+    topics: Topics, definitions: Sequence[ProcessorDefinition], expected: Expected, folder: Path
+) -> Mapping[str, Outputs]:
+    """Processor -> what it wrote, compared with what is expected; it must have no lag.
 
     Writes the windows that were sent into files in ``folder``.
     """
-    partitions = topics.describe([FLIGHTS_TOPIC])[FLIGHTS_TOPIC].partitions
-    expected = outputs_expected(partitions)
     found = {}
     for one in definitions:
         updates, starts, closed = expected.updates[one.name], expected.closed.get(one.name), None
