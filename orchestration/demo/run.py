@@ -260,9 +260,9 @@ def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] 
 
 
 def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
-    stores = [(one.name, store.name) for one in demo.definitions for store in one.topology.stores]
     with demo.terminal.step("provision", "create topics and changelogs") as say:
-        _materialize(instance, [keys.changelog_key(processor, store) for processor, store in stores])
+        # Each creates all topics and changelogs of its processor.
+        _materialize(instance, [keys.changelog_key(*result) for result in _results(demo)])
         names = {spec.name for one in demo.definitions for spec in one.topology.topics()}
         say(f"{len(demo.topics.describe(names))} topics")
     with demo.terminal.step("deploy", "deploy the processors and wait until they process all partitions") as say:
