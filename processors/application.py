@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.infra.log import configure_logging
+from holdfast.infra.log import configure_level, configure_logging
 from holdfast.infra.privacy import private_files
 from holdfast.processors.application_tables import ApplicationTables
 from holdfast.processors.arguments import (
@@ -418,6 +418,11 @@ class Application(ApplicationTables):
         if self._log_level is not None:
             configure_logging(self._log_level.upper(), settings.log_format)
         return settings
+
+    def configure_logging(self, settings: Settings) -> None:
+        """Log from ``loglevel`` on, on stderr; a process that configured its logging keeps all but the level."""
+        if self._log_level is not None:
+            configure_level(self._log_level.upper(), settings.log_format)
 
     def _work(self, worker: Worker, settings: Settings, folder: StateFolder, how: How) -> None:
         from holdfast.processors.worker_run import run_worker
