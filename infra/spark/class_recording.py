@@ -1,7 +1,7 @@
 """Makes the archive of Spark's and Iceberg's classes: a Spark with a warehouse of its own runs the kinds of queries
 that a snapshot runs.
 
-It takes 45 seconds of CPU and 210 MB in the cache folder, once for each Java, version of the jars, and environment.
+It takes 50 seconds of CPU and 210 MB in the cache folder, once for each Java, version of the jars, and environment.
 """
 
 from __future__ import annotations
