@@ -203,6 +203,26 @@ def test_very_many_subscribers_are_answered_in_parts(subscribers: int, monkeypat
     assert left == []
 
 
+def test_a_key_that_was_cleared_while_it_was_answered_ends_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign_keys, "ANSWERED_AT_ONCE", 1)
+    former = foreign_keys.Subscriptions.on_timer
+
+    def clears(self: Any, name: str, time: int, context: Any) -> None:
+        context.state.delete("next")
+        former(self, name, time, context)
+
+    monkeypatch.setattr(foreign_keys.Subscriptions, "on_timer", clears)
+    cluster, app = world(), application()
+    joined(app)
+    feed = Feed(cluster)
+    for number in range(3):
+        feed("orders", b"o%d" % number, {"product": "tea"})
+    cluster.run(app)
+    feed("products", b"tea", "green")
+    cluster.run(app)
+    assert len(changes(cluster)) == 1
+
+
 def test_a_rewind_of_all_state_has_the_same_rows() -> None:
     cluster, app = world(), application()
     feed = Feed(cluster)
