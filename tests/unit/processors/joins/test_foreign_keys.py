@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from holdfast import Application, Count, HoldfastError, InMemoryCluster, ProcessingFailed
+from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine.dataframe import foreign_keys
 from holdfast.processors.engine.dataframe.given import StepInvalid
 from holdfast.processors.engine.dataframe.merging import JoinInvalid
 from holdfast.processors.engine.dataframe.stream_groups import GroupByInvalid
+from holdfast.processors.engine.required_topics import plan
 from holdfast.processors.engine.topology_drawing import drawing_of
 
 BEGIN = 1_690_000_000_000
@@ -251,7 +253,22 @@ def test_the_topology_draws_both_topics() -> None:
         ("offers",),
     ]
     drawing = drawing_of(topology)
+    assert "  │ join offers-subscriptions" in drawing.splitlines()
     assert drawing.index("orders-table") < drawing.index("offers-subscriptions (") < drawing.index("  stores  offers (")
+
+
+def test_a_topic_of_a_join_that_is_too_narrow_is_refused_with_what_to_do() -> None:
+    topology = application_with("inner").topology()
+    facts = {
+        spec.name: TopicFacts(spec.name, f"id of {spec.name}", 3, 1, {})
+        for spec in topology.inputs
+        if spec.name != "shop-offers-answers-repartition"
+    }
+    narrow = "shop-offers-subscriptions-repartition"
+    facts[narrow] = TopicFacts(narrow, "narrow", 2, 1, {})
+    refused = next(each for each in plan(topology, facts, 1).refusals if each.topic == narrow)
+    assert "has 2 partitions, expected 3" in refused.sentence
+    assert refused.action.startswith("Stop the processor, delete the topic")
 
 
 def test_steps_with_state_behind_it_have_stores_of_their_own() -> None:
