@@ -14,8 +14,10 @@ from holdfast.processors.engine.dataframe import foreign_keys
 from holdfast.processors.engine.dataframe.given import StepInvalid
 from holdfast.processors.engine.dataframe.merging import JoinInvalid
 from holdfast.processors.engine.dataframe.stream_groups import GroupByInvalid
+from holdfast.processors.engine.proof import Material, Message
 from holdfast.processors.engine.required_topics import plan
 from holdfast.processors.engine.topology_drawing import drawing_of
+from holdfast.processors.testing.proof import prove
 
 BEGIN = 1_690_000_000_000
 
@@ -269,6 +271,18 @@ def test_a_topic_of_a_join_that_is_too_narrow_is_refused_with_what_to_do() -> No
     refused = next(each for each in plan(topology, facts, 1).refusals if each.topic == narrow)
     assert "has 2 partitions, expected 3" in refused.sentence
     assert refused.action.startswith("Stop the processor, delete the topic")
+
+
+def test_a_proof_of_a_version_joins_the_last_messages() -> None:
+    app = application_with("left")
+    partitions = {spec.name: 2 for spec in app.topology().sources}
+    messages = {
+        topic: {0: (Message(7, key, json.dumps(row).encode(), BEGIN),)}
+        for topic, key, row in [("orders", b"o1", {"product": "tea"}), ("products", b"tea", "green")]
+    }
+    outcome = prove(app, Material("shop", partitions, messages, {}))
+    assert (outcome.processed, outcome.failures, outcome.broken) == (2, (), "")
+    assert outcome.outputs >= 1
 
 
 def test_steps_with_state_behind_it_have_stores_of_their_own() -> None:
