@@ -455,7 +455,7 @@ class Worker:
     def _check_changelogs(self) -> None:
         if self.same_changelogs is not None and not (self.paused or self.maintenance.busy or self.maintenance.holds):
             self.same_changelogs.check(self.assignment.tasks, failing=self.committer.failing)
-            self.global_tables.compare(self.same_changelogs.seen)
+            self.global_tables.compare(self.same_changelogs.seen, self.same_changelogs.widths)
 
     def _show_life(self) -> None:
         """Update the heartbeat and answer read-only requests, between polls of long turns."""
