@@ -15,8 +15,8 @@ from holdfast.assets.layers import PROCESSORS, is_ours
 from holdfast.infra.json_file import read_json
 from holdfast.infra.settings import Settings
 from holdfast.orchestration.asset_page import AssetPage, Check
+from holdfast.processors.broken_definition import BrokenDefinition
 from holdfast.processors.lifecycle.recovery.answer import WORKING, Answer, Colour
-from holdfast.processors.registration import BrokenDefinition
 
 #: Gravest first.
 _GRAVITY: tuple[Colour, ...] = ("red", "yellow", "grey")

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.orchestration import reasons
 from holdfast.orchestration.asset_page import AssetPage, Check, Evaluation, Execution, Partitions
+from holdfast.processors.broken_definition import BrokenDefinition
 from holdfast.processors.lifecycle.recovery.answer import STARTING, Answer
-from holdfast.processors.registration import BrokenDefinition
 
 RUNNING = frozenset({"fleet"})
 KEY = ("state", "fleet", "aircraft_state")
