@@ -193,6 +193,16 @@ class Snapshotted(Answer):
     rows: list[dict[str, Any]]
 
 
+class PartLag(Answer):
+    """A subtopology in one slot: its tasks, and the records left to process, by input topic; null where unknown."""
+
+    subtopology: str
+    tasks: int
+    running: int
+    lag: int | None
+    lags: dict[str, int | None]
+
+
 class ProcessorRow(Answer):
     """One slot of a processor; null where unknown."""
 
@@ -210,6 +220,7 @@ class ProcessorRow(Answer):
         description="Those that have not fired: how many, whether there are more than were counted, and by clock when "
         "the next one is due, in seconds since 1970."
     )
+    subtopologies: list[PartLag]
     processed: int | None
     pid: int | None
 

@@ -136,6 +136,12 @@ _LAZIES = (
     Lazy("spark", f"{_COMMANDS}.spark:spark", "A Spark process on this machine that stays warm between runs."),
     Lazy("warehouse", f"{_COMMANDS}.spark:warehouse", "The catalog of the warehouse's tables."),
     Lazy(
+        "daemon",
+        f"{_COMMANDS}.daemon:daemon",
+        "Run Dagster's daemon in the foreground: schedules, sensors and runs; takes the options of dagster-daemon run.",
+        foreign_options=True,
+    ),
+    Lazy(
         "webserver",
         f"{_COMMANDS}.webserver:webserver",
         "Serve Dagster's UI in the foreground, behind checks of host, origin and token; takes dagster-webserver's "

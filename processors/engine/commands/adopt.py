@@ -5,6 +5,7 @@ keys, and only differences are written, batch by batch.
 
 Invariants:
     - Nothing is changed before the other changelog was replayed completely, from its first record to its end.
+    - No window and no timer is due in the store when it is exchanged: those that were due are sent before.
     - The same command a second time changes nothing.
 """
 
@@ -21,6 +22,7 @@ from holdfast.processors.engine.commands.checks import (
     commit_apart,
     moves_of,
     settle,
+    settle_due,
     tasks_of,
 )
 from holdfast.processors.engine.commands.content import Difference, Replay, bounds_of, replayed
@@ -65,6 +67,7 @@ def _adopt(
     told = {"set": 0, "deleted": 0, "same": 0}
     reached: dict[str, Mapping[str, int]] = {}
     for task, bounds in tasks.items():
+        yield from settle_due(worker, task, ticket)
         place = Partition(asked.changelog, task.partition)
         with (
             worker.assignment.scratch.opened(task.name, bounds[1] - bounds[0]) as store,

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.schema.types import ANY_STATE_KEY, INFER
+from holdfast.processors.engine.state.dated_values import Dating
 from holdfast.processors.engine.state.keys import store_prefix
 
 #: Makes a stored JSON object of one version into one of the next.
@@ -39,6 +40,8 @@ class StoreOptions:
     ttl: int | timedelta | Literal["by value"] | None = None
     #: One line for each built-in step that the store belongs to.
     steps: tuple[str, ...] = ()
+    #: How values of a built-in step end that have their time in their state keys.
+    dating: Dating | None = field(default=None, compare=False)
     #: How long values stay readable without a ``ttl`` of their own, in milliseconds; None for always.
     ttl_ms: int | None = field(init=False, default=None)
 

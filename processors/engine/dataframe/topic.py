@@ -84,6 +84,8 @@ class Topic:
         self.label = name
         #: The name of the ``group_by`` whose repartition topic it is; empty for another topic.
         self.group_by = ""
+        #: Whether it is between two steps of a join by a foreign key.
+        self.of_join = False
         #: The field whose values are its keys; empty where a function makes them.
         self.grouped_field = ""
         #: How many partitions that declares.

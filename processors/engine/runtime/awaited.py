@@ -112,6 +112,8 @@ class AwaitedStream:
         return jobs
 
     def _await(self, batch: Batch, jobs: Sequence[_Job]) -> None:
+        if self._call.known is not None:
+            jobs = [job for job in jobs if not _is_known(self._call.known, job)]
         if jobs:
             answers = _loop().run_until_complete(_all(self._call, [batch.keys[job.index] for job in jobs], jobs))
             for job, answer in zip(jobs, answers, strict=True):
@@ -125,6 +127,13 @@ def awaited_stream(source: Node, times: RecordTimes, timing: Timing) -> AwaitedS
     """The part of a stream up to its call; None for a stream without one."""
     found = call_of(source)
     return None if found is None else AwaitedStream(found[0], found[1], source, times, timing)
+
+
+def _is_known(known: Callable[[Any], tuple[Any] | None], job: _Job) -> bool:
+    answer = known(job.value)
+    if answer is not None:
+        job.value = answer[0]
+    return answer is not None
 
 
 async def _all(call: AsyncCall, keys: Sequence[bytes | None], jobs: Sequence[_Job]) -> list[Any]:

@@ -80,7 +80,7 @@ class Worker:
         self.reach = Reach(bounded=options.start.shadow)
         #: Checks the changelogs' ids on its own thread; None where time is simulated.
         self.same_changelogs: SameChangelogs | None = None
-        self._frames, self._cluster, self.clock = frames, cluster, cluster.clock
+        self.frames, self._cluster, self.clock = frames, cluster, cluster.clock
         self.global_tables = GlobalTables(cluster)
         self.warnings: tuple[str, ...] = ()  # for status
         self._stop = self._lost = self._leaving = False
@@ -243,7 +243,7 @@ class Worker:
         self._raise_what_failed()
         restoring = self.assignment.busy
         if restoring:
-            self._let_flow(member, self.assignment.advance(member, self._frames))
+            self._let_flow(member, self.assignment.advance(member, self.frames))
         self.maintenance.step()
         self._check_changelogs()
         self.global_tables.follow()

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
+from holdfast.processors.engine.state.dated_values import DatedValues
 from holdfast.processors.engine.state.declared import DeclaredState
+from holdfast.processors.engine.state.expiries import Expiries
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.store_clock import StoreClock
 from holdfast.processors.engine.state.stream_time import Remembered, StreamTime
@@ -37,7 +39,7 @@ class StoreTime:
     def __init__(self, state: DeclaredState, options: StoreOptions | None, stream: StreamTime) -> None:
         self._state = state
         self._clock = StoreClock(state, stream)
-        self._expiries = state.let_expire(options.ttl_ms, stream, _read_ttl) if options and options.expires else None
+        self._expiries = _ends_of(state, options, stream)
 
     @property
     def clock_key(self) -> bytes:
@@ -94,6 +96,15 @@ def _models_of(options: StoreOptions | None) -> TypedValues | None:
     from holdfast.processors.engine.state.typed import TypedValues
 
     return TypedValues(options.name, options.models, options.upgrades_by_key)
+
+
+def _ends_of(state: DeclaredState, options: StoreOptions | None, stream: StreamTime) -> Expiries | DatedValues | None:
+    """What deletes the values of a store that have ended; None where none ends."""
+    if options is None or not options.expires:
+        return None
+    if options.dating is not None:
+        return state.keep_dated(options.dating, stream)
+    return state.let_expire(options.ttl_ms, stream, _read_ttl)
 
 
 def _read_ttl(ttl: int | timedelta) -> int:

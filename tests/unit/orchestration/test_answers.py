@@ -30,7 +30,7 @@ def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
 
 WITH_JSON = [words for words, command in leaves(loaded(app)) if any(each.name == "as_json" for each in command.params)]
 #: They serve, follow a file, or print a schema or nothing.
-WITHOUT_JSON = {"demo", "webserver", "logs", "run", "schema"}
+WITHOUT_JSON = {"demo", "webserver", "daemon", "logs", "run", "schema"}
 
 
 def test_every_command_that_prints_facts_has_json_and_every_json_a_schema() -> None:
