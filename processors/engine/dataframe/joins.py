@@ -3,7 +3,7 @@
 All state is written with ``State``, values of one message key under state keys that begin with their kind::
 
     as-of      newest        [time, value] of the newest right message
-               past/<time>   [value] of an older one; it ends ``grace_ms`` after a newer one took its place
+               past/<time>   [value, end] of an older one; it ends ``grace_ms`` after a newer one took its place
     table      row           the value
     interval   l/<time>      left values of this event time, as [[value, has matched], ...]; r/<time> for the right side
 
@@ -18,10 +18,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
+import msgspec
+
 from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.changelog.format import HEAD_SIZE, decode_value, encode_value
 from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge, check_merge, merge_function, name_of
 from holdfast.processors.engine.dataframe.processing import Context, Processing
 from holdfast.processors.engine.dataframe.store_options import BY_VALUE, StoreOptions
+from holdfast.processors.engine.state.dated_values import DatedValues, Dating, line_of, place_of, time_text
+from holdfast.processors.engine.state.declared import DeclaredState
 from holdfast.processors.engine.state.interface import State
 
 How = Literal["inner", "left", "right", "outer"]
@@ -32,7 +37,11 @@ ROW = "row"
 PAST = "past/"
 
 _NEWEST = "newest"
+_NEWEST_DECODER = msgspec.json.Decoder(tuple[int, msgspec.Raw])
+_PAST = PAST.encode()
 _LEFT, _RIGHT = "l/", "r/"
+#: How far behind the interval times are kept in memory, in milliseconds; a later message costs a read of a range.
+_SLACK_MS = 1_000
 
 
 def check_how(how: Any, allowed: tuple[str, ...]) -> None:
@@ -43,11 +52,6 @@ def check_how(how: Any, allowed: tuple[str, ...]) -> None:
             action=f"Write, for example, `how={allowed[0]!r}`.",
             seen=repr(how),
         )
-
-
-def time_text(time_ms: int) -> str:
-    """An event time as a part of a state key."""
-    return f"{time_ms:015d}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,21 @@ class AsOf:
 
     def options(self, store: str) -> StoreOptions:
         """What the join's store is declared with."""
-        return StoreOptions(store, ttl=BY_VALUE, steps=("join as of",))
+        return StoreOptions(store, ttl=BY_VALUE, steps=("join as of",), dating=Dating((PAST,), self.end_of, 0))
+
+    def newest_end(self, time_ms: int) -> int:
+        """When the newest right message ends; without a tolerance it stays."""
+        return time_ms + (self.tolerance_ms or 0) + self.grace_ms + 1
+
+    def is_over(self, time_ms: int, now_ms: int) -> bool:
+        """Whether the newest right message, of this time, has ended."""
+        return self.tolerance_ms is not None and self.newest_end(time_ms) <= now_ms
+
+    def end_of(self, name: str, raw: bytes) -> int | None:
+        """When a stored value ends."""
+        if name != _NEWEST:
+            return int(decode_value(raw)[1])
+        return None if self.tolerance_ms is None else self.newest_end(_newest_of(raw)[0])
 
     def describe(self) -> str:
         """The rule in a line; another rule is another version."""
@@ -83,19 +101,44 @@ class AsOfRight:
 
     def __init__(self, spec: AsOf) -> None:
         self.spec = spec
-        self._newest_ttl = None if spec.tolerance_ms is None else spec.tolerance_ms + spec.grace_ms + 1
         self.functions: tuple[Callable[..., Any], ...] = ()
 
-    def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: State) -> None:
+    def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> None:
         """Takes one message."""
-        grace_ms = self.spec.grace_ms
-        newest = state.get(_NEWEST)
+        spec, dated = self.spec, state.dated
+        raw = encode_value(value, timestamp, where=f" for key {_NEWEST!r} of store {state.name!r}")
+        held = state.read_plain(_NEWEST)
+        newest = None if held is None else _newest_of(held)
+        now_ms = dated.now_ms()
+        if newest is not None and spec.is_over(newest[0], now_ms):
+            newest = None
         if newest is None or timestamp >= newest[0]:
-            if newest is not None and timestamp > newest[0] and grace_ms:
-                state.set(PAST + time_text(newest[0]), newest[1:], ttl=grace_ms)
-            state.set(_NEWEST, [timestamp, value], ttl=self._newest_ttl)
-        elif grace_ms:
-            state.set(PAST + time_text(timestamp), [value], ttl=newest[0] - timestamp + grace_ms)
+            if newest is not None and timestamp > newest[0] and spec.grace_ms:
+                older = raw[:HEAD_SIZE] + bytes(newest[1])
+                _put_past(dated, state.message_key, newest[0], older, timestamp + spec.grace_ms)
+            if not spec.is_over(timestamp, now_ms):
+                state.write_plain(_NEWEST, b"%b[%d,%b]" % (raw[:HEAD_SIZE], timestamp, raw[HEAD_SIZE:]))
+                if held is None and spec.tolerance_ms is not None:
+                    dated.ends(_NEWEST, spec.newest_end(timestamp))
+        elif spec.grace_ms:
+            _put_past(dated, state.message_key, timestamp, raw, newest[0] + spec.grace_ms)
+
+
+def _newest_of(raw: bytes) -> tuple[int, msgspec.Raw]:
+    """The time of the newest right message, and the text of its value."""
+    try:
+        return _NEWEST_DECODER.decode(raw[HEAD_SIZE:])
+    except msgspec.DecodeError:
+        decode_value(raw)  # its error says that the state is at fault
+        raise
+
+
+def _put_past(dated: DatedValues, message_key: bytes, time_ms: int, raw: bytes, end_ms: int) -> None:
+    """Keeps a value that is not the newest one, unless it has ended already."""
+    if end_ms > dated.now_ms():
+        made = b"%b[%b,%d]" % (raw[:HEAD_SIZE], raw[HEAD_SIZE:], end_ms)
+        dated.put(line_of(message_key, _PAST), time_ms, made, is_new=False)
+        dated.ends(PAST + time_text(time_ms), end_ms)
 
 
 class AsOfLeft:
@@ -114,15 +157,27 @@ class AsOfLeft:
         """The rule in a line; another rule is another version."""
         return self.spec.describe()
 
-    def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: State) -> list[Any]:
+    def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> list[Any]:
         """The joined value, or nothing."""
-        newest = state.get(_NEWEST)
-        if newest is not None and newest[0] > timestamp:
-            older = state.items(prefix=PAST, end=PAST + time_text(timestamp + 1), reverse=True, limit=1)
-            newest = [int(older[0][0][len(PAST) :]), *older[0][1]] if older else None
-        if newest is not None and (self._tolerance_ms is None or timestamp - newest[0] <= self._tolerance_ms):
-            return [self._merge(value, newest[1])]
+        found = self.found(timestamp, state)
+        if found is not None and (self._tolerance_ms is None or timestamp - found[0] <= self._tolerance_ms):
+            return [self._merge(value, found[1])]
         return [] if self._inner else [self._merge(value, None)]
+
+    def found(self, timestamp: int, state: DeclaredState) -> tuple[int, Any] | None:
+        """The time and the value of the newest right message that is not younger; None without one."""
+        held = state.read_plain(_NEWEST)
+        if held is None:
+            return None
+        time_ms, value = decode_value(held)
+        if time_ms <= timestamp:
+            return None if self.spec.is_over(time_ms, state.dated.now_ms()) else (time_ms, value)
+        end, now_ms = PAST + time_text(timestamp + 1), state.dated.now_ms()
+        for limit in (1, None):  # those that have ended leave with the next commit, so the first one is it
+            for place, (older, end_ms) in state.items(prefix=PAST, end=end, reverse=True, limit=limit):
+                if end_ms > now_ms:
+                    return int(place[len(PAST) :]), older
+        return None
 
 
 class TablePut:
@@ -190,7 +245,14 @@ class Interval:
 
     def options(self, store: str) -> StoreOptions:
         """What the join's store is declared with."""
-        return StoreOptions(store, ttl=BY_VALUE, steps=("join by interval",))
+        slack_ms = self.backward_ms + self.forward_ms + _SLACK_MS
+        dating = Dating((_LEFT, _RIGHT), self.end_of, slack_ms)
+        return StoreOptions(store, ttl=BY_VALUE, steps=("join by interval",), dating=dating)
+
+    def end_of(self, name: str, raw: bytes) -> int:
+        """When a stored value ends."""
+        behind_ms = self.forward_ms if name.startswith(_LEFT) else self.backward_ms
+        return int(name[len(_LEFT) :]) + behind_ms + self.grace_ms + 1
 
     def describe(self) -> str:
         """The rule in a line; another rule is another version."""
@@ -202,7 +264,7 @@ class Interval:
         before, behind = (self.backward_ms, self.forward_ms) if left else (self.forward_ms, self.backward_ms)
         sent = self.how in (("left", "outer") if left else ("right", "outer"))
         own, other = (_LEFT, _RIGHT) if left else (_RIGHT, _LEFT)
-        return _Side(left, own, other, before, behind, behind + self.grace_ms, sent)
+        return _Side(left, own, own.encode(), other.encode(), before, behind, behind + self.grace_ms, sent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +276,9 @@ class _Side:
     """
 
     left: bool
-    own: str
-    other: str
+    name: str
+    own: bytes
+    other: bytes
     before_ms: int
     behind_ms: int
     lasts_ms: int
@@ -232,35 +295,49 @@ class IntervalJoin:
         """Emits a message with each match, and keeps it."""
         side, value = self._sides[tagged[0]], tagged[1]
         matched = self._match(side, value, context)
-        state, place = context.state, side.own + time_text(context.timestamp)
-        held = state.get(place) or []
+        state: DeclaredState = context.state  # type: ignore[assignment]
+        dated, time_ms = state.dated, context.timestamp
+        end_ms = time_ms + side.lasts_ms + 1
+        if not side.sent and end_ms <= dated.now_ms():
+            return
+        line = line_of(state.message_key, side.own)
+        held = state.read_place(place_of(line, time_ms)) if dated.times(line, time_ms, time_ms) else None
+        raw = encode_value(value, time_ms, where=f" in store {state.name!r}")
+        before = b"[" if held is None else held[HEAD_SIZE:-1] + b","
+        made = b"%b%b[%b,%b]]" % (raw[:HEAD_SIZE], before, raw[HEAD_SIZE:], b"true" if matched else b"false")
+        dated.put(line, time_ms, made, is_new=held is None)
         if side.sent:
             # Its timer deletes it: a value that ends at the same time would not be there any more.
-            state.set(place, [*held, [value, matched]])
-            context.set_timer(place, context.timestamp + side.lasts_ms + 1)
-        else:
-            state.set(place, [*held, [value, matched]], ttl=side.lasts_ms + 1)
+            context.set_timer(side.name + time_text(time_ms), end_ms)
+        elif held is None:
+            dated.ends(side.name + time_text(time_ms), end_ms)
 
     def on_timer(self, name: str, time: int, context: Context) -> None:
         """Emits the values of one side and time that have not matched, and deletes all of it."""
         side = self._sides[name.startswith(_LEFT)]
         for value, matched in context.state.pop(name, []):
             if not matched:
-                context.emit(_row(side, int(name[len(side.own) :]), value, None))
+                context.emit(_row(side, int(name[len(side.name) :]), value, None))
 
     def _match(self, side: _Side, value: Any, context: Context) -> bool:
-        state, time_ms = context.state, context.timestamp
-        first = side.other + time_text(max(0, time_ms - side.before_ms))
-        end = side.other + time_text(time_ms + side.behind_ms + 1)
-        other = self._sides[not side.left]
+        state: DeclaredState = context.state  # type: ignore[assignment]
+        dated, time_ms = state.dated, context.timestamp
+        line, other = line_of(state.message_key, side.other), self._sides[not side.left]
+        # What ends before stream time is over, also while it is still in the store.
+        first_ms = max(time_ms - side.before_ms, 0 if other.sent else dated.stream_ms - other.lasts_ms)
         matched = False
-        for place, held in state.items(start=first, end=end):
-            at = int(place[len(side.other) :])
+        for at_ms in dated.times(line, first_ms, time_ms + side.behind_ms):
+            place = place_of(line, at_ms)
+            raw = state.read_place(place)
+            if raw is None:
+                continue
+            held = decode_value(raw)
             for found, _ in held:
-                context.emit(_row(side, max(at, time_ms), value, found))
+                context.emit(_row(side, max(at_ms, time_ms), value, found))
                 matched = True
             if other.sent and not all(has for _, has in held):
-                state.set(place, [[found, True] for found, _ in held])
+                text = encode_value([[found, True] for found, _ in held], time_ms)
+                state.write_place(place, text)
         return matched
 
 

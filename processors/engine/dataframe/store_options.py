@@ -10,6 +10,7 @@ from typing import Any, Literal
 from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.schema.types import ANY_STATE_KEY, INFER
+from holdfast.processors.engine.state.dated_values import Dating
 from holdfast.processors.engine.state.keys import store_prefix
 
 #: Makes a stored JSON object of one version into one of the next.
@@ -39,6 +40,8 @@ class StoreOptions:
     ttl: int | timedelta | Literal["by value"] | None = None
     #: One line for each built-in step that the store belongs to.
     steps: tuple[str, ...] = ()
+    #: How values of a built-in step end that have their time in their state keys.
+    dating: Dating | None = field(default=None, compare=False)
     #: How long values stay readable without a ``ttl`` of their own, in milliseconds; None for always.
     ttl_ms: int | None = field(init=False, default=None)
 
@@ -127,6 +130,35 @@ class StoreOptions:
                     action=action,
                     store=self.name,
                 )
+
+
+class StoreName(str):
+    """The name that ``app.store`` returns; it knows what its application declares about stores."""
+
+    declared: dict[str, StoreOptions]
+
+    @classmethod
+    def of(cls, name: str, declared: dict[str, StoreOptions]) -> StoreName:
+        """The name of a store in these declarations."""
+        made = cls(name)
+        made.declared = declared
+        return made
+
+
+def own_store(name: str, declared: dict[str, StoreOptions]) -> str:
+    """The name of a step's store, as a plain text.
+
+    Raises:
+        StoreInvalid: Another application declared it, so this one does not know its model and its TTL.
+    """
+    if isinstance(name, StoreName) and name.declared is not declared and name not in declared:
+        raise StoreInvalid(
+            f"Store {str(name)!r} was declared with `app.store` of another application; its model and its TTL are not "
+            "known here.",
+            action=f"Declare it with this application: `app.store({str(name)!r}, ...)`.",
+            store=str(name),
+        )
+    return str(name)
 
 
 def declare(stores: dict[str, StoreOptions], options: StoreOptions, *, argument: str = "") -> None:

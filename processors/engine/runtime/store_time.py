@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
+from holdfast.processors.engine.state.dated_values import DatedValues
 from holdfast.processors.engine.state.declared import DeclaredState
 from holdfast.processors.engine.state.expiries import Expiries
 from holdfast.processors.engine.state.store import StoreState
@@ -41,10 +42,7 @@ class StoreTime:
     ) -> None:
         self._state = state
         self._clock = StoreClock(state, stream)
-        self._expiries: Expiries | None = None
-        if options is not None and options.expires:
-            made = Expiries(state, options.ttl_ms, stream, by_stream=regrouped and bool(options.steps))
-            self._expiries = state.let_expire(made, _read_ttl)
+        self._expiries = _ends_of(state, options, stream, regrouped=regrouped)
 
     @property
     def clock_key(self) -> bytes:
@@ -101,6 +99,18 @@ def _models_of(options: StoreOptions | None) -> TypedValues | None:
     from holdfast.processors.engine.state.typed import TypedValues
 
     return TypedValues(options.name, options.models, options.upgrades_by_key)
+
+
+def _ends_of(
+    state: DeclaredState, options: StoreOptions | None, stream: StreamTime, *, regrouped: bool
+) -> Expiries | DatedValues | None:
+    """What deletes the values of a store that have ended; None where none ends."""
+    if options is None or not options.expires:
+        return None
+    if options.dating is not None:
+        return state.keep_dated(DatedValues(state, stream, options.dating, by_stream=regrouped))
+    made = Expiries(state, options.ttl_ms, stream, by_stream=regrouped and bool(options.steps))
+    return state.let_expire(made, _read_ttl)
 
 
 def _read_ttl(ttl: int | timedelta) -> int:

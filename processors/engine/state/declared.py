@@ -10,7 +10,18 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from holdfast.processors.engine.changelog.format import decode_value, encode_bytes, encode_value, key_prefix
+from holdfast.processors.engine.changelog.format import (
+    CODEC_JSON,
+    VALUE_VERSION,
+    decode_value,
+    encode_bytes,
+    encode_json,
+    encode_value,
+    key_prefix,
+    pack_head,
+    split_key,
+)
+from holdfast.processors.engine.state.dated_values import DatedValues
 from holdfast.processors.engine.state.expiries import Expiries
 from holdfast.processors.engine.state.methods import Ttl
 from holdfast.processors.engine.state.store import StoreState
@@ -27,7 +38,7 @@ class DeclaredState(StoreState):
         typed: The models of its values; None for plain JSON.
     """
 
-    __slots__ = ("_expiries", "_read_ttl", "_typed")
+    __slots__ = ("_dated", "_expiries", "_read_ttl", "_typed")
 
     def __init__(self, plain: StoreState, typed: TypedValues | None) -> None:
         super().__init__(
@@ -35,12 +46,24 @@ class DeclaredState(StoreState):
         )
         self._typed = typed
         self._expiries: Expiries | None = None
+        self._dated: DatedValues | None = None
         self._read_ttl: Callable[[int | timedelta], int] | None = None
 
     def let_expire(self, expiries: Expiries, read_ttl: Callable[[int | timedelta], int]) -> Expiries:
         """Gives values an end from now on; ``read_ttl`` checks a ``ttl`` of ``set``."""
         self._expiries, self._read_ttl = expiries, read_ttl
         return expiries
+
+    def keep_dated(self, dated: DatedValues) -> DatedValues:
+        """Gives values a time in their state keys from now on."""
+        self._dated = dated
+        return dated
+
+    @property
+    def dated(self) -> DatedValues:
+        """The values that have a time in their state keys."""
+        assert self._dated is not None
+        return self._dated
 
     # -- what user functions call ------------------------------------------------------------------------------
 
@@ -100,7 +123,9 @@ class DeclaredState(StoreState):
 
     def write_own(self, message_key: bytes, state_key: str, value: Any) -> None:
         """Sets the value of an own record; None deletes it."""
-        raw = None if value is None else encode_value(value, max(self.timestamp_ms, 0))
+        raw = None
+        if value is not None:  # made of whole numbers and texts: it comes back as it is
+            raw = pack_head(VALUE_VERSION, CODEC_JSON, max(self.timestamp_ms, 0)) + encode_json(value)
         self._write(self._shared, key_prefix(message_key) + state_key.encode(), state_key, raw)
 
     def erase(self, message_key: bytes, state_key: str) -> None:
@@ -108,3 +133,47 @@ class DeclaredState(StoreState):
         former, self.message_key = self.message_key, message_key
         super()._store(state_key, None)
         self.message_key = former
+
+    # -- dated values ------------------------------------------------------------------------------------------
+
+    def read_value(self, message_key: bytes, state_key: str) -> bytes | None:
+        """The stored value of a state key of a message key; None without one."""
+        former, self.message_key = self.message_key, message_key
+        raw = super()._load(state_key)
+        self.message_key = former
+        return raw
+
+    def read_place(self, place: bytes) -> bytes | None:
+        """The stored value of the changelog key of a scattered state key; None without one."""
+        cell = self._shared
+        self.reads += 1
+        if place in cell.dirty:
+            return cell.dirty[place]
+        return cell.young[place] if place in cell.young else self._read(cell, place)
+
+    def write_place(self, place: bytes, raw: bytes | None) -> None:
+        """Sets the stored value of a changelog key of a scattered state key; None deletes it."""
+        cell = self._shared
+        if raw is not None and len(raw) + len(place) > cell.room:
+            raise self._too_large(split_key(place)[1], cell, place, raw)
+        self._write(cell, place, "", raw)
+
+    def read_plain(self, state_key: str) -> bytes | None:
+        """The stored value of a state key of the current message's key; None without one."""
+        return super()._load(state_key)
+
+    def write_plain(self, state_key: str, raw: bytes) -> None:
+        """Sets the stored value of a state key of the current message's key."""
+        super()._store(state_key, raw)
+
+    def undo_message(self) -> None:
+        """Takes back the writes of a failed message."""
+        super().undo_message()
+        if self._dated is not None:
+            self._dated.forget(self.message_key)
+
+    def drop(self) -> None:
+        """Forgets all uncommitted writes."""
+        super().drop()
+        if self._dated is not None:
+            self._dated.forget_all()

@@ -70,11 +70,21 @@ class TimeIndex:
         """Deletes an entry."""
         self._state.write_own(OWN_KEY, self.place(entry), None)
 
-    def due(self, time_ms: int, limit: int) -> list[Entry]:
-        """Takes the first entries up to this time, at most ``limit``, in their order; ``put_back`` those that stay."""
+    def take(self, time_ms: int, limit: int) -> list[Entry]:
+        """Deletes the first entries up to this time, at most ``limit``; returns them in their order."""
+        found = self.due(time_ms, limit, limit)
+        for entry in found:
+            self.leave(entry)
+        return found
+
+    def due(self, time_ms: int, limit: int, read_most: int = 0) -> list[Entry]:
+        """Takes the first entries up to this time, at most ``limit``, in their order; ``put_back`` those that stay.
+
+        ``read_most`` of them are read into memory at once; ``NEAR``, if that is more.
+        """
         found: list[Entry] = []
         while len(found) < limit:
-            if not self._near and not self._read_on():
+            if not self._near and not self._read_on(max(NEAR, read_most)):
                 self.next_ms = EVENT_TIME_END_MS
                 break
             if self._near[0].time_ms > time_ms:
@@ -111,11 +121,11 @@ class TimeIndex:
         """The state key of an entry."""
         return index_key(self._kind, *entry)
 
-    def _read_on(self) -> bool:
+    def _read_on(self, most: int) -> bool:
         """Reads the next entries into memory; False if there are none."""
         if self._horizon is None:
             return False
-        found = state_keys_between(self._state, OWN_KEY, self._horizon, index_end(self._kind), NEAR)
+        found = state_keys_between(self._state, OWN_KEY, self._horizon, index_end(self._kind), most)
         self._near = [Entry(*index_parts(self._kind, place)) for place, _ in found]
-        self._horizon = found[-1][0] if len(found) == NEAR else None
+        self._horizon = found[-1][0] if len(found) == most else None
         return bool(found)

@@ -13,6 +13,7 @@ from holdfast import Application, HoldfastError, InMemoryCluster
 from holdfast.dataframe.windows import Count
 from holdfast.processors.engine.dataframe.durations import DurationInvalid
 from holdfast.processors.engine.dataframe.merging import JoinInvalid
+from holdfast.processors.engine.state import dated_values
 
 
 def made(**options: Any) -> tuple[Application, Any, Any]:
@@ -82,6 +83,59 @@ def test_a_stream_is_joined_with_itself() -> None:
     pairs.to_topic(app.topic("out"))
     cluster.run(app)
     assert sent(cluster) == [(10, [1, 1]), (12, [2, 1]), (12, [2, 2]), (30, [3, 3])]
+
+
+def test_a_message_that_failed_is_not_kept_and_one_of_its_time_matches_once() -> None:
+    def merged(left: int, right: str) -> list[Any]:
+        if right == "bad":
+            raise ValueError(right)
+        return [left, right]
+
+    cluster = world()
+    feed(cluster, "l", (1, 1), (4, 4))
+    feed(cluster, "r", (2, "bad"), (2, "good"))
+    app, left, right = made(dead_letter_topic="dead")
+    left.join_interval(right, "outer", merged, 10, backward_ms=5, forward_ms=5).to_topic(app.topic("out"))
+    cluster.run(app)
+    assert sent(cluster) == [(2, [1, "good"]), (4, [4, "good"])]
+
+
+def test_a_late_message_finds_what_is_older_than_the_times_in_memory() -> None:
+    cluster = world()
+
+    def run() -> None:
+        app, left, right = made()
+        left.join_interval(right, on_merge=lambda a, b: [a, b], name="j").to_topic(app.topic("out"))
+        cluster.run(app)
+
+    feed(cluster, "r", (1_000, 1), (2_000, 2))
+    run()
+    # This worker reads the times of the key from 499 s on, and forgets those that are a second behind.
+    feed(cluster, "r", *((500_000 + each * 1_000, 0) for each in range(dated_values.TRIM_FROM + 9)), (502_000, 3))
+    feed(cluster, "l", (600_000, 0), (2_000, 4), (502_000, 5), (1_000, 6))
+    run()
+    assert sent(cluster) == [(2_000, [4, 2]), (502_000, [5, 0]), (502_000, [5, 3]), (1_000, [6, 1])]
+
+
+@pytest.mark.parametrize("join", ["asof", "interval"])
+def test_what_has_ended_leaves_the_store_with_all_that_belongs_to_it(join: str) -> None:
+    cluster = world()
+    feed(cluster, "r", *((10 * each, each) for each in range(1, 200)), (1_505, "late"))
+    feed(cluster, "l", *((10 * each, each) for each in range(1, 200)))
+    app, left, right = made(commit_every=7)
+    if join == "asof":
+        left.join_asof(right, on_merge=lambda a, b: [a, b], grace_ms=100, tolerance_ms=50, name="j")
+    else:
+        left.join_interval(right, "inner", lambda a, b: [a, b], 50, "j", 20, 30)
+    cluster.run(app)
+    kept = {name for _, name in cluster.state(app, "j")}
+    assert 0 < len(kept) < 50
+    feed(cluster, "l", (100_000, "moves the time"))
+    cluster.run(app)
+    left_over = {place for place in cluster.state(app, "j") if place[0] == b"k"}
+    assert left_over == ({(b"k", "l/000000000100000")} if join == "interval" else set())
+    entries = [name for key, name in cluster.state(app, "j") if key != b"k" and "expires" in name]
+    assert len(entries) == len(left_over)
 
 
 def test_a_window_behind_two_streams_counts_both_and_closes_once() -> None:
@@ -257,7 +311,6 @@ def _other(join: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         (lambda left, right: left.to_table().join(right), "`join` got .*; expected a table"),
         (lambda left, right: left.to_table().join(right.to_table(), "right"), "`how` is 'right'"),
         (lambda left, right: left.to_table().join(right.to_table(), on_merge="both"), "`on_merge` is 'both'"),
-        (lambda left, right: left.to_table().join(right.to_table(), on=lambda row: row["id"]), "joined by their keys"),
         (_other(lambda left, right: left.to_table().join(right.to_table())), "they are of two applications"),
     ],
 )

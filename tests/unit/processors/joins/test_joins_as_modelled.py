@@ -14,6 +14,7 @@ import pytest
 from holdfast import Application, InMemoryCluster, Topic
 from holdfast.processors.engine.dataframe import joins, table_joins, versioned_tables
 from holdfast.processors.engine.runtime import loop, reading_order, task_time
+from holdfast.processors.engine.state import dated_values
 from tests.joining import AsOfJoin, HistoryJoin, IntervalJoin, Message, Row, TablesJoin, in_order, table_rows
 from tests.planting import is_found
 from tests.simulation.disk import SimulatedDisk
@@ -98,11 +99,16 @@ def lived(
     random, (cluster, _) = Random(seed), world()
     for topic in ("l", "r"):
         cluster.create_topic(topic)
-    app = built(tmp_path, join, left_first=random.random() < 0.5)
+    left_first = random.random() < 0.5
     with pytest.MonkeyPatch.context() as patch:  # so that inputs arrive in pieces, and are paused
         patch.setattr(loop, "RECORDS_PER_POLL", random.choice([1, 3, 2_000]))
         patch.setattr(reading_order, "BUFFERED_MAX", random.choice([4, 10_000]))
         patch.setattr(task_time, "REMOVED_AT_ONCE", random.choice([2, 10_000]))
+        # so that times leave memory: those before the floor, all but the last, or all but those of one key
+        patch.setattr(joins, "_SLACK_MS", random.choice([0, 20, 1_000]))
+        patch.setattr(dated_values, "TRIM_FROM", random.choice([1, 64]))
+        patch.setattr(dated_values, "LINE_BYTES", random.choice([400, 1 << 30]))
+        app = built(tmp_path, join, left_first=left_first)
         order = live_through(cluster, app, sides(random), random)
     return cluster, app, order
 
@@ -233,6 +239,10 @@ def _outer_row_never(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(joins.IntervalJoin, "on_timer", ends)
 
 
+def _ended_value_matches(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(dated_values.DatedValues, "stream_ms", property(lambda self: -(10**14)))
+
+
 def _falsy_row_is_none(patch: pytest.MonkeyPatch) -> None:
     def read(self: Any, value: Any, state: Any) -> list[Any]:
         row = state.get("row")
@@ -321,6 +331,7 @@ def _waits_for_nothing(patch: pytest.MonkeyPatch) -> None:
         (_falsy_is_none, check_asof),
         (_matched_row_again, check_interval),
         (_outer_row_never, check_interval),
+        (_ended_value_matches, check_interval),
         (_read_as_it_comes, check_table),
         (_waits_for_nothing, check_table),
         (_falsy_row_is_none, check_table),

@@ -1,0 +1,218 @@
+"""Values of a message key under state keys that end with an event time, as joins keep them, and when they leave.
+
+    message key     state key                                                      value
+    the message's   <side><time>                                                   what the step stores
+    OWN_KEY         __holdfast/expires/<time>/<message key in hex>/<state key>     1
+
+``<time>`` has 15 digits. A step tells from a state key and its value when the value ends, so there is no record of the
+end. Reads do not look at ends: the step asks for the times that it may use.
+
+The times of the keys that messages come for are also in memory, so that a message costs no read of a range::
+
+    times of one key and side   ──x───x─┬─x──x────x──► time
+                             in the store │ in memory, too
+                                          └ floor
+
+Invariants:
+    - Each value that ends has an entry in the index, at its end or before. An entry without its value leaves when due.
+    - In memory are all times of a key and side from the floor on. A failed message forgets those of its key.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import NamedTuple, Protocol
+
+from holdfast.processors.engine.changelog.format import key_prefix
+from holdfast.processors.engine.state.own_keys import EXPIRES
+from holdfast.processors.engine.state.ranges import behind, state_keys
+from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
+from holdfast.processors.engine.state.time_index import Entry, OwnRecords, TimeIndex
+
+#: Digits of a time in a state key.
+DIGITS = 15
+#: Memory of a time, and of a key and side with times, in bytes: the objects and their share of list and dict.
+TIME_BYTES, LINE_BYTES = 40, 400
+#: Times of one key and side in memory from which on old ones are taken out.
+TRIM_FROM = 64
+
+#: Tells from a state key and its stored value when the value ends: milliseconds since 1970; None for never.
+EndOf = Callable[[str, bytes], int | None]
+
+
+class Dating(NamedTuple):
+    """Which values of a store have a time in their state keys, and when values end.
+
+    Attributes:
+        sides: What the state keys of values with a time begin with.
+        end_of: When a value ends.
+        slack_ms: How far before a time that is asked for the times are also kept in memory.
+    """
+
+    sides: tuple[str, ...]
+    end_of: EndOf
+    slack_ms: int
+
+
+class PlacedRecords(OwnRecords, Protocol):
+    """A store whose values are read and written by their changelog keys: ``DeclaredState``."""
+
+    scattered: tuple[str, ...]
+    cache_bytes: int
+
+    def read_value(self, message_key: bytes, state_key: str) -> bytes | None:
+        """The stored value of a state key of a message key; None without one."""
+
+    def read_place(self, place: bytes) -> bytes | None:
+        """The stored value of the changelog key of a scattered state key; None without one."""
+
+    def write_place(self, place: bytes, raw: bytes | None) -> None:
+        """Sets the stored value of a changelog key of a scattered state key; None deletes it."""
+
+
+def time_text(time_ms: int) -> str:
+    """An event time as a part of a state key."""
+    return f"{time_ms:015d}"
+
+
+def line_of(message_key: bytes, side: bytes) -> bytes:
+    """What the changelog keys of all times of a message key and a side begin with."""
+    return key_prefix(message_key) + side
+
+
+def place_of(line: bytes, time_ms: int) -> bytes:
+    """The changelog key of the value of a time; ``line`` as of ``line_of``."""
+    return line + b"%015d" % time_ms
+
+
+class DatedValues:
+    """The values of one store in one task that have a time in their state keys, and others that end.
+
+    Args:
+        state: The store.
+        stream: The stream time of the task.
+        dating: Which values have a time, and when values end.
+        by_stream: As in ``Expiries``.
+    """
+
+    def __init__(self, state: PlacedRecords, stream: StreamTime, dating: Dating, *, by_stream: bool = False) -> None:
+        self._state, self._stream, self._by_stream = state, stream, by_stream
+        self._sides = tuple(side.encode() for side in dating.sides)
+        self._end_of, self._slack_ms = dating.end_of, dating.slack_ms
+        self._index = TimeIndex(state, EXPIRES)
+        state.scattered = dating.sides
+        #: By line, its floor and its times from there on, ascending.
+        self._near: dict[bytes, tuple[int, list[int]]] = {}
+        self._bytes = 0
+
+    def now_ms(self) -> int:
+        """The later one of stream time and the message's event time, unless the world has not reached that.
+
+        With ``by_stream`` it is the stream time.
+        """
+        at_ms, stream = self._state.timestamp_ms, self._stream
+        return stream.time_ms if self._by_stream or at_ms > stream.cap_ms else max(stream.time_ms, at_ms)
+
+    @property
+    def stream_ms(self) -> int:
+        """The stream time of the task, in milliseconds; ``NO_TIME`` before the first message."""
+        return self._stream.time_ms
+
+    def times(self, line: bytes, first_ms: int, last_ms: int) -> Sequence[int]:
+        """The times with values from ``first_ms`` to ``last_ms``, both included, of the current message's key."""
+        near = self._near.get(line)
+        if near is None:
+            near = self._load(line, first_ms)
+        floor_ms, times = near
+        if first_ms < floor_ms:
+            return [each for each in self._read(line, first_ms) if each <= last_ms]
+        if not times or times[-1] < first_ms:
+            return ()
+        return times[bisect_left(times, first_ms) : bisect_right(times, last_ms)]
+
+    def put(self, line: bytes, time_ms: int, raw: bytes, *, is_new: bool) -> None:
+        """Sets the stored value of a time of the current message's key; ``is_new`` if the time had none.
+
+        Raises:
+            RecordTooLarge: The record is larger than the changelog allows.
+        """
+        self._state.write_place(place_of(line, time_ms), raw)
+        if is_new:
+            self._add(line, time_ms)
+
+    def ends(self, name: str, end_ms: int) -> None:
+        """Looks at a value of the current message's key at this time, and deletes it if it has ended then."""
+        self._index.enter(Entry(min(end_ms, EVENT_TIME_END_MS - 1), self._state.message_key, name))
+
+    def remove(self, limit: int) -> int:
+        """Deletes values whose end stream time has passed; looks at ``limit`` entries at most, returns at how many."""
+        state, now_ms = self._state, self._stream.time_ms
+        if now_ms == NO_TIME:
+            return 0
+        found = self._index.take(now_ms, limit)
+        for entry in found:
+            _, message_key, name = entry
+            is_placed = name.startswith(state.scattered)
+            place = key_prefix(message_key) + name.encode() if is_placed else b""
+            raw = state.read_place(place) if is_placed else state.read_value(message_key, name)
+            end_ms = None if raw is None else self._end_of(name, raw)
+            if end_ms is None:
+                continue  # a command cleared the key meanwhile, or an earlier version of the step had an end
+            if end_ms <= now_ms and is_placed:
+                state.write_place(place, None)
+            elif end_ms <= now_ms:
+                state.erase(message_key, name)
+            else:  # it was set again
+                self._index.enter(entry._replace(time_ms=min(end_ms, EVENT_TIME_END_MS - 1)))
+        return len(found)
+
+    def look_again(self) -> None:
+        """The store went back to its last commit, or was changed by a command."""
+        self._index.look_again()
+        self.forget_all()
+
+    def forget(self, message_key: bytes) -> None:
+        """The last message of a key failed: its times are read again."""
+        if self._near:
+            prefix = key_prefix(message_key)
+            for side in self._sides:
+                self._near.pop(prefix + side, None)
+
+    def forget_all(self) -> None:
+        """All times are read again."""
+        self._near, self._bytes = {}, 0
+
+    def _add(self, line: bytes, time_ms: int) -> None:
+        near = self._near.get(line)
+        if near is None or time_ms < near[0]:
+            return
+        times = near[1]
+        self._bytes += TIME_BYTES
+        if times and time_ms <= times[-1]:
+            insort(times, time_ms)
+            return
+        times.append(time_ms)
+        if len(times) > TRIM_FROM and times[len(times) // 2] < time_ms - self._slack_ms:
+            cut = bisect_left(times, time_ms - self._slack_ms)
+            del times[:cut]
+            self._bytes -= cut * TIME_BYTES
+            self._near[line] = time_ms - self._slack_ms, times
+
+    def _load(self, line: bytes, first_ms: int) -> tuple[int, list[int]]:
+        floor_ms = max(0, first_ms - self._slack_ms)
+        times = self._read(line, floor_ms)
+        self._bytes += LINE_BYTES + len(times) * TIME_BYTES
+        if self._bytes > self._state.cache_bytes // 4:
+            self.forget_all()
+            self._bytes = LINE_BYTES + len(times) * TIME_BYTES
+        near = self._near[line] = floor_ms, times
+        return near
+
+    def _read(self, line: bytes, first_ms: int) -> list[int]:
+        message_key = self._state.message_key
+        side = line[len(key_prefix(message_key)) :]
+        found = state_keys(self._state, message_key, side + b"%015d" % max(0, first_ms), behind(side), reverse=False)
+        with closing(found):
+            return [int(key[len(side) :]) for key, _ in found]
