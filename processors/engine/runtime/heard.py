@@ -9,8 +9,8 @@ a message of another input waits until no older one can come.
 Invariants:
     - A task that has read its inputs to their ends holds nobody. Where the topic itself is not read to its end, such a
       task counts as far as the newest watermark was written: it may have had input again since.
-    - What a task told before this one started holds as in ``watermarks``: an end counts after ``OLD_ENDS_COUNT_S``. So
-      does the silence of a task that has never told anything.
+    - An end that a task told before this one started counts after ``OLD_ENDS_COUNT_S``, as does the silence of a task
+      that has never told anything: its worker may be dead, and another one takes over after the session.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from holdfast.infra.kafka.records import Batch
-from holdfast.processors.engine.runtime.watermarks import OLD_ENDS_COUNT_S, Watermark
+from holdfast.processors.engine.runtime.watermarks import Watermark
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
 
+#: Seconds after a task's start from which on old ends and silence count: more than a session of the group lasts.
+OLD_ENDS_COUNT_S = 90.0
 #: Later than every event time, in milliseconds.
 NEVER = 2**62
 

@@ -13,8 +13,8 @@ from holdfast.dataframe.windows import Count
 from holdfast.infra.kafka.records import Batch, Partition, TopicFacts
 from holdfast.processors.engine.runtime import reading_order
 from holdfast.processors.engine.runtime.grouped_order import GroupedOrder
-from holdfast.processors.engine.runtime.heard import Heard
-from holdfast.processors.engine.runtime.watermarks import OLD_ENDS_COUNT_S, Upstream, Watermark, groupings_of
+from holdfast.processors.engine.runtime.heard import OLD_ENDS_COUNT_S, Heard
+from holdfast.processors.engine.runtime.watermarks import Upstream, Watermark, groupings_of
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
 
 #: A record: its event time, and what a watermark says; None for a message.
