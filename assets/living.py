@@ -12,6 +12,7 @@ import dagster as dg
 
 from holdfast.assets.metadata import table
 from holdfast.infra.paths import Paths
+from holdfast.processors.engine.serving.parts import PartStatus, parts_of
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
 MIB = 1024 * 1024
@@ -51,7 +52,7 @@ def facts_of(statuses: Sequence[ProcessorStatus], before: Any) -> tuple[dict[str
 
 
 def details_of(processor: str, statuses: Sequence[ProcessorStatus], paths: Paths) -> Mapping[str, dg.MetadataValue]:
-    """A table of the workers that live, and the log of each."""
+    """A table of the workers that live, and the log of each; of several subtopologies, a table of these, too."""
     rows = [
         {
             "slot": status.slot,
@@ -68,7 +69,20 @@ def details_of(processor: str, statuses: Sequence[ProcessorStatus], paths: Paths
         for status in statuses
     ]
     logs = {f"log_{row['slot']}": dg.MetadataValue.path(str(row["log"])) for row in rows}
-    return {"workers": table(rows, _COLUMNS), **logs}
+    parts = parts_of(statuses)
+    shown = {} if len(parts) < 2 else {"subtopologies": table([_part(each) for each in parts])}
+    return {"workers": table(rows, _COLUMNS), **shown, **logs}
+
+
+def _part(part: PartStatus) -> dict[str, Any]:
+    inputs = ", ".join(f"{topic} {_text(lag) or 'unknown'}" for topic, lag in part.lags.items())
+    return {
+        "subtopology": part.subtopology,
+        "tasks": part.tasks,
+        "running": part.running,
+        "lag_records": _text(part.lag),
+        "lag_by_input": inputs,
+    }
 
 
 def _checkpoints(statuses: Sequence[ProcessorStatus]) -> dict[str, int | float]:

@@ -6,7 +6,8 @@ The names in ``__all__`` are the public API. Every other name is private and may
 
     app = Application(broker_address="localhost:9092", consumer_group="consumer")
 
-- Processors: ``Application``, ``StreamingDataFrame``, ``State``, ``Context``, ``Topic``, ``TopicConfig``, ``Topology``.
+- Processors: ``Application``, ``StreamingDataFrame``, ``State``, ``Context``, ``Topic``, ``TopicConfig``, ``Topology``,
+  ``NotFound``.
 - Built-in aggregates: ``Collect``, ``Count``, ``Last``, ``Max``, ``Mean``, ``Min``, ``Sum``.
 - Errors: ``HoldfastError`` is the base class; its ``action`` is the one thing to do.
 - Tests without a broker: ``InMemoryCluster``, ``InlineProcess``, ``VirtualClock``, ``Network``, ``Fate`` and
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.changelog.format import ValueNotStorable
     from holdfast.processors.engine.dataframe.aggregation import Collect, Count, Last, Max, Mean, Min, Sum
     from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+    from holdfast.processors.engine.dataframe.lookups import NotFound
     from holdfast.processors.engine.dataframe.processing import Context
     from holdfast.processors.engine.dataframe.topic import Topic, TopicConfig
     from holdfast.processors.engine.record_size import RecordTooLarge
@@ -95,6 +97,7 @@ __all__ = [
     "Mean",
     "Min",
     "Network",
+    "NotFound",
     "Partition",
     "Prefix",
     "ProcessingFailed",
@@ -138,6 +141,7 @@ _NAMES = {
     "processors.engine.changelog.format": "ValueNotStorable",
     "processors.engine.dataframe.aggregation": "Collect Count Last Max Mean Min Sum",
     "processors.engine.dataframe.dataframe": "StreamingDataFrame",
+    "processors.engine.dataframe.lookups": "NotFound",
     "processors.engine.dataframe.processing": "Context",
     "processors.engine.dataframe.topic": "Topic TopicConfig",
     "processors.engine.record_size": "RecordTooLarge",

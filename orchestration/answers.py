@@ -193,6 +193,16 @@ class Snapshotted(Answer):
     rows: list[dict[str, Any]]
 
 
+class PartLag(Answer):
+    """A subtopology in one slot: its tasks, and the records left to process, by input topic; null where unknown."""
+
+    subtopology: str
+    tasks: int
+    running: int
+    lag: int | None
+    lags: dict[str, int | None]
+
+
 class ProcessorRow(Answer):
     """One slot of a processor; null where unknown."""
 
@@ -210,6 +220,7 @@ class ProcessorRow(Answer):
         description="Those that have not fired: how many, whether there are more than were counted, and by clock when "
         "the next one is due, in seconds since 1970."
     )
+    subtopologies: list[PartLag]
     processed: int | None
     pid: int | None
 
@@ -345,6 +356,13 @@ class Stopped(Answer):
     stopped: bool | list[str]
 
 
+class Archived(Answer):
+    """The archive of Spark's classes; ``bytes`` is its size."""
+
+    file: str
+    bytes: int
+
+
 class Origin(Answer):
     """Where the value of a setting came from."""
 
@@ -447,6 +465,7 @@ ANSWERS: dict[str, Any] = {
     "incidents retry": TypeAdapter(IncidentRow),
     "spark start": TypeAdapter(SparkServer),
     "spark stop": TypeAdapter(Stopped),
+    "spark archive": TypeAdapter(Archived),
     "spark status": TypeAdapter(SparkServer | None),
     "warehouse register": TypeAdapter(dict[str, str]),
     "up": TypeAdapter(Up),

@@ -127,7 +127,7 @@ def start_daemon(settings: Settings, timeout_s: float = 90.0) -> str:
             return f"Dagster's daemon, process {present.pid} (was already running)"
         log = _log(settings, DAEMON)
         before = log.stat().st_size if log.exists() else 0
-        process = _launch(settings, DAEMON, [str(Path(sys.executable).parent / "dagster-daemon"), "run"])
+        process = _launch(settings, DAEMON, [sys.executable, "-m", "holdfast.orchestration.cli", DAEMON])
         _await_ready(settings, DAEMON, process, lambda: b"SensorDaemon" in log.read_bytes()[before:], timeout_s)
         return f"Dagster's daemon, process {process.pid}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.described_stores import described_stores
 from holdfast.processors.engine.dataframe.global_tables import GlobalTable
+from holdfast.processors.engine.dataframe.merging import JoinInvalid
 from holdfast.processors.engine.dataframe.node import steps_of
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
 from holdfast.processors.engine.dataframe.stream_calls import call_of
@@ -61,6 +62,7 @@ def describe(app: Declared) -> Topology:
         StepInvalid: Steps that share a store contradict each other.
         AsyncInvalid: A step that waits has state or outputs before it.
         SchemaInvalid: A model can't become columns.
+        JoinInvalid: A join by a foreign key would wait for itself.
     """
     nodes = {name: frame.source.walk() for name, frame in app.frames.items()}
     users: dict[str, list[str]] = {}
@@ -77,11 +79,6 @@ def describe(app: Declared) -> Topology:
                 outputs[node.topic.name] = node.topic.spec()
     inputs = tuple(
         _table_topic(each.topic) if name in app.table_topics else each.topic.spec() for name, each in app.frames.items()
-    )
-    grouped = tuple(
-        RepartitionSpec(spec.group_by, topic, tuple(sources), spec.label)
-        for topic, sources in feeds.items()
-        for spec in (app.frames[topic].topic,)
     )
     steps = steps_of(frame.source for frame in app.frames.values())
     stores = described_stores(steps, users, app.stores)
@@ -116,13 +113,39 @@ def describe(app: Declared) -> Topology:
         prove=app.prove and not app.global_tables,
         table_topics=tuple(name for name in app.frames if name in app.table_topics),
         global_tables=tuple(_table_topic(each.topic) for each in app.global_tables.values()),
-        repartitions=grouped,
+        repartitions=_grouped(app.frames, feeds),
     )
+    _check_circles(described, [name for name in feeds if app.frames[name].topic.of_join])
     check_strategy(app.consumer_config, described)
     functions = [code for node in steps for code in node.functions]
     functions += [code for options in app.stores.values() for code in options.functions]
     texts = [*map(source_of, functions), *(node.rule for node in steps)]
     return replace(described, code_version=code_version_of(described, "".join(texts)))
+
+
+def _grouped(
+    frames: Mapping[str, StreamingDataFrame], feeds: Mapping[str, Sequence[str]]
+) -> tuple[RepartitionSpec, ...]:
+    """The repartition topics; one that is read comes before those that its reader writes to."""
+    return tuple(
+        RepartitionSpec(frame.topic.group_by, topic, tuple(feeds[topic]), frame.topic.label)
+        for topic, frame in frames.items()
+        if topic in feeds
+    )
+
+
+def _check_circles(described: Topology, topics: Iterable[str]) -> None:
+    """Raises JoinInvalid if messages of one of these topics come from the tasks that read it."""
+    for name in topics:
+        if described.feeds_itself(name):
+            inputs = ", ".join(described.subtopology_of(name).inputs)
+            raise JoinInvalid(
+                f"The tables of a join with `on=` share stores in another way, too: {name} would be read by tasks that "
+                f"its messages come from. A task of {inputs} would wait for itself.",
+                action="Join a global table: `table.to_stream().join_table(app.global_table(topic), on=...)`; or send "
+                "the results of a step to a topic, and read that topic in another application.",
+                topic=name,
+            )
 
 
 def _table_topic(topic: Topic) -> TopicSpec:

@@ -25,6 +25,8 @@ from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.orchestration.commands import completion
 from holdfast.orchestration.commands.options import Json, command_settings, print_json, print_rows
 from holdfast.orchestration.commands.tables import print_table
+from holdfast.processors.engine.serving.parts import parts_of
+from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, TOLD_S
@@ -84,7 +86,8 @@ def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
     from holdfast.orchestration import local, reasons
     from holdfast.orchestration.asset_page import read_pages
     from holdfast.orchestration.world import open_registry
-    from holdfast.processors.registration import BrokenDefinition, load_processors
+    from holdfast.processors.broken_definition import BrokenDefinition
+    from holdfast.processors.registration import load_processors
 
     paths = settings.paths
     broker = running_broker(paths.kafka)
@@ -110,8 +113,7 @@ def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
     known = {each["processor"] for each in document["processors"]}
     for definition in load_processors(settings):
         if isinstance(definition, BrokenDefinition):
-            sentence = definition.error.strip().splitlines()[-1]
-            document["processors"].append(_row(definition.target, "broken", sentence))
+            document["processors"].append(_row(definition.target, "broken", definition.fault))
             found.append(reasons.of_definition(definition))
         elif definition.name not in known:
             sentence = f"Never deployed; start it with `holdfast apply deploy {definition.name}`."
@@ -202,6 +204,7 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
                 row |= {"lag": getattr(worker, "lag", None), "stream_time": getattr(worker, "stream_time", None)}
                 timers = getattr(worker, "timers", None)
                 row["timers"] = None if timers is None else asdict(timers)
+                row["subtopologies"] = subtopologies_of(worker)
                 row |= {"processed": getattr(worker, "records", {}).get("processed")}
                 row |= {"warnings": list(getattr(worker, "warnings", ()))}
             document["processors"].append(row)
@@ -232,7 +235,14 @@ def _row(processor: str, diagnosis: str, sentence: str) -> dict[str, Any]:
     """The part of the document about one processor, of which no more is known."""
     unknown = dict.fromkeys(("slot", "code_version", "phase", "lag", "stream_time", "timers", "processed", "pid"))
     known = {"processor": processor, "desired": "-", "diagnosis": diagnosis, "sentence": sentence, "paused": False}
-    return {**unknown, **known, "warnings": []}
+    return {**unknown, **known, "subtopologies": [], "warnings": []}
+
+
+def subtopologies_of(worker: object) -> list[dict[str, Any]]:
+    """The subtopologies in a worker's answer; none without an answer."""
+    if not isinstance(worker, ProcessorStatus):
+        return []
+    return [{**asdict(each), "lag": each.lag} for each in parts_of([worker])]
 
 
 def print_services(services: Iterable[tuple[str, str | None]], console: Console) -> None:
@@ -248,6 +258,19 @@ def _in_words(timers: dict[str, Any] | None) -> str | None:
     nexts = [(clock, timers[f"next_{clock}"]) for clock in ("stream", "processing")]
     due = ", ".join(f"{_moment(at)} ({clock} time)" for clock, at in nexts if at is not None)
     return f"{timers['pending']:,}{'+' if timers['more'] else ''}" + (f", next {due}" if due else "")
+
+
+def _parts_in_words(processors: list[dict[str, Any]]) -> list[str]:
+    """A line for each subtopology of the slots that have several."""
+    found = []
+    for each in processors:
+        for part in each["subtopologies"] if len(each["subtopologies"]) > 1 else ():
+            lags = ", ".join(
+                f"{topic} {'unknown' if lag is None else f'{lag:,} records'}" for topic, lag in part["lags"].items()
+            )
+            tasks = f"{part['running']} of {part['tasks']} tasks run"
+            found.append(f"{each['processor']}, slot {each['slot']}, {part['subtopology']}: {tasks}; lag of {lags}")
+    return found
 
 
 def _moment(seconds: float) -> str:
@@ -270,6 +293,8 @@ def _print(document: dict[str, Any], console: Console) -> None:
         table.add_row(*cells, *("-" if cell is None else str(cell) for cell in rest))
     if document["processors"]:
         print_table(table, console)
+    for line in _parts_in_words(document["processors"]):
+        console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
     for warning in dict.fromkeys(text for each in document["processors"] for text in each["warnings"]):
         console.print(f"  [yellow]warning[/]: {escape(warning)}", soft_wrap=True)
     for each in document["adopted"]:

@@ -28,6 +28,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from typer.core import TyperGroup
 
 from holdfast.infra.errors import EXIT_CHANGES_PENDING, EXIT_DONE, EXIT_REFUSED
 from holdfast.orchestration.commands.options import Json, Who, command_settings, print_answer, print_json, print_rows
@@ -52,9 +53,24 @@ def make_plan() -> typer.Typer:
     return _group(f"List the stages of a verb; change nothing. {_CODES}", _plan)
 
 
+class ExplainGroup(TyperGroup):
+    """The group ``holdfast explain``, which takes ``NAME --topology`` for ``topology NAME``, too."""
+
+    def in_order(self, args: list[str]) -> list[str]:
+        """The arguments with the command first."""
+        if args and args[0] not in self.commands and "--topology" in args:
+            return ["topology", *(each for each in args if each != "--topology")]
+        return args
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command of the arguments."""
+        return super().resolve_command(ctx, self.in_order(args))
+
+
 def make_explain() -> typer.Typer:
-    """The group ``holdfast explain`` with all verbs."""
-    group = _group(f"Explain a verb: its stages, its effects and how to undo it. {_CODES}", _explain)
+    """The group ``holdfast explain`` with all verbs, and the drawing of a processor's topology."""
+    text = f"Explain a verb: its stages, its effects and how to undo it. {_CODES}"
+    group = _group(text, _explain, ExplainGroup)
     group.command("topology")(topology)
     return group
 
@@ -76,15 +92,18 @@ def make_registry() -> typer.Typer:
     return registering
 
 
-def _group(help_text: str, action: Callable[..., None]) -> typer.Typer:
-    group = typer.Typer(no_args_is_help=True, help=help_text)
+def _group(help_text: str, action: Callable[..., None], kind: type[TyperGroup] = TyperGroup) -> typer.Typer:
+    group = typer.Typer(cls=kind, no_args_is_help=True, help=help_text)
     for name, verb in VERBS.items():
         group.command(name, help=verb.__doc__)(joined_command(verb, action))
     return group
 
 
 def topology(processor: Annotated[str, typer.Argument(help="Its name.")], as_json: Json = False) -> None:
-    """Draw a processor's topics, tasks and stores, from its sources down; asks no broker."""
+    """Draw a processor's topics, tasks and stores, from its sources down; asks no broker.
+
+    `holdfast explain NAME --topology` does the same.
+    """
     from holdfast.processors.engine.topology_drawing import drawing_of
     from holdfast.processors.registration import find_processor
 

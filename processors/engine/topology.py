@@ -67,6 +67,11 @@ class RepartitionSpec:
     sources: tuple[str, ...]
     label: str
 
+    @property
+    def step(self) -> str:
+        """The step that it is between: ``group_by``, or ``join`` for a join by a foreign key, which names it itself."""
+        return "join" if self.label == self.name else "group_by"
+
 
 @dataclass(frozen=True, slots=True)
 class Subtopology:
@@ -131,6 +136,20 @@ class Topology:
             groups = [group for group in groups if group not in joined] + [set().union(*joined)]
         chains = [tuple(sub for sub in self.subtopologies if sub.name in group) for group in groups]
         return tuple(sorted(chains, key=lambda chain: self.subtopologies.index(chain[0])))
+
+    def feeds_itself(self, topic: str) -> bool:
+        """Whether messages of a repartition topic come from the subtopology that reads it, also through other ones."""
+        goal, seen, before = self.subtopology_of(topic), set[str](), [topic]
+        while before:
+            name = before.pop()
+            spec = next(each for each in self.repartitions if each.topic == name)
+            for source in (self.subtopology_of(name) for name in spec.sources):
+                if source is goal:
+                    return True
+                if source.name not in seen:
+                    seen.add(source.name)
+                    before += [each for each in source.inputs if self.is_repartition(each)]
+        return False
 
     def chain_of(self, store: str) -> tuple[Subtopology, ...]:
         """The chain of the subtopology that has a store; empty for an unknown store."""

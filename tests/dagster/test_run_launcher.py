@@ -102,7 +102,7 @@ def daemons_of(settings: Settings) -> list[int]:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             ours = home in (process / "environ").read_bytes().split(b"\0")
-            if ours and b"dagster-daemon" in (process / "cmdline").read_bytes():
+            if ours and (process / "cmdline").read_bytes().split(b"\0")[3:4] == [b"daemon"]:
                 found.append(int(process.name))
     return found
 

@@ -41,6 +41,16 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
         'app.dataframe(app.topic("orders")).join_table(prices, on_merge="keep-left").to_topic(app.topic("priced"))',
         (),
     ),
+    "api-waiting.md": (
+        "Python API: waiting for other systems",
+        "Steps that await an async function for each message. [Steps that wait](../waiting.md) has the rules.",
+        "from holdfast import Application\n\n\n"
+        "async def priced(order: dict) -> dict:\n"
+        '    return {**order, "price": 3}\n\n\n'
+        'app = Application("localhost:9092", consumer_group="shop")\n'
+        'app.dataframe(app.topic("orders")).apply_async(priced, timeout=2).to_topic(app.topic("priced"))',
+        ("NotFound",),
+    ),
     "api-streams.md": (
         "Python API: streams",
         "Steps of a stream. [Declaring a processor](../processors.md) shows how they are used.",
@@ -171,6 +181,9 @@ UNNAMED: dict[str, dict[str, str]] = {
         "StreamingDataFrame": "processors.engine.dataframe.stream_joins.StreamJoins",
         "Table": "processors.engine.dataframe.tables.Table",
         "GlobalTable": "processors.engine.dataframe.global_tables.GlobalTable",
+    },
+    "api-waiting.md": {
+        "StreamingDataFrame": "processors.engine.dataframe.stream_calls.StreamCalls",
     },
     "api-windows.md": {
         "StreamingDataFrame": "processors.engine.dataframe.stream_windows.StreamWindows",

@@ -33,6 +33,10 @@ def both(left, right):
     return [left, right]
 
 
+def foreign_key(value):
+    return "k%d" % value
+
+
 def build(bootstrap, group, **settings):
     made = Application(
         bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_interval=0.2, loglevel=None,
@@ -49,6 +53,8 @@ def build(bootstrap, group, **settings):
     left.join_table(history, "left", both).to_topic(made.topic(group + "-history"))
     own = left.apply(lambda value: None if value == 5 else value).to_table("own")
     own.join(rows, "inner", both, "pairs").to_stream().to_topic(made.topic(group + "-pairs"))
+    referred = own.join(made.table(made.topic(group + "-products")), "left", both, "referred", on=foreign_key)
+    referred.to_stream().to_topic(made.topic(group + "-referred"))
     return made
 
 
@@ -64,15 +70,22 @@ def messages(drawn: random.Random, count: int, *, left: bool) -> list[Message]:
     return [Message(left, b"k%d" % drawn.randrange(KEYS), BEGIN_MS + at, drawn.choice(values)) for at in times]
 
 
-def feed(stream: Any, given: list[Message], *, transactional: bool) -> None:
+def products(drawn: random.Random, count: int) -> list[Message]:
+    """Messages of the table whose rows are found by a foreign key; None deletes a row."""
+    keys = [b"k%d" % drawn.randrange(12) for _ in range(count)]
+    return [Message(False, key, BEGIN_MS + at * 10, drawn.choice([0, "", 1, "x", None])) for at, key in enumerate(keys)]
+
+
+def feed(stream: Any, given: list[Message], *, transactional: bool, right: str = "right") -> None:
     settings = {"bootstrap.servers": stream.bootstrap, "partitioner": "murmur2_random"}
-    producer = Producer({**settings, **({"transactional.id": f"{stream.group}-feed"} if transactional else {})})
+    producer = Producer({**settings, **({"transactional.id": f"{stream.group}-{right}-feed"} if transactional else {})})
     if transactional:
         producer.init_transactions(60)
         producer.begin_transaction()
     for number, message in enumerate(given):
-        topic = stream.source if message.left else f"{stream.group}-right"
-        producer.produce(topic, json.dumps(message.value).encode(), message.key, timestamp=message.time_ms)
+        topic = stream.source if message.left else f"{stream.group}-{right}"
+        value = None if message.value is None else json.dumps(message.value).encode()
+        producer.produce(topic, value, message.key, timestamp=message.time_ms)
         if transactional and number % 200 == 199:
             producer.commit_transaction(60)
             producer.begin_transaction()
@@ -110,12 +123,26 @@ def pairs(order: list[Message]) -> list[tuple[Any, ...]]:
     return [(at.time_ms, at.key, *(row or ["deleted"])) for at, row, is_change in changes if is_change]
 
 
+def newest(stream: Any, topic: str) -> dict[bytes, Any]:
+    """By key, the newest value of a topic; without those that are deleted."""
+    rows = {row.key or b"": json.loads(row.value or b"null") for row in stream.read(topic)}
+    return {key: value for key, value in rows.items() if value is not None}
+
+
+def referred(stream: Any) -> dict[bytes, Any]:
+    """The rows that the join by a foreign key has at its end."""
+    left = {key: value for key, value in newest(stream, stream.source).items() if value != 5}
+    right = newest(stream, f"{stream.group}-products")
+    return {key: [value, right.get(b"k%d" % value)] for key, value in left.items()}
+
+
 @pytest.mark.parametrize("workers", variants([1, 3]))
 def test_kill_9_neither_loses_nor_doubles_a_row(
     stream: Any, worker: Callable[..., Any], waiting: Callable[..., Any], workers: int
 ) -> None:
     drawn = random.Random(workers)
     stream.topics.create(TopicSpec(f"{stream.group}-right", stream.partitions, 1))
+    stream.topics.create(TopicSpec(f"{stream.group}-products", stream.partitions + 1, 1))
     namespace: dict[str, Any] = {}
     exec(DEFINITION, namespace)  # the definition that the processes import
     application: Application = namespace["build"](stream.bootstrap, stream.group)
@@ -124,6 +151,7 @@ def test_kill_9_neither_loses_nor_doubles_a_row(
     # A backlog: all of the left side first, then the right side in transactions, whose markers take offsets.
     feed(stream, messages(drawn, 3_000, left=True), transactional=False)
     feed(stream, messages(drawn, 3_000, left=False), transactional=True)
+    feed(stream, products(drawn, 1_000), transactional=True, right="products")
     made = [worker(str(slot), home=f"home-{slot}") for slot in range(workers)]
     for one in made:
         (one.paths.home / "counting_definition.py").write_text(DEFINITION)
@@ -150,7 +178,10 @@ def test_kill_9_neither_loses_nor_doubles_a_row(
         wanted["pairs"] += Counter(map(repr, pairs(order)))
     for kind, rows in wanted.items():
         waiting(lambda kind=kind, rows=rows: sent(stream, kind).total() >= rows.total(), f"all rows of {kind}")
+    rows_referred = referred(stream)
+    waiting(lambda: newest(stream, f"{stream.group}-referred") == rows_referred, "the rows of the foreign key")
     for one in made:
         assert one.terminate() == 0
+    assert repr(sorted(newest(stream, f"{stream.group}-referred").items())) == repr(sorted(rows_referred.items()))
     for kind, rows in wanted.items():
         assert sent(stream, kind) == rows

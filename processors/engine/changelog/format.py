@@ -122,7 +122,11 @@ def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
 
 
 def encode_bytes(value: bytes, timestamp_ms: int) -> bytes:
-    """The stored form of raw bytes."""
+    """The stored form of raw bytes; raises TypeError for something else."""
+    if not isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError(
+            f"the value is {repr(value)[:80]} of type {type(value).__name__}, expected bytes: use state.set()"
+        )
     return pack_head(VALUE_VERSION, CODEC_BYTES, timestamp_ms) + value
 
 

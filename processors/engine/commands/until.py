@@ -1,4 +1,7 @@
-"""The command ``until``: a worker that rebuilds a store reads its inputs up to bounds (``reach``), and commits."""
+"""The command ``until``: a worker that rebuilds a store reads its inputs up to bounds (``reach``), and commits.
+
+It also closes all windows and fires all timers that are due there: the owner that adopts the store has sent these.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Mapping
 
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.commands.checks import check_running, check_settled, settle
+from holdfast.processors.engine.commands.checks import check_running, check_settled, settle_due
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, CommandWrong, Until
 from holdfast.processors.engine.runtime.gap import Gap
 from holdfast.processors.engine.runtime.owner import Owner
@@ -15,7 +18,7 @@ from holdfast.processors.engine.runtime.tickets import Ticket, Work
 
 
 def until(worker: Owner, ticket: Ticket, asked: Until) -> Work:
-    """Process the inputs up to bounds, and commit.
+    """Process the inputs up to bounds and what is due there, and commit.
 
     Raises:
         CommandWrong: A partition was already read past its bound.
@@ -76,7 +79,7 @@ def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks
                 for place in empty:
                     tasks[place].positions[place.topic] = bounds[place]
             for task in tasks.values():
-                yield from settle(worker, task, ticket)
+                yield from settle_due(worker, task, ticket)
             if not _left(bounds, tasks):
                 break  # else a transaction was aborted; its records are read again
     finally:

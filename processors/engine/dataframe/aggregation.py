@@ -234,7 +234,7 @@ class _Extreme(Aggregator):
         if held is None:
             return item
         if (type(held) is str) is not (type(item) is str):
-            seen = f"is {type(item).__name__}, but the stored value is {type(held).__name__}: they can't be compared"
+            seen = f"is {type(item).__name__}, and the stored value is {type(held).__name__}: they can't be compared"
             raise self.failed(column, seen, type(item).__name__)
         return item if type(self).beats(item, held) else held
 
@@ -309,18 +309,39 @@ class Aggregation:
 
     #: What a column may be.
     aggregators: ClassVar[tuple[type[Aggregator], ...]] = tuple(AGGREGATORS.values())
+    #: The same in words, and how columns are written; for errors.
+    expected: ClassVar[str] = "one of " + ", ".join(each.__name__ for each in AGGREGATORS.values())
+    written: ClassVar[str] = 'aggregate({"total": Sum("amount")})'
 
     def __init__(self, columns: Mapping[str, Aggregator]) -> None:
         if not columns:
             raise AggregationInvalid(
                 "An aggregation has no columns; expected at least one.",
-                action='Write, for example, `aggregate({"orders": Count()})`.',
+                action=f"Write, for example, `{self.written}`.",
             )
         for name, made in columns.items():
-            _check_column(name, made, self.aggregators)
+            self._check_column(name, made)
         self.columns: Mapping[str, Aggregator] = dict(columns)
         #: The step's name in errors.
         self.__name__ = "aggregate"
+
+    def _check_column(self, name: Any, made: Any) -> None:
+        step = self.written.partition("(")[0]
+        if not isinstance(name, str) or not name:
+            raise AggregationInvalid(
+                f"A column has the name {name!r}, expected a text that is not empty.",
+                action=f"Correct the name in `{step}`.",
+            )
+        if isinstance(made, Aggregator) and type(made) in self.aggregators:
+            return
+        is_class = isinstance(made, type)
+        raise AggregationInvalid(
+            f"Column {name!r} is {f'the class {made.__name__}' if is_class else repr(made)}, expected {self.expected}.",
+            action=f"Write `{made.__name__}(...)`: an object."
+            if is_class
+            else f"Write, for example, `{self.written}`.",
+            column=name,
+        )
 
     @property
     def kinds(self) -> dict[str, list[str]]:
@@ -380,22 +401,6 @@ def stored_columns(stored: Any) -> Mapping[str, Any]:
             )
     made: Mapping[str, Any] = stored
     return made
-
-
-def _check_column(name: Any, made: Any, aggregators: tuple[type[Aggregator], ...]) -> None:
-    if not isinstance(name, str) or not name:
-        raise AggregationInvalid(
-            f"A column has the name {name!r}, expected a text that is not empty.",
-            action="Correct the name in `aggregate`.",
-        )
-    if isinstance(made, Aggregator) and type(made) in aggregators:
-        return
-    known = ", ".join(dict.fromkeys(kind.__name__ for kind in aggregators))
-    raise AggregationInvalid(
-        f"Column {name!r} is {made!r}, expected one of {known}.",
-        action='Write, for example, `{"total": Sum("amount")}`.',
-        column=name,
-    )
 
 
 def _plus(made: Aggregator, held: int | float, item: int | float, column: str) -> int | float:

@@ -24,12 +24,16 @@ class AsyncCallFailed(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class AsyncCall:
-    """How the calls of one step are made; ``timeout_ms`` limits each of them."""
+    """How the calls of one step are made; ``timeout_ms`` limits each of them.
+
+    ``known`` returns the answer in a tuple for a value that needs no call, else None.
+    """
 
     func: Callable[[Any], Awaitable[Any]]
     concurrency: int
     by_key: bool
     timeout_ms: int
+    known: Callable[[Any], tuple[Any] | None] | None = None
 
     def __call__(self, value: Any) -> Any:
         """Never called: the engine awaits ``func`` itself, before the steps behind it run."""

@@ -24,6 +24,7 @@ from holdfast.processors.engine.dataframe.stored_windows import Result
 from holdfast.processors.engine.dataframe.window_aggregates import WindowAggregation
 from holdfast.processors.engine.dataframe.window_spec import WINDOWS_OF_A_MESSAGE_MAX, WindowInvalid
 from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.stream_time import time_invalid
 from holdfast.processors.engine.state.window_keys import COUNTED, COUNTED_OPEN, counted_key
 
 COUNTED_VERSION = 1
@@ -112,7 +113,10 @@ class CountStore:
 
         Raises:
             AggregationFailed: The message can't be aggregated.
+            EventTimeInvalid: The message has no event time, and start and end of a window are event times.
         """
+        if time_ms < 0:
+            raise time_invalid(time_ms)
         self._state.point_at(raw_key, time_ms)
         return self._take(value, time_ms)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.processors.engine.dataframe.aggregation import Aggregation
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
+from holdfast.processors.engine.dataframe.foreign_keys import Answer, ForeignJoined
 from holdfast.processors.engine.dataframe.given import StepInvalid
 from holdfast.processors.engine.dataframe.joins import AsOfLeft, AsOfRight, TablePut, TableRead
 from holdfast.processors.engine.dataframe.node import Node
@@ -72,10 +73,11 @@ def described_stores(
 def _check_join(store: str, steps: Sequence[Node]) -> None:
     """Raises StepInvalid if the store of a join or a table has steps of something else."""
     rules = {id(node.function.spec) for node in steps if isinstance(node.function, (AsOfLeft, AsOfRight))}
-    tables = [node for node in steps if isinstance(node.function, (TablePut, JoinedRow))]
+    tables = [node for node in steps if isinstance(node.function, (TablePut, JoinedRow, ForeignJoined))]
     if not rules and not tables:
         return
-    known = (AsOfLeft, AsOfRight) if rules else (TablePut, JoinedRow, TableRead, LeftRow, RightRow)
+    reads = (TableRead, LeftRow, RightRow, Answer)
+    known = (AsOfLeft, AsOfRight) if rules else (TablePut, JoinedRow, ForeignJoined, *reads)
     if len(rules) + len(tables) > 1 or any(not isinstance(node.function, known) for node in steps):
         raise StepInvalid(
             f"Store {store!r} is of one join or table, and a step of another one, or a function, uses it, too.",

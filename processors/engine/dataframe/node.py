@@ -12,8 +12,10 @@ from typing import Any, Literal
 from holdfast.processors.engine.dataframe.aggregation import Aggregation
 from holdfast.processors.engine.dataframe.async_calls import AsyncCall
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
+from holdfast.processors.engine.dataframe.foreign_keys import ForeignKeyStep
 from holdfast.processors.engine.dataframe.group_key import GroupKey
 from holdfast.processors.engine.dataframe.joins import AsOfLeft, IntervalProcessing, JoinStep, TableRead
+from holdfast.processors.engine.dataframe.lookups import LookupStep
 from holdfast.processors.engine.dataframe.processing import Processing
 from holdfast.processors.engine.dataframe.recent import Recent
 from holdfast.processors.engine.dataframe.table_joins import TableJoinStep
@@ -21,6 +23,9 @@ from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.dataframe.versioned_tables import VersionedPut
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.state.stream_time import MAX_AHEAD_MS
+
+#: The functions of joins and lookups that tell a rule and the user's functions.
+_JOINING = (*TableJoinStep, *ForeignKeyStep, *LookupStep)
 
 
 @dataclass(slots=True)
@@ -69,7 +74,7 @@ class Node:
         """The user functions of this step."""
         if self.window is not None:
             return self.window.functions
-        told = (Aggregation, AsyncCall, GroupKey, Processing, *Recent, *JoinStep, *TableJoinStep)
+        told = (Aggregation, AsyncCall, GroupKey, Processing, *Recent, *JoinStep, *_JOINING)
         if isinstance(self.function, told):
             return self.function.functions
         return tuple(function for function in (self.function, self.headers) if function is not None)
@@ -77,7 +82,7 @@ class Node:
     @property
     def rule(self) -> str:
         """What a join, ``group_by`` or ``apply_async`` does, in a line; empty for steps whose functions tell it."""
-        told = (AsOfLeft, TableRead, VersionedPut, IntervalProcessing, GroupKey, AsyncCall, *TableJoinStep)
+        told = (AsOfLeft, TableRead, VersionedPut, IntervalProcessing, GroupKey, AsyncCall, *_JOINING)
         return self.function.describe() if isinstance(self.function, told) else ""
 
     def walk(self) -> list[Node]:

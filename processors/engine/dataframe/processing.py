@@ -69,6 +69,10 @@ class Context:
         """The stream time of the task, in milliseconds since 1970; None before its first message."""
         return None if self._stream.time_ms == NO_TIME else self._stream.time_ms
 
+    def now(self) -> int:
+        """The time of the worker's clock, in milliseconds since 1970: what ``processing`` timers go by."""
+        return self._now_ms()
+
     def emit(self, value: Any) -> None:
         """Sends a value to the steps behind, with this key and timestamp."""
         self._emitted.append(value)

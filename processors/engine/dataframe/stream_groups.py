@@ -70,10 +70,7 @@ class StreamGroups(Generic[Stream]):
         """
         grouped = GroupKey(key, _name_of(key, name))
         if self._groups is None:
-            raise GroupByInvalid(
-                "`group_by` needs a stream of an application, and this one was made without.",
-                action="Make it with `app.dataframe(topic)`.",
-            )
+            raise _without_application("`group_by`")
         if isinstance(key, str) and key == self.topic.grouped_field and self._tails == (self._source,):
             unchanged: Stream = self  # each message has this key already
             return unchanged
@@ -94,11 +91,42 @@ class StreamGroups(Generic[Stream]):
                 action="Keep the first `group_by` in a variable and use it again, or give this one another `name`.",
                 name=grouped.name,
             )
+        made: Stream = self._through(topic, grouped)
+        return made
+
+    def _through(self: Any, topic: Topic, grouped: GroupKey) -> Stream:
+        """The messages of this stream, as they come out of a repartition topic of the application."""
         for tail in self._tails:
             tail.children.append(Node("to_topic", grouped, topic=topic))
         made: Stream = self._first_of(topic)
         self._groups.by_topic[topic.name] = made
         return made
+
+    def _between(self: Any, key: Callable[[Any], bytes], name: str) -> Stream:
+        """The messages of this stream, which are JSON, under another key, through a topic between two steps of a join.
+
+        Raises:
+            GroupByInvalid: The stream is of no application, or the name is used already.
+        """
+        if self._groups is None:
+            raise _without_application("A join by a key inside the row")
+        topic = Topic(repartition_topic(self._groups.processor, name))
+        topic.label, topic.group_by, topic.of_join = name, name, True
+        if topic.name in self._groups.by_topic:
+            raise GroupByInvalid(
+                f"Topic {topic.name} of a join is used already in {self._groups.processor}.",
+                action="Give the join another `name`, or keep the first one in a variable and use it again.",
+                name=name,
+            )
+        made: Stream = self._through(topic, GroupKey(key, name))
+        return made
+
+
+def _without_application(what: str) -> GroupByInvalid:
+    return GroupByInvalid(
+        f"{what} needs a stream of an application, and this one was made without.",
+        action="Make it with `app.dataframe(topic)`.",
+    )
 
 
 def _name_of(key: Any, name: Any) -> str:

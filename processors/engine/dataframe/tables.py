@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic
+from typing import Any, Generic, cast
 
+from holdfast.processors.engine.dataframe.foreign_keys import (
+    Answer,
+    AnswerTime,
+    ForeignJoined,
+    ForeignKey,
+    ForeignKeys,
+    SubscriptionsProcessing,
+    answer_key,
+    subscription_key,
+)
+from holdfast.processors.engine.dataframe.given import check_function
 from holdfast.processors.engine.dataframe.global_tables import GlobalTable
+from holdfast.processors.engine.dataframe.joins import ROW, Tag
 from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.table_joins import JoinedRow, LeftRow, RightRow, TablesHow
 from holdfast.processors.engine.dataframe.windows import Stream
+from holdfast.processors.engine.schema.types import INFER
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +53,7 @@ class Table(Generic[Stream]):
         on_merge: OnMerge = "raise",
         name: str | None = None,
         *,
-        on: Any = None,
+        on: ForeignKey | None = None,
         model: Any = None,
     ) -> Table[Stream]:
         """A table of the rows of two tables that have the same key. A change of either one changes it.
@@ -50,29 +64,58 @@ class Table(Generic[Stream]):
                 has one. A missing row is merged as None.
             on_merge: As in ``join_table``. A result of None is no row.
             name: The store of the result; None takes ``<store>-<other store>-join``.
-            on: Not supported: a join by another key needs a topic that is partitioned by it.
+            on: The key of the other table's row: a field of this table's row, or a function of it, which gives a text,
+                bytes or a whole number; None for no row. Without it, the rows of one key are joined.
             model: The model of the rows, for typed columns in the warehouse.
 
         Raises:
             JoinInvalid: An argument can't be used, or the table is of another application.
-            StepInvalid: The store's name can't be used.
+            StepInvalid: The store's name can't be used, or a function takes other arguments.
         """
         check_table("join", other)
-        if on is not None:
-            raise JoinInvalid(
-                "`table.join` got `on=`; tables are joined by their keys. A row that has another key lies in another "
-                "partition, which another worker may read.",
-                action="Join this table's changes with a global table of the other topic: "
-                "`table.to_stream().join_table(app.global_table(topic), on=...)`. Its later changes then send nothing.",
-            )
         mine: Any = self.stream
         mine._check_same_application(other.stream)
-        joined = JoinedRow(how, on_merge)
         kept = mine._store(name, f"{self.name}-{other.name}-join")
+        if on is not None:
+            return self._join_by(on, other, how, on_merge, kept, model)
+        joined = JoinedRow(how, on_merge)
         changes = mine.concat(other.stream)
         left = changes._then(Node("apply", LeftRow(), self.name))
         pairs = left._then(Node("apply", RightRow(), other.name))
         return Table(kept, pairs._then(Node("apply", joined, kept, expand=True, model=model)))
+
+    def _join_by(
+        self, on: ForeignKey, other: Table[Stream], how: TablesHow, on_merge: OnMerge, kept: str, model: Any
+    ) -> Table[Stream]:
+        """The join by a foreign key; the module ``foreign_keys`` draws it."""
+        if how == "outer":
+            raise JoinInvalid(
+                "`table.join` got `on=` and `how='outer'`; a row of the other table that no row refers to has no key "
+                "in the result.",
+                action="Write `how='left'`, or leave `on` out to join the rows of one key.",
+            )
+        mine, theirs = cast(Any, self.stream), cast(Any, other.stream)
+        if shared := set(mine._topics) & set(theirs._topics):
+            raise JoinInvalid(
+                f"`table.join` got `on=` and two tables of topic {', '.join(sorted(shared))}: a row would be sent to "
+                "the task that it comes from, and wait for itself.",
+                action="Join a global table: `table.to_stream().join_table(app.global_table(topic), on=...)`.",
+                topic=min(shared),
+            )
+        if callable(on):
+            check_function(on, "`on` of `join`", ("row",))
+        joined, keys = ForeignJoined(how, on_merge), ForeignKeys(on, how)
+        typed = model if model is None or model == INFER or isinstance(model, Mapping) else {ROW: model}
+        sent = mine._store(None, f"{kept}-foreign-keys")
+        told = mine._then(Node("apply", keys, sent, expand=True, metadata=True))
+        subscribed = told._between(subscription_key, f"{kept}-subscriptions")
+        tagged = (subscribed._then(Node("apply", Tag(left=True))), theirs._then(Node("apply", Tag(left=False))))
+        subscriptions = mine._store(None, f"{kept}-subscriptions")
+        found = tagged[0].concat(tagged[1])
+        found = found._then(Node("apply", SubscriptionsProcessing(), subscriptions, expand=True, metadata=True))
+        timed = found._then(Node("set_timestamp", AnswerTime(), metadata=True, max_ahead_ms=None))
+        answers = timed._then(Node("apply", Answer(), other.name))._between(answer_key, f"{kept}-answers")
+        return Table(kept, answers._then(Node("apply", joined, kept, expand=True, model=typed)))
 
 
 def check_table(method: str, given: Any) -> None:

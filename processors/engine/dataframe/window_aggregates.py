@@ -181,6 +181,11 @@ class WindowAggregation(Aggregation):
     """The columns of one window."""
 
     aggregators = WINDOW_AGGREGATORS
+    expected = (
+        "one of " + ", ".join(dict.fromkeys(each.__name__ for each in WINDOW_AGGREGATORS[:-2])) + ", or an object of a "
+        "subclass of `Aggregator` or `Collector`"
+    )
+    written = 'agg(total=Sum("amount"))'
 
     def __init__(self, columns: Mapping[str, Any], *, alone: bool = False) -> None:
         super().__init__(columns_of(columns))

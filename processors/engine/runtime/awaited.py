@@ -34,6 +34,9 @@ RunBehind = Callable[[Batch, Readable], int]
 #: Decides about a failed message, by its index in the batch.
 Fail = Callable[[int, BaseException], None]
 
+#: How long late calls may take to end when the process ends, seconds.
+ENDING_S = 1.0
+
 _of_thread = threading.local()
 
 
@@ -112,6 +115,8 @@ class AwaitedStream:
         return jobs
 
     def _await(self, batch: Batch, jobs: Sequence[_Job]) -> None:
+        if self._call.known is not None:
+            jobs = [job for job in jobs if not _is_known(self._call.known, job)]
         if jobs:
             answers = _loop().run_until_complete(_all(self._call, [batch.keys[job.index] for job in jobs], jobs))
             for job, answer in zip(jobs, answers, strict=True):
@@ -125,6 +130,13 @@ def awaited_stream(source: Node, times: RecordTimes, timing: Timing) -> AwaitedS
     """The part of a stream up to its call; None for a stream without one."""
     found = call_of(source)
     return None if found is None else AwaitedStream(found[0], found[1], source, times, timing)
+
+
+def _is_known(known: Callable[[Any], tuple[Any] | None], job: _Job) -> bool:
+    answer = known(job.value)
+    if answer is not None:
+        job.value = answer[0]
+    return answer is not None
 
 
 async def _all(call: AsyncCall, keys: Sequence[bytes | None], jobs: Sequence[_Job]) -> list[Any]:
@@ -147,6 +159,7 @@ async def _in_time(call: AsyncCall, value: Any) -> tuple[Any]:
     done, _ = await asyncio.wait({task}, timeout=call.timeout_ms / 1000)
     if not done:
         task.cancel()  # it is not awaited: one that does not let itself be cancelled would hold the worker
+        task.add_done_callback(_forget)
         raise AsyncCallFailed(
             f"{name} did not answer within {call.timeout_ms / 1000:g} s.",
             action="Look at the system that it asks; raise `timeout`; or set `dead_letter_topic` to put such messages "
@@ -160,6 +173,12 @@ async def _in_time(call: AsyncCall, value: Any) -> tuple[Any]:
             function=name,
         )
     return (task.result(),)
+
+
+def _forget(late: asyncio.Task[Any]) -> None:
+    """Take the error of a call that ended after its time: asyncio would log it as never seen."""
+    if not late.cancelled():
+        late.exception()
 
 
 def _batch_of(batch: Batch, jobs: Sequence[_Job]) -> Batch:
@@ -183,8 +202,22 @@ def _loop() -> asyncio.AbstractEventLoop:
     loop: asyncio.AbstractEventLoop | None = getattr(_of_thread, "loop", None)
     if loop is None or loop.is_closed():
         loop = _of_thread.loop = asyncio.new_event_loop()
-        atexit.register(loop.close)
+        atexit.register(_close, loop)
     return loop
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """Close a loop at the end of the process; a call that is late and can't be cancelled ends with the process."""
+    if loop.is_running():  # on a thread that the end of the process does not wait for
+        return
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left, timeout=ENDING_S))
+    # asyncio would log each that still waits as destroyed
+    loop.set_exception_handler(lambda _, __: None)
+    loop.close()
 
 
 def _no_output(output: Output) -> None:

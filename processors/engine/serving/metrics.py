@@ -81,6 +81,21 @@ class _Snapshot(Collector):
         yield self._counter("holdfast_outputs_sent", "Records sent to output topics.", records["outputs"])
         yield self._counter("holdfast_dead_letters", "Records put aside as dead letters.", records["dead_lettered"])
         yield self._counter("holdfast_records_skipped", "Records skipped on an error.", records["skipped"])
+        lookups = self._status.get("lookups", {})
+        for name, said, field in (
+            ("holdfast_lookup_hits", "Rows of join_lookup that needed no call of their own.", "hits"),
+            ("holdfast_lookup_misses", "Calls that join_lookup made.", "misses"),
+        ):
+            yield self._counter(name, said, {(of,): seen[field] for of, seen in lookups.items()}, "lookup")
+        kept = {(of,): seen["entries"] for of, seen in lookups.items()}
+        yield self._gauge("holdfast_lookup_cached_records", "Answers in the cache of join_lookup.", kept, "lookup")
+
+        tables = self._status.get("global_tables", {})
+        for name, said, field in (
+            ("holdfast_global_table_records", "Rows of global tables.", "rows"),
+            ("holdfast_global_table_size_bytes", "Memory of global tables.", "bytes"),
+        ):
+            yield self._gauge(name, said, {(topic,): seen[field] for topic, seen in tables.items()}, "topic")
 
     def _commits(self) -> Iterator[Metric]:
         commits = self._status["commits"]

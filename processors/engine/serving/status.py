@@ -12,6 +12,7 @@ import msgspec
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.memory_room import used_mib
+from holdfast.processors.engine.dataframe.stream_calls import lookups_told
 from holdfast.processors.engine.runtime.latency import COMMIT_BOUNDS_S
 from holdfast.processors.engine.state.stream_time import NO_TIME
 
@@ -108,8 +109,10 @@ class ProcessorStatus:
     clock changes; None from a former version. ``maintenance`` is the running owner command: its id, its verb, and
     ``done`` of ``total`` (None if unknown). ``prepared`` tells whether it has the state of all tasks that the change of
     workers under way gives it; None without a change. ``memory_mib`` is the resident memory of its process.
-    ``global_tables`` has by topic the rows of global tables, whether they are being loaded, and the offsets remaining;
-    ``warnings`` has what may lose rows of tables, with actions.
+    ``global_tables`` has by topic the rows of global tables, their bytes of memory, whether they are being loaded, and
+    the offsets remaining;
+    ``warnings`` has what may lose rows of tables, with actions. ``lookups`` has by function of ``join_lookup`` the hits
+    and misses of its cache, and its entries.
     """
 
     processor: str
@@ -133,6 +136,7 @@ class ProcessorStatus:
     memory_mib: float | None = None
     global_tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    lookups: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def lag(self) -> int | None:
@@ -207,6 +211,7 @@ def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[st
         "standbys": worker.assignment.standbys.told(),
         "warnings": worker.warnings,
         "global_tables": worker.global_tables.told(),
+        "lookups": lookups_told(frame.source for frame in worker.frames.values()),
         "maintenance": worker.maintenance.told(),
         "memory_mib": used_mib(),
         "prepared": worker.assignment.standbys.prepared({task.name for task in worker.assignment.tasks}),

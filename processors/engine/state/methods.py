@@ -150,6 +150,9 @@ class StateMethods:
     ) -> list[tuple[str, bytes]]:
         if limit is not None and (type(limit) is not int or limit < 0):
             raise ValueError(f"`limit` is {limit!r}, expected a whole number from 0, or None for all keys")
+        for name, bound in (("prefix", prefix), ("start", start or ""), ("end", end or "")):
+            if not isinstance(bound, str):
+                raise TypeError(f"`{name}` is {bound!r} of type {type(bound).__name__}, expected a text")
         first = max(prefix.encode(), b"" if start is None else start.encode())
         ends = [bound for bound in (behind(prefix.encode()), b"" if end is None else end.encode()) if bound]
         if end == "" or (ends and first >= min(ends)):

@@ -34,6 +34,14 @@ MAX_AHEAD_MS = 3_600_000
 #: Numbers that are a time from 2001 to 2100 in seconds; in milliseconds they are of January and February 1970.
 SECONDS_BEGIN, SECONDS_END = 1_000_000_000, 4_102_444_800
 
+#: Units of time, how many are a second, and how they become milliseconds.
+_UNITS = (
+    ("seconds", 1, "int(time * 1000)"),
+    ("milliseconds", 10**3, "int(time)"),
+    ("microseconds", 10**6, "time // 1_000"),
+    ("nanoseconds", 10**9, "time // 1_000_000"),
+)
+
 _log = structlog.get_logger("runtime.time")
 #: The functions that a warning of seconds was logged for.
 _told_of_seconds: set[str] = set()
@@ -130,20 +138,26 @@ class StreamTime:
             EventTimeAhead: It is more than ``max_ahead_ms`` ahead of the worker's clock.
         """
         if time_ms < 0 or time_ms >= EVENT_TIME_END_MS:
-            raise EventTimeInvalid(
-                f"The message's event time is {time_ms} ms, expected 0 to {EVENT_TIME_END_MS - 1} ms since 1970.",
-                action="Correct the producer's timestamps, or read the time from the value with `timestamp_extractor`.",
-                seen=time_ms,
-            )
+            raise time_invalid(time_ms)
         if time_ms > self.cap_ms + max_ahead_ms:
             raise EventTimeAhead(
                 f"The message's event time is {shown(time_ms)}, {(time_ms - self.cap_ms) / 1000:,.0f} s ahead of this "
                 f"worker's clock; `max_ahead` allows {max_ahead_ms / 1000:,.0f} s.",
-                action="Correct the producer's clock, or raise `max_ahead` of the topic. Set `dead_letter_topic` to "
-                "put such messages aside.",
+                action="Compare the clocks of the producer and of this worker, and correct the wrong one; or raise "
+                "`max_ahead` of the topic. Set `dead_letter_topic` to put such messages aside.",
                 seen=time_ms,
                 expected=self.cap_ms + max_ahead_ms,
             )
+
+
+def time_invalid(time_ms: int) -> EventTimeInvalid:
+    """The error for a message whose event time no window can use."""
+    none = " (-1: the record has no timestamp)" if time_ms == -1 else ""
+    return EventTimeInvalid(
+        f"The message's event time is {time_ms} ms{none}, expected 0 to {EVENT_TIME_END_MS - 1} ms since 1970.",
+        action="Correct the producer's timestamps, or read the time from the value with `timestamp_extractor`.",
+        seen=time_ms,
+    )
 
 
 def event_time(made: object, function: object) -> int:
@@ -171,10 +185,22 @@ def event_time(made: object, function: object) -> int:
             )
         return made
     raise EventTimeInvalid(
-        f"Function {name} returned the event time {made!r}, expected whole milliseconds since 1970.",
-        action=f"Let {name} return an int, for example `int(value['time'] * 1000)`.",
+        f"Function {name} returned the event time {repr(made)[:100]}, expected whole milliseconds since 1970, from 0 "
+        f"to {EVENT_TIME_END_MS - 1}.",
+        action=f"Let {name} return an int{_conversion(made)}.",
         seen=repr(made)[:100],
     )
+
+
+def _conversion(made: object) -> str:
+    """How to make milliseconds of what a function returned, by the unit in which it is a time from 2001 to 2100."""
+    if isinstance(made, datetime):
+        return ": `int(time.timestamp() * 1000)`"
+    if isinstance(made, (int, float)) and SECONDS_BEGIN <= abs(made) < SECONDS_END * 10**9:
+        for unit, in_second, written in _UNITS:
+            if SECONDS_BEGIN <= made / in_second < SECONDS_END:
+                return f" of milliseconds: it is a time of these years in {unit}, so `{written}`"
+    return ", for example `int(value['time'] * 1000)` where the time is in seconds"
 
 
 def shown(time_ms: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from holdfast.processors.engine.state.own_keys import ENDS, TIMERS
@@ -13,6 +14,7 @@ from holdfast.processors.engine.topology import StoreSpec
 
 _WINDOW, _TTL = "window = ", "ttl = "
 _MILLISECONDS = re.compile(r"(\d+) ms\b")
+_SILENCE = re.compile(r"^window = .*, idle after (\d+) ms")
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
@@ -44,6 +46,24 @@ def kept_of_time(store: StoreSpec) -> str:
 def times_of(stores: tuple[StoreSpec, ...]) -> tuple[str, ...]:
     """A sentence for each store that keeps something about time."""
     return tuple(f"store `{each.name}` has {kept}" for each in stores if (kept := kept_of_time(each)))
+
+
+def rebuilt_otherwise(stores: Iterable[StoreSpec]) -> tuple[str, ...]:
+    """Sentences about stores that old messages fill otherwise than the live run did: what time did without messages."""
+    found = []
+    for each in stores:
+        if silence := next((text for line in each.columns for text in _SILENCE.findall(line)), None):
+            found.append(
+                f"windows of store `{each.name}` close after a silence of {in_duration(int(silence))}, and old "
+                "messages are read without silences: messages that were late may count, and a window that only a "
+                "silence closed is sent again when it closes"
+            )
+        if "timers" in each.columns and not any(line.startswith("join ") for line in each.columns):
+            found.append(
+                f"timers of the worker's clock in store `{each.name}` do not fire while old messages are read, and "
+                "fire once afterwards, also those that fired before"
+            )
+    return tuple(found)
 
 
 def record_in_words(store: StoreSpec, state_key: str, value: Any) -> str:

@@ -26,7 +26,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     Stage,
     StopProcessor,
 )
-from holdfast.processors.lifecycle.plans.store_words import times_of
+from holdfast.processors.lifecycle.plans.store_words import rebuilt_otherwise, times_of
 from holdfast.processors.lifecycle.verbs.backfill import created_again, tasks_of, unusable
 from holdfast.processors.lifecycle.verbs.refusals import (
     missing_topics,
@@ -277,6 +277,8 @@ def _findings(
                 f"{topic} no longer begins at offset 0 in {count_of(len(gone), 'partition')}: state from its deleted "
                 "records cannot be built again"
             )
+    if positions:
+        found += rebuilt_otherwise(each for each in topology.stores if each.name in stores)
     return tuple(found)
 
 

@@ -33,6 +33,18 @@ _KEPT_APART = {
     "sliding": "times",
 }
 
+_WINDOW = "window = "
+#: By kind, what windows that are open have of a new definition.
+_OPEN_WINDOWS = dict.fromkeys(
+    ("tumbling", "hopping"),
+    "Windows that are open keep their start and end, and have a new grace and retention at once; new messages go into "
+    "windows of the new definition",
+) | {
+    "session": "Sessions that are open have the new gap, grace and retention at once",
+    "count": "An open window has the new count at once; windows of a new step begin at its next multiple",
+    "sliding": "The new length and grace hold from the next message on, and for the messages that are stored",
+}
+
 Change = Literal[
     "same",
     "regrouped",  # its tasks have another name: local state is not found under it, so all of it is restored
@@ -40,7 +52,7 @@ Change = Literal[
     "removed",  # the new version does not have it
     "looks renamed",  # a store is gone, and one of the same kind and inputs is new
     "misread",  # the new version would misread its values
-    "other windows",  # windows that are open end as they were declared
+    "other windows",  # of the same kind, with other times or columns
     "other terms",  # values with another TTL or version, or timers
     "other inputs",
     "repartitioned",  # its input has another number of partitions than when its state was made
@@ -209,22 +221,13 @@ def _other_windows(processor: str, was: StoreShape, now: StoreShape) -> Verdict 
     kept = all(getattr(was, each) == getattr(now, each) for each in _VALUES.values() if each != "columns")
     if not kept or now.kind not in ("window", "count-window") or _way(was) != _way(now):
         return None
-    if now.kind == "count-window":
-        return Verdict(
-            "other windows",
-            now.name,
-            f"The count windows of store `{now.name}` were {_text(was.columns)}, now {_text(now.columns)}. An open "
-            "window has the new count at once; windows of a new step begin at its next multiple. A new column begins "
-            f"where it is absent. To begin empty, clear the store first, or give the window another `name`.",
-        )
-    return Verdict(
-        "other windows",
-        now.name,
-        f"The windows of store `{now.name}` were {_text(was.columns)}, now {_text(now.columns)}. Windows that are open "
-        "end as they were declared, and new messages go into windows of the new definition; a new column begins where "
-        "it is absent. To begin empty, clear the store first. To apply the new definition to all messages, give the "
-        f"window another `name` and fill it: `{backfill(processor, f'{now.name}-2')}`.",
+    choices = (
+        "A new column begins where it is absent. To begin empty, clear the store first. To apply the new definition to "
+        f"all messages, give the window another `name` and fill it: `{backfill(processor, f'{now.name}-2')}`."
     )
+    kind = "count" if now.kind == "count-window" else _definition(now).partition(" ")[0]
+    changed = f"The windows of store `{now.name}` were {_text(was.columns)}, now {_text(now.columns)}."
+    return Verdict("other windows", now.name, f"{changed} {_OPEN_WINDOWS[kind]}. {choices}")
 
 
 def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
@@ -245,8 +248,12 @@ def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
 def _way(store: StoreShape) -> tuple[bool, str]:
     """How windows are kept: with another way, those that are open would never be sent."""
     by_key = any("closed by key" in line for line in store.columns)
-    said = next((line for line in store.columns if line.startswith("window = ")), "")
-    return by_key, next((way for kind, way in _KEPT_APART.items() if said.startswith(f"window = {kind}")), "")
+    return by_key, next((way for kind, way in _KEPT_APART.items() if _definition(store).startswith(kind)), "")
+
+
+def _definition(store: StoreShape) -> str:
+    """The kind of a store's windows and their times, as ``session gap 60000 ms, …``; empty for other stores."""
+    return next((line.removeprefix(_WINDOW) for line in store.columns if line.startswith(_WINDOW)), "")
 
 
 def _of_changelog(was: StoreShape, now: StoreShape) -> Verdict:

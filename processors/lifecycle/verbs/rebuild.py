@@ -13,6 +13,7 @@ from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Everything
+from holdfast.processors.lifecycle.plans.store_words import rebuilt_otherwise
 from holdfast.processors.lifecycle.verbs.refusals import (
     UNDO_EXCHANGE,
     not_as_deployed,
@@ -57,6 +58,7 @@ def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:
             f"the functions of {topology.processor} run again for these records: they repeat their effects outside of "
             "stores, and may compute other results from the clock or other systems",
             f"{group} needs the same access rights as {topology.processor}, and as much memory and disk",
+            *rebuilt_otherwise(each for each in topology.stores if each.name == request.store),
         ),
         kept=(
             "Input offsets and all other stores; no record counts twice, because the exchange happens at one offset.",

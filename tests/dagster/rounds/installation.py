@@ -50,7 +50,7 @@ frame.to_topic(application.topic("{group}-out"))
 
 
 class Daemon:
-    """One ``dagster-daemon`` with its group: code server, and the runs that this starts."""
+    """One ``holdfast daemon`` with its group: code server, and the runs that this starts."""
 
     def __init__(self, name: str, operated: Operated, log: Path) -> None:
         self.name, self._operated, self.log = name, operated, log
@@ -61,7 +61,7 @@ class Daemon:
     def start(self) -> None:
         home = self._operated.settings.paths.dagster
         before = self.log.stat().st_size if self.log.exists() else 0
-        command = [str(Path(sys.executable).parent / "dagster-daemon"), "run", "-w", str(WORKSPACE)]
+        command = [sys.executable, "-m", "holdfast.orchestration.cli", "daemon", "-w", str(WORKSPACE)]
         environment = {**os.environ, **environment_of(self._operated.settings), "DAGSTER_HOME": str(home)}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(

@@ -71,6 +71,29 @@ def test_each_worker_has_a_row_and_its_log(tmp_path: Path) -> None:
     assert details["log_1"].value == str(paths.program_log("fleet", "1"))
 
 
+def grouped(slot: str, lag: int | None) -> ProcessorStatus:
+    """A worker with a task of the sources, and one behind a ``group_by`` that is behind by ``lag``."""
+    there = worker(slot, 5)
+    phase = "restoring" if lag is None else "running"
+    behind = TaskStatus(
+        f"r-{slot}", "r", 0, phase, {"r": InputPosition(0, 0, lag, lag), "side": InputPosition(0, 0, 2, 2)}
+    )
+    return replace(there, tasks=(*there.tasks, behind))
+
+
+def test_each_subtopology_has_its_lag(tmp_path: Path) -> None:
+    paths = Paths(tmp_path)
+    details = details_of("fleet", [grouped("0", 30), grouped("1", 40)], paths)
+    second, first = details["subtopologies"].records  # type: ignore[attr-defined]
+    assert (first.data["subtopology"], first.data["lag_records"]) == ("t", "10")
+    assert (first.data["tasks"], first.data["lag_by_input"]) == (2, "in 10")
+    assert (second.data["lag_records"], second.data["lag_by_input"]) == ("74", "r 70, side 4")
+    [restoring, _] = details_of("fleet", [grouped("0", None)], paths)["subtopologies"].records  # type: ignore[attr-defined]
+    assert (restoring.data["running"], restoring.data["lag_records"]) == (0, "")
+    assert restoring.data["lag_by_input"] == "r unknown, side 2"
+    assert "subtopologies" not in details_of("fleet", [worker("0", 30)], paths)
+
+
 def test_the_memory_is_that_of_this_process(tmp_path: Path) -> None:
     assert 5 < (used_mib() or 0) < 10_000
     assert used_mib(tmp_path / "none") is None

@@ -30,7 +30,7 @@ def leaves(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
 
 WITH_JSON = [words for words, command in leaves(loaded(app)) if any(each.name == "as_json" for each in command.params)]
 #: They serve, follow a file, or print a schema or nothing.
-WITHOUT_JSON = {"demo", "webserver", "logs", "run", "schema"}
+WITHOUT_JSON = {"demo", "webserver", "daemon", "logs", "run", "schema"}
 
 
 def test_every_command_that_prints_facts_has_json_and_every_json_a_schema() -> None:
@@ -79,6 +79,24 @@ def test_what_is_printed_fits_its_schema(
     printed = json.loads(capfd.readouterr().out)
     failed = isinstance(printed, dict) and "error" in printed
     (ANSWERS["error"] if failed else ANSWERS[words]).validate_python(printed, strict=True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "action"),
+    [
+        ("scale fleet 0", "Invalid value for 'workers'", "Read `holdfast scale --help`."),
+        ("statsu", "Did you mean 'status'", "Read `holdfast --help`."),
+        ("query fleet", "The keys are given in 0 ways", "Give keys, or one of `--prefix` and `--all`."),
+    ],
+)
+def test_a_wrong_command_line_is_an_answer_too(
+    words: str, said: str, action: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words.split(), "--json"]) == 64
+    printed = json.loads(capfd.readouterr().out)
+    ANSWERS["error"].validate_python(printed, strict=True)
+    assert said in printed["error"]["message"]
+    assert printed["error"]["action"] == action
 
 
 def test_another_shape_does_not_fit() -> None:

@@ -1,4 +1,4 @@
-"""Timers that have not fired, in `holdfast status` and in the metadata of a store's asset."""
+"""Timers that have not fired, and the stream time, in `holdfast status` and in the metadata of a store's asset."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from holdfast.assets.state import _timers
+from holdfast.assets.state import _stream_time, _timers
 from holdfast.orchestration.commands.status import _print, _row
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from tests.unit.processors.serving.test_metrics import status
@@ -42,3 +42,13 @@ def test_the_asset_of_a_store_has_its_timers() -> None:
         "next_timer_processing_time": 1_700_000_099,
     }
     assert _timers([ProcessorStatus.decode(document)], "airports") == {}
+
+
+def test_the_asset_of_a_store_has_the_least_stream_time_of_all_workers() -> None:
+    first, other = status(), status()
+    other["tasks"][1]["stream_time"] = 1_700_000_020.0
+    workers = [ProcessorStatus.decode(each) for each in (first, other)]
+    assert {name: each.value for name, each in _stream_time(workers).items()} == {"stream_time": 1_700_000_020.0}
+    for task in first["tasks"]:
+        task["stream_time"] = None
+    assert _stream_time([ProcessorStatus.decode(first)]) == {}

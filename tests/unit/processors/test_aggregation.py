@@ -148,8 +148,8 @@ def test_a_message_that_lacks_what_a_column_needs_names_column_field_and_type(co
         (Sum("v"), 1e308, 1e308, "gives inf"),
         (Sum("v"), 1.5, 10**400, "can't be added to a float"),
         (Mean("v"), 1e308, 1e308, "gives inf"),
-        (Min("v"), 1, "a", "is str, but the stored value is int"),
-        (Max("v"), "a", 1.5, "is float, but the stored value is str"),
+        (Min("v"), 1, "a", "is str, and the stored value is int"),
+        (Max("v"), "a", 1.5, "is float, and the stored value is str"),
     ],
 )
 def test_a_message_that_does_not_fit_what_is_held_fails_and_changes_nothing(column, first, second, message):

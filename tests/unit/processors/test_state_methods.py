@@ -122,6 +122,21 @@ def test_ranges_with_bounds(state: StoreState) -> None:
         state.keys(limit=-1)
 
 
+def test_what_is_no_text_or_no_bytes_is_named(state: StoreState) -> None:
+    for bounds, said in (
+        ({"prefix": None}, "`prefix` is None"),
+        ({"start": 3}, "`start` is 3"),
+        ({"end": b"x"}, "`end` is"),
+    ):
+        with pytest.raises(TypeError, match=f"{said}.*expected a text"):
+            state.items(**bounds)  # type: ignore[arg-type]
+    for value in ("text", None, 5):
+        with pytest.raises(TypeError, match="expected bytes: use state.set"):
+            state.set_bytes("a", value)  # type: ignore[arg-type]
+    state.set_bytes("a", bytearray(b"x"))
+    assert state.get_bytes("a") == b"x"
+
+
 def test_own_records_are_not_shown_and_not_set(state: StoreState) -> None:
     state._write(state._shared, key_prefix(b"a") + f"{RESERVED}n".encode(), "n", b"")
     state.set("n", 1)

@@ -311,7 +311,6 @@ def _other(join: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
         (lambda left, right: left.to_table().join(right), "`join` got .*; expected a table"),
         (lambda left, right: left.to_table().join(right.to_table(), "right"), "`how` is 'right'"),
         (lambda left, right: left.to_table().join(right.to_table(), on_merge="both"), "`on_merge` is 'both'"),
-        (lambda left, right: left.to_table().join(right.to_table(), on=lambda row: row["id"]), "joined by their keys"),
         (_other(lambda left, right: left.to_table().join(right.to_table())), "they are of two applications"),
     ],
 )

@@ -232,7 +232,7 @@ def test_windows_with_a_new_definition_are_told_with_the_choices() -> None:
     for said in (
         "60000 ms",
         "30000 ms",
-        "end as they were declared",
+        "keep their start and end, and have a new grace and retention at once",
         "clear the store",
         "--store hours-2 --from topic",
     ):
@@ -288,3 +288,21 @@ def test_another_kind_of_window_is_refused_and_another_size_is_told(
     shapes = [of_window(lambda frame, place=place: place(frame).count().final()) for place in (before, after)]
     [verdict] = verdicts(*shapes)
     assert (verdict.change, verdict.refused) == (change, change == "misread")
+    if change == "other windows":
+        assert "To begin empty, clear the store first." in verdict.sentence
+        assert "--store w-2 --from topic" in verdict.sentence
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (lambda f, times: f.tumbling_window(10, times, name="w"), "have a new grace and retention at once"),
+        (lambda f, times: f.session_window(times, name="w"), "Sessions that are open have the new gap"),
+        (lambda f, times: f.sliding_window(times, name="w"), "hold from the next message on"),
+    ],
+    ids=["tumbling", "session", "sliding"],
+)
+def test_the_plan_says_what_windows_that_are_open_have_of_new_times(place: Callable[..., Any], said: str) -> None:
+    shapes = [of_window(lambda frame, times=times: place(frame, times).count().final()) for times in (10, 20)]
+    [verdict] = verdicts(*shapes)
+    assert said in verdict.sentence

@@ -10,10 +10,16 @@ import pytest
 
 from holdfast import Application
 from holdfast.processors.engine.state.window_keys import due_key, session_key, window_key
-from holdfast.processors.lifecycle.plans.requests import Clear, Deploy, Keys
-from holdfast.processors.lifecycle.plans.store_words import in_duration, kept_of_time, record_in_words
+from holdfast.processors.lifecycle.plans.explanation import explain
+from holdfast.processors.lifecycle.plans.requests import Backfill, Clear, Deploy, Keys
+from holdfast.processors.lifecycle.plans.store_words import (
+    in_duration,
+    kept_of_time,
+    rebuilt_otherwise,
+    record_in_words,
+)
 from holdfast.processors.lifecycle.verbs.table import decide
-from tests.unit.processors.lifecycle.worlds import world_of
+from tests.unit.processors.lifecycle.worlds import stopped, world_of
 from tests.window_apps import T, build
 
 
@@ -59,6 +65,31 @@ def test_what_a_store_keeps(place: Callable[[Any], Any], kept: str) -> None:
     for request in (Deploy("g"), Clear("g", ("w",), Keys(("a",)))):
         told = decide(request, world_of(topology), topology).findings
         assert (sentence in told) == bool(kept)
+
+
+def idle(frame: Any) -> Any:
+    return frame.tumbling_window(60_000, name="w").count().final("partition", close_when_idle=timedelta(minutes=5))
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (idle, "windows of store `w` close after a silence of 5 min"),
+        (with_timers, "timers of the worker's clock in store `w` do not fire while old messages are read"),
+        (lambda frame: frame.tumbling_window(60_000, name="w").count().final("partition"), ""),
+    ],
+    ids=["idle", "timers", "windows"],
+)
+def test_plans_that_read_old_messages_tell_what_time_did_alone(place: Callable[[Any], Any], said: str) -> None:
+    topology = build(place).topology()
+    assert [each.startswith(said) for each in rebuilt_otherwise(topology.stores)] == [True] * bool(said)
+    for request, facts in (
+        (Backfill("g", "w", "topic"), world_of(topology)),
+        (Clear("g", rewind="earliest"), stopped(topology)),
+    ):
+        plan = decide(request, facts, topology)
+        assert set(rebuilt_otherwise(topology.stores)) <= set(plan.findings), explain(plan)
+    assert not any("old messages" in each for each in decide(Clear("g"), stopped(topology), topology).findings)
 
 
 def test_a_store_with_timers_and_a_ttl() -> None:

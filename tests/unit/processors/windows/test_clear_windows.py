@@ -90,6 +90,38 @@ def test_windows_that_contain_a_time_are_deleted_with_all_that_belongs_to_them(
     assert stored(made, app(), "w") == raw
 
 
+@pytest.mark.parametrize("window", [None, (T, T + 10_000)], ids=["store", "window"])
+def test_a_clear_of_a_partition_leaves_the_windows_and_the_time_of_others(window: tuple[int, int] | None) -> None:
+    made = InMemoryCluster()
+    for topic in ("in", "out"):
+        made.create_topic(topic, partitions=2)
+
+    def app() -> Application:
+        return build(lambda frame: frame.tumbling_window(10_000, name="w").count().final("partition"))
+
+    def say(*times: int) -> None:
+        for at in times:
+            for partition in (0, 1):
+                made.produce("in", b"1", b"k%d" % partition, partition=partition, timestamp_ms=T + at)
+
+    say(0, 12_000)
+    made.run(app())
+    before = state_of(made, app())
+    carry_out(made, app(), Clear(store="w", partitions=(1,), all=True, window=window))
+    after = state_of(made, app())
+    assert {key: after[key] for key in after if key[0] == b"k0"} == {
+        key: before[key] for key in before if key[0] == b"k0"
+    }
+    assert spans({key: value for key, value in after.items() if key[0] == b"k1"}) == (
+        set() if window is None else {(b"k1", 10, 20)}
+    )
+    say(1, 20_000)  # the first is late in partition 0, and in partition 1 where the time stayed
+    made.run(app())
+    sent = [(key, (start - T) // SECOND, each["value"]) for key, start, each in results(made)]
+    again = {(b"k1", 0, 1)} if window is None else {(b"k1", 10, 1)}
+    assert sorted(sent) == sorted([(b"k0", 0, 1), (b"k1", 0, 1), (b"k0", 10, 1), *again])
+
+
 def test_an_open_window_that_was_cleared_begins_again_and_is_sent_once() -> None:
     for kind in ("tumbling by partition", "hopping by key", "sessions by key"):
         made, app = world(), KINDS[kind]

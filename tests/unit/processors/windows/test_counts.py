@@ -92,11 +92,18 @@ def test_a_message_that_no_window_can_use_is_put_aside_and_not_counted(cluster: 
     def place(frame: StreamingDataFrame) -> StreamingDataFrame:
         return getattr(frame, f"{kind}_count_window")(3, name="w").agg(value=Mean()).final()
 
-    for at, value, key in ((0, 3, b"k"), (1, "text", b"k"), (2, 5, b"k"), (3, 2, None), (4, 1, b"k")):
+    for at, value, key in (
+        (0, 3, b"k"),
+        (1, "text", b"k"),
+        (-1 - T, 7, b"k"),
+        (2, 5, b"k"),
+        (3, 2, None),
+        (4, 1, b"k"),
+    ):
         send(cluster, at, value, key)
     cluster.run(build(place, dead_letter_topic="dead"))
     dead = [dict(record.headers or [])["holdfast.error.type"] for _, record in cluster.read("dead")]
-    assert dead == [b"AggregationFailed", b"NullKey"]
+    assert dead == [b"AggregationFailed", b"EventTimeInvalid", b"NullKey"]
     assert results(cluster) == [(0, 4, 3.0)]
 
 

@@ -193,6 +193,21 @@ def test_the_worker_clock_set_back_an_hour_closes_nothing_twice_and_opens_nothin
     assert results(cluster)[1:] == [(now - 50, now - 39, 2)]
 
 
+@pytest.mark.parametrize(("was", "now", "sessions"), [(10_000, 20_000, [2]), (20_000, 10_000, [1, 1])])
+def test_a_new_gap_holds_for_sessions_that_are_open(
+    cluster: InMemoryCluster, was: int, now: int, sessions: list[int]
+) -> None:
+    def place(gap: int) -> Application:
+        return build(lambda frame: frame.session_window(gap, name="s").count().final("partition"))
+
+    send(cluster, 0)
+    cluster.run(place(was))
+    for at in (15_000, 60_000):
+        send(cluster, at)
+    cluster.run(place(now))
+    assert [json.loads(record.value or b"")["value"] for _, record in cluster.read("out")] == sessions
+
+
 def test_a_new_gap_or_grace_is_another_definition() -> None:
     def described(gap: int, grace: int) -> tuple[str, ...]:
         app = build(lambda frame: frame.session_window(gap, grace, "w").count().final("partition"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from holdfast.processors.engine.state.stream_time import (
@@ -88,3 +90,29 @@ def test_a_function_must_return_whole_milliseconds(made: object) -> None:
     with pytest.raises(EventTimeInvalid, match="from_the_value returned the event time"):
         event_time(made, from_the_value)
     assert event_time(0, from_the_value) == 0
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (1_764_000_000_000_000, "in microseconds, so `time // 1_000`"),
+        (1_764_000_000_000_000_000, "in nanoseconds, so `time // 1_000_000`"),
+        (1_764_000_000.5, "in seconds, so `int(time * 1000)`"),
+        (1_764_000_000_000.5, "in milliseconds, so `int(time)`"),
+        (datetime(2026, 1, 1, tzinfo=UTC), "`int(time.timestamp() * 1000)`"),
+        ("2026-01-01", "where the time is in seconds"),
+        (float("nan"), "where the time is in seconds"),
+        (-(10**30), "where the time is in seconds"),
+    ],
+)
+def test_a_time_in_another_unit_is_told_how_to_become_milliseconds(made: object, said: str) -> None:
+    def from_the_value() -> None: ...
+
+    with pytest.raises(EventTimeInvalid, match=r"expected whole milliseconds since 1970, from 0 to \d+") as raised:
+        event_time(made, from_the_value)
+    assert said in raised.value.action
+
+
+def test_a_record_without_a_timestamp_is_told_as_such() -> None:
+    with pytest.raises(EventTimeInvalid, match=r"is -1 ms \(-1: the record has no timestamp\), expected 0 to"):
+        at(100).check(-1, 10**16)

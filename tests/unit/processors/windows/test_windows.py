@@ -103,6 +103,21 @@ def test_windows_that_are_open_end_as_they_were_declared(cluster: InMemoryCluste
     assert [(made["start"] - T, made["end"] - T) for made in values(cluster)] == [(0, 5_000), (0, 10_000)]
 
 
+@pytest.mark.parametrize(("was", "now", "late_counts"), [(0, 10_000, True), (10_000, 0, False)])
+def test_a_new_grace_holds_for_windows_that_are_open(
+    cluster: InMemoryCluster, was: int, now: int, late_counts: bool
+) -> None:
+    def place(grace: int) -> Application:
+        return build(lambda frame: frame.tumbling_window(10_000, grace, "w").count().final("partition"))
+
+    send(cluster, 1)
+    cluster.run(place(was))
+    for at in (12_000, 2, 25_000):  # the second is late without a grace
+        send(cluster, at)
+    cluster.run(place(now))
+    assert [made["value"] for made in values(cluster) if made["start"] == T] == [1 + late_counts]
+
+
 def test_another_strategy_is_refused_where_windows_are_open(cluster: InMemoryCluster) -> None:
     send(cluster, 1)
     cluster.run(build(closing))
@@ -185,6 +200,9 @@ def test_what_is_late_by_nothing_says_when_its_window_closed(cluster: InMemoryCl
         (lambda frame: frame.tumbling_window(10).agg(), "has no columns"),
         (lambda frame: frame.tumbling_window(10).agg(start=Count()), "the name 'start'"),
         (lambda frame: frame.tumbling_window(10).agg(n=len), "expected one of Count"),
+        (lambda frame: frame.tumbling_window(10).agg(n=3), "or an object of a subclass of `Aggregator` or `Collector`"),
+        (lambda frame: frame.tumbling_window(10).agg(n=Count), "is the class Count.*Write `Count\\(...\\)`: an object"),
+        (lambda frame: frame.tumbling_window(10).agg(), "no columns.*`agg\\(total=Sum"),
         (lambda frame: frame.tumbling_window(10).reduce(None, len), "Reduce got the reducer None"),
         (lambda frame: frame.tumbling_window(10, name="x" * 300).count().final(), "can't be used"),
         (lambda frame: frame.tumbling_window(10).count().final().tumbling_window(10).count().final(), "behind another"),

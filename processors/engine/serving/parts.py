@@ -1,0 +1,47 @@
+"""A processor's subtopologies as they run now: which tasks of each run, and how far each input is behind.
+
+A processor with ``group_by`` has several: one lag for all would not tell whether the sources are read slowly, or the
+repartition topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.processors.engine.serving.status import ProcessorStatus
+
+
+@dataclass(frozen=True, slots=True)
+class PartStatus:
+    """One subtopology over all workers: its tasks, those that run, and by input topic the records left to process.
+
+    The lag of an input is None while a task of it is not fetching, as during a restore.
+    """
+
+    subtopology: str
+    tasks: int
+    running: int
+    lags: Mapping[str, int | None]
+
+    @property
+    def lag(self) -> int | None:
+        """The records left to process in all its inputs; None where one is unknown."""
+        return _sum(list(self.lags.values()))
+
+
+def parts_of(statuses: Sequence[ProcessorStatus]) -> tuple[PartStatus, ...]:
+    """The subtopologies of one processor's workers, by name."""
+    tasks = [task for status in statuses for task in status.tasks]
+    found = []
+    for name in sorted({task.subtopology for task in tasks}):
+        own = [task for task in tasks if task.subtopology == name]
+        topics = sorted({topic for task in own for topic in task.inputs})
+        lags = {topic: _sum([task.inputs[topic].lag for task in own if topic in task.inputs]) for topic in topics}
+        found.append(PartStatus(name, len(own), sum(task.phase == "running" for task in own), lags))
+    return tuple(found)
+
+
+def _sum(lags: Sequence[int | None]) -> int | None:
+    known = [lag for lag in lags if lag is not None]
+    return sum(known) if len(known) == len(lags) else None

@@ -1,0 +1,133 @@
+"""Dagster's daemon keeps its code server: a real daemon and real code servers, with short intervals."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from holdfast.infra.process import end_group, group_members
+from holdfast.infra.settings import load_settings
+from holdfast.infra.waiting import wait_until
+from holdfast.orchestration import local
+from holdfast.orchestration.world import environment_of
+from tests.dagster.queued_runs import location_of
+
+#: A sensor that says in which process, and of which version of the code, it ticks.
+SENSOR = """
+import os, pathlib
+import dagster as dg
+
+VERSION = {version}
+
+@dg.job
+def nothing():
+    pass
+
+@dg.sensor(job=nothing, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
+def saying():
+    with pathlib.Path({ticks!r}).open("a") as file:
+        file.write(f"{{os.getpid()}} {{VERSION}}\\n")
+
+defs = dg.Definitions(jobs=[nothing], sensors=[saying])
+"""
+#: The daemon of `holdfast up`, which looks and refreshes about sixty times as often.
+DAEMON = """
+from dagster._daemon import controller
+from holdfast.orchestration import cli
+from holdfast.orchestration.daemon import code_servers
+
+controller.THREAD_CHECK_INTERVAL = 0.2
+controller.RELOAD_WORKSPACE_INTERVAL = code_servers.RELOAD_WORKSPACE_INTERVAL = code_servers.AGE_MIN_S = 1.0
+cli.main()
+"""
+WITHIN_S = 120.0
+
+
+class Ticks:
+    """What the sensor wrote."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+
+    def __call__(self) -> list[tuple[int, int]]:
+        """Process and version of each tick."""
+        lines = self._file.read_text().splitlines() if self._file.exists() else []
+        return [(int(pid), int(version)) for pid, version in (line.split() for line in lines)]
+
+    def since(self, former: int, right: Callable[[int, int], bool], number: int = 1) -> list[tuple[int, int]]:
+        """The first ``number`` ticks after the ``former`` ones that are right."""
+        found: list[tuple[int, int]] = []
+
+        def enough() -> bool:
+            found[:] = [tick for tick in self()[former:] if right(*tick)]
+            return len(found) >= number
+
+        assert wait_until(enough, WITHIN_S), f"no such ticks among {self()[former:]}"
+        return found
+
+
+@pytest.fixture
+def ticks(tmp_path: Path) -> Ticks:
+    return Ticks(tmp_path / "ticks")
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Callable[[int], None]:
+    def write(version: int) -> None:
+        (tmp_path / "saying.py").write_text(SENSOR.format(version=version, ticks=str(tmp_path / "ticks")))
+
+    return write
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, code: Callable[[int], None]) -> Iterator[subprocess.Popen[bytes]]:
+    settings = load_settings(home=tmp_path / "home")
+    home = local.prepare(settings)
+    code(1)
+    workspace = tmp_path / "workspace.yaml"
+    workspace.write_text(yaml.safe_dump({"load_from": [location_of(tmp_path / "saying.py")]}))
+    with (tmp_path / "daemon.log").open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-c", DAEMON, "daemon", "-w", str(workspace)],
+            cwd=home,
+            env={**os.environ, **environment_of(settings), "DAGSTER_HOME": str(home)},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    yield process
+    process.kill()
+    process.wait(30)
+    end_group(process.pid, timeout_s=10.0)
+
+
+def test_the_code_server_stays_until_its_code_changes_or_it_ends(
+    daemon: subprocess.Popen[bytes], ticks: Ticks, code: Callable[[int], None], tmp_path: Path
+) -> None:
+    # five ticks, a second apart: four intervals
+    stayed = ticks.since(0, lambda _, version: version == 1, number=5)
+    assert len({pid for pid, _ in stayed}) == 1, "a second code server was started"
+    first = stayed[0][0]
+    code(2)
+    edited = ticks.since(len(ticks()), lambda _, version: version == 2, number=5)
+    assert {version for _, version in edited} == {2}
+    assert len({pid for pid, _ in edited}) == 1
+    second = edited[0][0]
+    assert second != first
+    (tmp_path / "saying.py").write_text("this is no Python\n")
+    log = tmp_path / "daemon.log"
+    assert wait_until(lambda: b"SyntaxError" in log.read_bytes(), WITHIN_S)
+    code(3)
+    third = ticks.since(len(ticks()), lambda _, version: version == 3)[0][0]
+    os.kill(third, signal.SIGKILL)
+    healed = ticks.since(len(ticks()), lambda pid, version: version == 3 and pid != third)
+    assert healed
+    assert daemon.poll() is None, "one daemon did all of this"
+    daemon.send_signal(signal.SIGTERM)
+    daemon.wait(WITHIN_S)
+    assert wait_until(lambda: not list(group_members(daemon.pid)), WITHIN_S), "a code server was left behind"

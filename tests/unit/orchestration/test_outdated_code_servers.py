@@ -1,0 +1,96 @@
+"""When the daemon replaces a code server, and which edits it sees."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from holdfast.infra.deploy.marks import Mark, write_mark
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.orchestration.daemon.code_servers import AGE_MAX_S, AGE_MIN_S, Server, outdated
+from holdfast.orchestration.daemon.loaded_code import LoadedCode, look
+
+
+@pytest.mark.parametrize(
+    ("server", "change", "why"),
+    [
+        (Server(AGE_MIN_S + 1, runs=True), None, None),
+        (Server(AGE_MIN_S + 1, runs=True), "/project/a.py changed", "/project/a.py changed"),
+        (Server(AGE_MIN_S - 1, runs=True), "/project/a.py changed", None),
+        (Server(AGE_MIN_S + 1, runs=False), None, "it ended"),
+        (Server(AGE_MIN_S - 1, runs=False), None, None),
+        (Server(AGE_MIN_S + 1, runs=False, error="No module"), None, "it could not load its definitions: No module"),
+        (Server(AGE_MIN_S + 1, runs=True, error="No module"), None, "it could not load its definitions: No module"),
+        (Server(AGE_MAX_S - 1, runs=True), None, None),
+        (Server(AGE_MAX_S + 1, runs=True), None, f"it is {AGE_MAX_S + 1:.0f} s old"),
+    ],
+)
+def test_a_code_server_stays_until_it_is_outdated(server: Server, change: str | None, why: str | None) -> None:
+    assert outdated([server], change) == why
+
+
+def test_one_of_two_is_enough_and_none_is_left_to_dagster() -> None:
+    assert outdated([Server(AGE_MIN_S + 1, runs=True), Server(AGE_MIN_S + 1, runs=False)], None) == "it ended"
+    assert outdated([], "/project/a.py changed") is None
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    (folder / "shop").mkdir(parents=True)
+    (folder / "holdfast.toml").write_text('processors = ["shop.orders:app"]\n')
+    (folder / "shop" / "orders.py").write_text("app = None\n")
+    return folder
+
+
+@pytest.fixture
+def settings(project: Path) -> Settings:
+    return load_settings(project=project)
+
+
+def _change(settings: Settings, before: LoadedCode, *modules: str) -> str | None:
+    return look(settings, modules).change_since(before)
+
+
+def test_edits_of_the_project_are_seen(settings: Settings, project: Path) -> None:
+    before = look(settings)
+    assert set(before.files) == {str(project / "holdfast.toml"), str(project / "shop" / "orders.py")}
+    assert _change(settings, before) is None
+    (project / "shop" / "orders.py").write_text("app = 1\n")
+    assert _change(settings, before) == f"{project / 'shop' / 'orders.py'} changed"
+    (project / "shop" / "orders.py").write_text("app = None\n")
+    os.utime(project / "shop" / "orders.py", ns=(1, before.files[str(project / "shop" / "orders.py")][0]))
+    assert _change(settings, before) is None
+    (project / "shop" / "more.py").touch()
+    (project / "holdfast.toml").unlink()
+    assert _change(settings, before) == f"{project / 'holdfast.toml'} and 1 more files changed"
+
+
+def test_what_holdfast_and_tools_write_is_no_edit(settings: Settings, project: Path) -> None:
+    before = look(settings)
+    for name in (".venv/a.py", "env/pyvenv.cfg", "env/lib/a.py", "shop/__pycache__/orders.py", "events.csv"):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).touch()
+    home = settings.paths.releases("orders") / "code" / "orders.py"
+    home.parent.mkdir(parents=True)
+    home.touch()
+    assert _change(settings, before) is None
+
+
+def test_a_package_elsewhere_is_watched(settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = tmp_path / "elsewhere" / "warehouse_of_the_shop"
+    elsewhere.mkdir(parents=True)
+    (elsewhere / "__init__.py").touch()
+    monkeypatch.syspath_prepend(str(elsewhere.parent))
+    before = look(settings, ["warehouse_of_the_shop.definitions", "no_such_package"])
+    (elsewhere / "definitions.py").touch()
+    assert _change(settings, before, "warehouse_of_the_shop.definitions") == f"{elsewhere / 'definitions.py'} changed"
+
+
+def test_a_first_deployment_changes_the_time_partitions_only_in_another_window(settings: Settings) -> None:
+    before = look(settings)
+    now = before.starts[0] + 60.0
+    write_mark(settings.paths, "orders", Mark(1, "v", ("0",), "deployed", began_at=now))
+    assert _change(settings, before) is None
+    write_mark(settings.paths, "refunds", Mark(1, "v", ("0",), "deployed", began_at=now - 10 * 86_400))
+    assert _change(settings, before) == "the first time partition changed"
