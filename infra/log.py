@@ -28,6 +28,14 @@ def _to_stderr(*_: Any) -> structlog.PrintLogger:
     return structlog.PrintLogger(sys.stderr)
 
 
+def configure_level(level: str, form: str) -> None:
+    """Set the lowest level that is logged, as ``configure_logging``; what else the process configured stays."""
+    if structlog.is_configured():
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level)))
+    else:
+        configure_logging(level, form)
+
+
 def configure_logging(level: str, form: str) -> None:
     """Set up structlog for this process: the lowest level that is logged, and the form ``text`` or ``json``."""
     renderer: Any = (

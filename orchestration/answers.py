@@ -356,6 +356,13 @@ class Stopped(Answer):
     stopped: bool | list[str]
 
 
+class Archived(Answer):
+    """The archive of Spark's classes; ``bytes`` is its size."""
+
+    file: str
+    bytes: int
+
+
 class Origin(Answer):
     """Where the value of a setting came from."""
 
@@ -458,6 +465,7 @@ ANSWERS: dict[str, Any] = {
     "incidents retry": TypeAdapter(IncidentRow),
     "spark start": TypeAdapter(SparkServer),
     "spark stop": TypeAdapter(Stopped),
+    "spark archive": TypeAdapter(Archived),
     "spark status": TypeAdapter(SparkServer | None),
     "warehouse register": TypeAdapter(dict[str, str]),
     "up": TypeAdapter(Up),

@@ -197,7 +197,7 @@ def demo(
 
     settings, console = command_settings(), Console()
     flights_file()  # what is missing is told before anything starts
-    console.print(f"[bold]Holdfast[/]: four processors, {FLIGHTS:,} real flights, three kill -9 on the way.")
+    console.print(f"[bold]Holdfast[/]: seven processors, {FLIGHTS:,} real flights, three kill -9 on the way.")
     with console.status("preparing this machine …"):
         prepare(settings, JAR_SETS, lambda line: console.print(f"[dim]{escape(line)}[/]", highlight=False))
         from holdfast.orchestration.demo.run import run_demo  # loads Dagster, which takes seconds

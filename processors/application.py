@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.infra.log import configure_logging
+from holdfast.infra.log import configure_level, configure_logging
 from holdfast.infra.privacy import private_files
 from holdfast.processors.application_tables import ApplicationTables
 from holdfast.processors.arguments import (
@@ -39,7 +39,7 @@ from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.given import check_topic
 from holdfast.processors.engine.dataframe.global_tables import GlobalTable
 from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer
-from holdfast.processors.engine.dataframe.store_options import StoreOptions, Upgrades, declare
+from holdfast.processors.engine.dataframe.store_options import StoreName, StoreOptions, Upgrades, declare
 from holdfast.processors.engine.dataframe.stream_groups import Streams
 from holdfast.processors.engine.dataframe.topic import TimestampExtractor, Topic, TopicConfig
 from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
@@ -186,7 +186,7 @@ class Application(ApplicationTables):
         ``timestamp_extractor`` returns the event time from (value, headers, timestamp, timestamp_type). Where windows
         are, a message more than ``max_ahead`` (milliseconds or a timedelta) ahead of the worker's clock fails.
         """
-        return Topic(
+        declared = Topic(
             name,
             key_deserializer=key_deserializer,
             value_deserializer=value_deserializer,
@@ -196,6 +196,8 @@ class Application(ApplicationTables):
             timestamp_extractor=timestamp_extractor,
             max_ahead=max_ahead,
         )
+        declared.processor = self.consumer_group
+        return declared
 
     def dataframe(self, topic: Topic) -> StreamingDataFrame:
         """The stream of a topic.
@@ -240,7 +242,7 @@ class Application(ApplicationTables):
         """
         kept = self._renamed_stores.get(name, name)
         declare(self._stores, StoreOptions(kept, model, upgrades, ttl))
-        return name
+        return StoreName.of(name, self._stores)
 
     def topology(self) -> Topology:
         """The frozen description of the application."""
@@ -420,6 +422,11 @@ class Application(ApplicationTables):
         if self._log_level is not None:
             configure_logging(self._log_level.upper(), settings.log_format)
         return settings
+
+    def configure_logging(self, settings: Settings) -> None:
+        """Log from ``loglevel`` on, on stderr; a process that configured its logging keeps all but the level."""
+        if self._log_level is not None:
+            configure_level(self._log_level.upper(), settings.log_format)
 
     def _work(self, worker: Worker, settings: Settings, folder: StateFolder, how: How) -> None:
         from holdfast.processors.worker_run import run_worker

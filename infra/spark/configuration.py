@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.infra.files import replace_text
+from holdfast.infra.class_data import ClassData, class_data
+from holdfast.infra.files import package_folder, replace_text
 from holdfast.infra.jars import JarSource, fetch_jars
 from holdfast.infra.java import Java
 from holdfast.infra.privacy import process_umask
-from holdfast.infra.settings import IMPORT_ROOT, Settings, is_loopback
+from holdfast.infra.settings import IMPORT_ROOT, WARM, Settings, is_loopback
 from holdfast.infra.settings.spark import AUTHENTICATE, AUTHENTICATE_SECRET
 from holdfast.infra.warehouse.properties import CATALOG, spark_properties
 
@@ -56,16 +58,46 @@ def log_configuration(settings: Settings) -> Path:
     return path
 
 
-def jvm_configuration(settings: Settings, jars: Sequence[Path], local: Path) -> dict[str, str]:
-    """The properties that a JVM is started with; ``local`` is for spilled data of this JVM alone."""
+def spark_class_data(settings: Settings, java: Java, jars: Sequence[Path]) -> ClassData | None:
+    """The archive of Spark's and Iceberg's classes; None where the jars are not on the driver's own class path."""
+    pyspark = package_folder("pyspark")
+    if pyspark is None or not jars_on_class_path(settings):
+        return None
+    return class_data(settings.cache, "spark", java, (*jars, *sorted((pyspark / "jars").glob("*.jar"))))
+
+
+def jars_on_class_path(settings: Settings) -> bool:
+    """Whether the jars are on the driver's class path, and are not sent to executors: Spark runs in the driver alone.
+
+    Java archives classes of the class path only, and Spark copies each of `spark.jars` at its start.
+    """
+    conf = settings.spark.conf
+    alone = settings.spark.master == WARM or re.match(r"local(\[|$)", settings.spark.master)
+    return bool(alone) and "spark.driver.extraClassPath" not in conf and "spark.jars" not in conf
+
+
+def _jar_properties(settings: Settings, jars: Sequence[Path]) -> dict[str, str]:
+    if jars_on_class_path(settings):
+        return {"spark.driver.extraClassPath": os.pathsep.join(str(jar) for jar in jars)}
+    return {"spark.jars": ",".join(str(jar) for jar in jars)}
+
+
+def jvm_configuration(
+    settings: Settings, jars: Sequence[Path], local: Path, class_options: Sequence[str] = ()
+) -> dict[str, str]:
+    """The properties that a JVM is started with.
+
+    ``local`` is for spilled data of this JVM alone; ``class_options`` are those of its archive of classes.
+    """
     folder = settings.paths.spark
     # The serial collector grows the heap as needed, gives memory back, and uses one thread.
     # Spark and Iceberg load 23,000 classes: a smaller metaspace grows four times, each by a collection of the heap.
     options = ["-XX:+UseSerialGC", "-XX:MetaspaceSize=192m"]
     options.append(f"-Dlog4j2.configurationFile=file:{log_configuration(settings)}")
     options.append(f"-Dderby.system.home={folder}")
+    options += map(shlex.quote, class_options)
     return {
-        "spark.jars": ",".join(str(jar) for jar in jars),
+        **_jar_properties(settings, jars),
         "spark.driver.memory": f"{settings.spark.driver_memory_mb}m",
         "spark.driver.host": settings.spark.driver_host,
         "spark.driver.bindAddress": settings.spark.driver_host,

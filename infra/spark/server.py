@@ -34,7 +34,13 @@ from holdfast.infra.process import (
     start_mark,
 )
 from holdfast.infra.settings import Settings
-from holdfast.infra.spark.configuration import jvm_configuration, python_path, spark_jars, worker_python
+from holdfast.infra.spark.configuration import (
+    jvm_configuration,
+    python_path,
+    spark_class_data,
+    spark_jars,
+    worker_python,
+)
 from holdfast.infra.spark.failures import SparkUnavailable
 from holdfast.infra.spark.private_files import private_properties
 from holdfast.infra.waiting import wait_until
@@ -79,8 +85,10 @@ def find_server(settings: Settings) -> SparkServer | None:
     return found if recorded_runs(_file(settings), found.pid, found.mark) else None
 
 
-def start_server(settings: Settings) -> SparkServer:
+def start_server(settings: Settings, class_options: Sequence[str] | None = None) -> SparkServer:
     """Start the warm Spark unless it runs; returns when it answers.
+
+    ``class_options`` are options of its JVM in place of those for the archive of its classes.
 
     Raises:
         NoJava, JarUnavailable: Java or the jars are missing.
@@ -88,14 +96,18 @@ def start_server(settings: Settings) -> SparkServer:
     """
     settings.paths.spark.mkdir(parents=True, exist_ok=True)
     with locked(settings.paths.spark / "warm.lock"):
-        return find_server(settings) or _start(settings)
+        return find_server(settings) or _start(settings, class_options)
 
 
-def _start(settings: Settings) -> SparkServer:
+def _start(settings: Settings, class_options: Sequence[str] | None) -> SparkServer:
     port, token = free_port(), secrets.token_urlsafe(24)
     remember((token,))
     java = find_java()
-    configuration = _configuration(settings, spark_jars(settings, java), port, token)
+    jars = spark_jars(settings, java)
+    if class_options is None:
+        archive = spark_class_data(settings, java, jars)
+        class_options = archive.options() if archive is not None else ()
+    configuration = _configuration(settings, jars, port, token, class_options)
     with private_properties(settings.paths.spark, "warm", configuration) as properties:
         process, log = _launch(settings, java, properties)
         server = SparkServer(process.pid, start_mark(process.pid) or "", f"sc://localhost:{port}", token)
@@ -116,10 +128,10 @@ def _start(settings: Settings) -> SparkServer:
     return server
 
 
-def stop_server(settings: Settings) -> bool:
-    """End the warm Spark; False when it did not run."""
+def stop_server(settings: Settings, within_s: float = STOP_WITHIN_S) -> bool:
+    """End the warm Spark, and kill it after ``within_s`` seconds; False when it did not run."""
     there = find_server(settings)
-    if there is not None and not end_process(there.pid, there.mark, timeout_s=STOP_WITHIN_S):
+    if there is not None and not end_process(there.pid, there.mark, timeout_s=within_s):
         with suppress(ProcessLookupError):  # its Python workers belong to its session
             os.killpg(there.pid, signal.SIGKILL)
     _file(settings).unlink(missing_ok=True)
@@ -127,14 +139,16 @@ def stop_server(settings: Settings) -> bool:
     return there is not None
 
 
-def _configuration(settings: Settings, jars: Sequence[Path], port: int, token: str) -> dict[str, str]:
+def _configuration(
+    settings: Settings, jars: Sequence[Path], port: int, token: str, class_options: Sequence[str]
+) -> dict[str, str]:
     """The properties of the server's JVM."""
     local = settings.paths.spark / "warm"
     local.mkdir(parents=True, exist_ok=True)
     # Each client sets the catalog of its own session; a catalog of the server would be shared by all sessions.
     return {
         name: value
-        for name, value in jvm_configuration(settings, jars, local).items()
+        for name, value in jvm_configuration(settings, jars, local, class_options).items()
         if not name.startswith("spark.sql.catalog.")
     } | {
         "spark.master": "local[*]",

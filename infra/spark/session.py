@@ -35,6 +35,7 @@ from holdfast.infra.spark.configuration import (
     python_path,
     secret_configuration,
     session_configuration,
+    spark_class_data,
     spark_jars,
     worker_python,
 )
@@ -117,8 +118,10 @@ def _own(settings: Settings, app_name: str) -> SparkSession:
     """A session in a JVM of this process, which runs queries itself or drives a cluster."""
     java = find_java()
     spill = _spill_folder(settings.paths.spark)
+    jars = spark_jars(settings, java)
+    archive = spark_class_data(settings, java, jars)
     configuration = {
-        **jvm_configuration(settings, spark_jars(settings, java), spill),
+        **jvm_configuration(settings, jars, spill, archive.options() if archive is not None else ()),
         **_given(settings, late=False),
         **connection_secret(settings),
     }

@@ -46,6 +46,21 @@ def status(as_json: Json = False) -> None:
     print_answer({"pid": server.pid, "url": server.url}, sentence, as_json=as_json)
 
 
+@spark.command()
+def archive(as_json: Json = False) -> None:
+    """Archive Spark's classes, so that each Spark on this machine starts for a third less CPU.
+
+    Run it once after an installation or an update; it takes 50 seconds of CPU and 210 MB in the cache folder.
+    """
+    from holdfast.infra.spark.class_recording import record_classes
+
+    settings = command_settings()
+    with Console(stderr=True).status("archiving Spark's classes, which takes 50 seconds of CPU …"):
+        file = record_classes(settings)
+    sentence = f"Each Spark on this machine starts with {file} ({file.stat().st_size >> 20} MiB)."
+    print_answer({"file": str(file), "bytes": file.stat().st_size}, sentence, as_json=as_json)
+
+
 @warehouse.command()
 def register(as_json: Json = False) -> None:
     """Register tables that the warehouse holds and the catalog lacks, each with its newest metadata."""

@@ -280,6 +280,7 @@ class InMemoryCluster:
             process.sleep(SESSION_TIMEOUT_S + 2.0)  # a killed member holds its partitions until its session ends
         with tempfile.TemporaryDirectory() as home:
             settings = self._settings.model_copy(update={"home": Path(home)})
+            application.configure_logging(settings)
             try:
                 yield self.connect(process), settings
             finally:

@@ -17,6 +17,7 @@ from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.given import (
     StepInvalid,
     check_function,
+    check_own_topic,
     check_step_function,
     check_text,
     check_topic,
@@ -24,7 +25,7 @@ from holdfast.processors.engine.dataframe.given import (
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.processing import Processing
 from holdfast.processors.engine.dataframe.recent import DropDuplicates, MovingAverage
-from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare
+from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare, own_store
 from holdfast.processors.engine.dataframe.stream_calls import StreamCalls
 from holdfast.processors.engine.dataframe.stream_groups import StreamGroups, Streams
 from holdfast.processors.engine.dataframe.stream_joins import StreamJoins
@@ -238,6 +239,8 @@ class StreamingDataFrame(
             headers: Makes other headers from the value: names with bytes, texts or None. None sends no headers.
         """
         check_topic(topic, "to_topic")
+        if self._groups is not None:
+            check_own_topic(topic, self._groups.processor)
         check_function(key, "`key` of `to_topic`", ("value",))
         check_function(headers, "`headers` of `to_topic`", ("value",))
         return self._in_place(Node("to_topic", key, topic=topic, headers=headers))
@@ -340,7 +343,7 @@ class StreamingDataFrame(
     def _store(self, store: str | None, unnamed: str) -> str:
         """The name under which a step's store is stored; ``unnamed`` for one without a name."""
         check_text(store, "The name of a step's store", 'store="totals"')
-        store = unnamed if store is None else store
+        store = unnamed if store is None else own_store(store, self.declared)
         renamed = next((new for new, old in self._renamed.items() if old == store), None)
         if renamed is not None:
             raise StepInvalid(

@@ -36,6 +36,17 @@ def check_topic(seen: Any, call: str) -> None:
     )
 
 
+def check_own_topic(topic: Topic, processor: str) -> None:
+    """Raises StepInvalid if another processor's application declared the output topic."""
+    if topic.processor is not None and topic.processor != processor:
+        raise StepInvalid(
+            f"`to_topic` got topic {topic.name} of application {topic.processor}; the stream is of application "
+            f"{processor}.",
+            action=f"Declare the topic with this application: `app.topic({topic.name!r})`.",
+            topic=topic.name,
+        )
+
+
 def check_text(seen: Any, what: str, example: str) -> None:
     """Raises StepInvalid unless ``seen`` is a text or None."""
     if seen is not None and not isinstance(seen, str):

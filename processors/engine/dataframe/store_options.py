@@ -132,6 +132,35 @@ class StoreOptions:
                 )
 
 
+class StoreName(str):
+    """The name that ``app.store`` returns; it knows what its application declares about stores."""
+
+    declared: dict[str, StoreOptions]
+
+    @classmethod
+    def of(cls, name: str, declared: dict[str, StoreOptions]) -> StoreName:
+        """The name of a store in these declarations."""
+        made = cls(name)
+        made.declared = declared
+        return made
+
+
+def own_store(name: str, declared: dict[str, StoreOptions]) -> str:
+    """The name of a step's store, as a plain text.
+
+    Raises:
+        StoreInvalid: Another application declared it, so this one does not know its model and its TTL.
+    """
+    if isinstance(name, StoreName) and name.declared is not declared and name not in declared:
+        raise StoreInvalid(
+            f"Store {str(name)!r} was declared with `app.store` of another application; its model and its TTL are not "
+            "known here.",
+            action=f"Declare it with this application: `app.store({str(name)!r}, ...)`.",
+            store=str(name),
+        )
+    return str(name)
+
+
 def declare(stores: dict[str, StoreOptions], options: StoreOptions, *, argument: str = "") -> None:
     """Adds the options of a store; ``argument`` is what names the store of a built-in step, as ``drop_duplicates``'s.
 

@@ -80,6 +80,8 @@ class Topic:
         self.timestamp_extractor = timestamp_extractor
         #: How far ahead of the worker's clock event times may be, in milliseconds.
         self.max_ahead_ms = milliseconds("max_ahead", max_ahead, least=0)
+        #: The processor whose application declared it; None for a topic that was made without one.
+        self.processor: str | None = None
         #: What the names of stores begin with that the user does not name.
         self.label = name
         #: The name of the ``group_by`` whose repartition topic it is; empty for another topic.

@@ -34,6 +34,9 @@ RunBehind = Callable[[Batch, Readable], int]
 #: Decides about a failed message, by its index in the batch.
 Fail = Callable[[int, BaseException], None]
 
+#: How long late calls may take to end when the process ends, seconds.
+ENDING_S = 1.0
+
 _of_thread = threading.local()
 
 
@@ -156,6 +159,7 @@ async def _in_time(call: AsyncCall, value: Any) -> tuple[Any]:
     done, _ = await asyncio.wait({task}, timeout=call.timeout_ms / 1000)
     if not done:
         task.cancel()  # it is not awaited: one that does not let itself be cancelled would hold the worker
+        task.add_done_callback(_forget)
         raise AsyncCallFailed(
             f"{name} did not answer within {call.timeout_ms / 1000:g} s.",
             action="Look at the system that it asks; raise `timeout`; or set `dead_letter_topic` to put such messages "
@@ -169,6 +173,12 @@ async def _in_time(call: AsyncCall, value: Any) -> tuple[Any]:
             function=name,
         )
     return (task.result(),)
+
+
+def _forget(late: asyncio.Task[Any]) -> None:
+    """Take the error of a call that ended after its time: asyncio would log it as never seen."""
+    if not late.cancelled():
+        late.exception()
 
 
 def _batch_of(batch: Batch, jobs: Sequence[_Job]) -> Batch:
@@ -192,8 +202,22 @@ def _loop() -> asyncio.AbstractEventLoop:
     loop: asyncio.AbstractEventLoop | None = getattr(_of_thread, "loop", None)
     if loop is None or loop.is_closed():
         loop = _of_thread.loop = asyncio.new_event_loop()
-        atexit.register(loop.close)
+        atexit.register(_close, loop)
     return loop
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """Close a loop at the end of the process; a call that is late and can't be cancelled ends with the process."""
+    if loop.is_running():  # on a thread that the end of the process does not wait for
+        return
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left, timeout=ENDING_S))
+    # asyncio would log each that still waits as destroyed
+    loop.set_exception_handler(lambda _, __: None)
+    loop.close()
 
 
 def _no_output(output: Output) -> None:

@@ -10,6 +10,9 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.dataframe.given import StepInvalid
+from holdfast.processors.engine.dataframe.store_options import StoreInvalid
+from holdfast.processors.engine.dataframe.topic import Topic
 
 
 def made(**options: Any) -> tuple[Application, Any]:
@@ -181,3 +184,25 @@ def test_a_timer_without_its_method_says_which() -> None:
     with pytest.raises(HoldfastError, match="the processor has no method `on_timer`") as refused:
         cluster.run(app)
     assert "def on_timer(self, name, time, context)" in refused.value.action
+
+
+def test_a_store_of_another_application_is_refused() -> None:
+    """Its TTL and its model would be ignored in silence."""
+    app, other = Application(consumer_group="orders"), Application(consumer_group="refunds")
+    foreign = other.store("seen", ttl=5000)
+    frame = app.dataframe(app.topic("in"))
+    with pytest.raises(StoreInvalid, match="Store 'seen' was declared with `app.store` of another application"):
+        frame.apply(lambda value, state: value, stateful=True, store=foreign)
+    own = app.store("seen", ttl=5000)
+    frame.apply(lambda value, state: value, stateful=True, store=own)
+    assert [type(store.name) for store in app.topology().stores] == [str]
+
+
+def test_an_output_topic_of_another_processor_is_refused() -> None:
+    app, other = Application(consumer_group="orders"), Application(consumer_group="refunds")
+    frame = app.dataframe(app.topic("in"))
+    with pytest.raises(StepInvalid, match="got topic out of application refunds; the stream is of application orders"):
+        frame.to_topic(other.topic("out"))
+    frame.to_topic(app.topic("out"))
+    frame.to_topic(Topic("audit"))
+    other.dataframe(app.topic("in"))  # both read it

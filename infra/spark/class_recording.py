@@ -1,0 +1,118 @@
+"""Makes the archive of Spark's and Iceberg's classes: a Spark with a warehouse of its own runs the kinds of queries
+that a snapshot runs.
+
+It takes 50 seconds of CPU and 210 MB in the cache folder, once for each Java, version of the jars, and environment.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.files import locked
+from holdfast.infra.java import find_java
+from holdfast.infra.settings import WARM, Settings, WarehouseSettings
+from holdfast.infra.settings.spark import SparkSettings
+from holdfast.infra.spark.configuration import spark_class_data, spark_jars
+from holdfast.infra.spark.server import start_server, stop_server
+from holdfast.infra.warehouse.properties import CATALOG
+
+#: How long the JVM may take to write the archive when it ends, seconds; ten on two quiet cores.
+WRITE_WITHIN_S = 300.0
+#: Rows, kept small: the classes count.
+_ROWS = 200
+_STATEMENTS = (
+    "MERGE INTO rows t USING (SELECT *, row_number() OVER (PARTITION BY key ORDER BY name) AS n FROM changed) c "
+    "ON t.key = c.key WHEN MATCHED AND c.name = 'other 1' THEN DELETE WHEN MATCHED THEN UPDATE SET name = c.name "
+    "WHEN NOT MATCHED THEN INSERT (key, name, part) VALUES (c.key, c.name, 0)",
+    "ALTER TABLE rows CREATE BRANCH attempt",
+    "INSERT INTO holdfast.recording.rows.branch_attempt SELECT * FROM rows WHERE part = 1",
+    f"CALL {CATALOG}.system.fast_forward('recording.rows', 'main', 'attempt')",
+    "SELECT part, count(*), bit_xor(xxhash64(key, name)), sum(number), max(at), to_json(struct(max(name))) "
+    "FROM rows GROUP BY part ORDER BY part",
+    "SELECT a.key, b.name FROM rows a LEFT JOIN changed b ON a.key = b.key WHERE a.name LIKE 'o%' "
+    "UNION ALL SELECT key, name FROM holdfast.recording.rows.files f JOIN changed ON true LIMIT 5",
+    "DROP TABLE rows",
+)
+
+
+class ClassesNotArchived(HoldfastError):
+    """The archive of Spark's classes could not be made; Spark runs without it."""
+
+
+def record_classes(settings: Settings) -> Path:
+    """Make the archive of these settings' Spark unless there is one; returns its file.
+
+    Raises:
+        NoJava, JarUnavailable: Java or the jars are missing.
+        ClassesNotArchived: Spark does not run on this machine alone, or it failed.
+    """
+    java = find_java()
+    archive = spark_class_data(settings, java, spark_jars(settings, java))
+    if archive is None:
+        raise ClassesNotArchived(
+            f"Spark runs on {settings.spark.master} or has jars of its own; only a Spark that runs in its driver "
+            "alone, with Holdfast's jars, can have an archive.",
+            action="Nothing has to be done: Spark runs without it. To have one, set `HOLDFAST_SPARK__MASTER` to "
+            "`local[*]` or `warm`, and leave `spark.jars` and `spark.driver.extraClassPath` out of "
+            "`HOLDFAST_SPARK__CONF`.",
+        )
+    # options before the lock's file: they make the folder
+    recording = archive.recording()
+    with locked(archive.file.with_suffix(".lock")):
+        if archive.is_usable:
+            return archive.file
+        why = None
+        try:
+            with TemporaryDirectory(prefix="holdfast-recording-") as folder:
+                _record(settings, Path(folder), recording)
+        except Exception as failed:  # also those of Spark's client
+            why = failed
+        if why is not None or not archive.keep():
+            raise ClassesNotArchived(
+                f"Spark's classes were not archived: {why or 'its JVM wrote no archive'}.",
+                action="Nothing has to be done: Spark runs without the archive. To try again, run "
+                "`holdfast spark archive`.",
+            ) from why
+        return archive.file
+
+
+def _record(settings: Settings, folder: Path, options: tuple[str, ...]) -> None:
+    from holdfast.infra.spark.session import spark_session, stop_spark
+
+    own = settings.model_copy(
+        update={"home": folder, "spark": SparkSettings(master=WARM), "warehouse": WarehouseSettings()}
+    )
+    start_server(own, options)
+    try:
+        session = spark_session(own, app_name="recording of classes")
+        try:
+            _exercise(session)
+        finally:
+            stop_spark(session)
+    finally:
+        stop_server(own, WRITE_WITHIN_S)
+
+
+def _exercise(session: Any) -> None:
+    """Queries that load what snapshots load: create, append, merge, windows, joins, branches and metadata."""
+    session.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.recording")
+    session.sql(f"USE {CATALOG}.recording")
+    session.sql(
+        "CREATE TABLE rows (key binary, name string, at timestamp, number decimal(20, 3), part int) "
+        "USING iceberg PARTITIONED BY (part) TBLPROPERTIES ('write.merge.mode' = 'merge-on-read')"
+    )
+    made = session.range(_ROWS).selectExpr(
+        "unhex(hex(id)) AS key",
+        "concat('name ', id) AS name",
+        "timestamp_millis(id) AS at",
+        "CAST(id AS decimal(20, 3)) AS number",
+        "CAST(id % 4 AS int) AS part",
+    )
+    made.writeTo(f"{CATALOG}.recording.rows").append()
+    changes = [(bytes([number]), f"other {number}") for number in range(20)]
+    session.createDataFrame(changes, "key binary, name string").createOrReplaceTempView("changed")
+    for statement in _STATEMENTS:
+        session.sql(statement).collect()

@@ -1,0 +1,37 @@
+"""The archive of Spark's classes: made by a real Spark, and used by the next one, over Connect and in the process."""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from holdfast.infra.settings import load_settings
+from holdfast.infra.settings.spark import SparkSettings
+from holdfast.infra.spark.class_recording import ClassesNotArchived, record_classes
+from holdfast.infra.spark.session import spark_session, stop_spark
+
+
+def test_a_cluster_has_no_archive() -> None:
+    settings = load_settings(spark={"master": "yarn"})
+    with pytest.raises(ClassesNotArchived, match="Spark runs on yarn"):
+        record_classes(settings)
+
+
+@pytest.mark.thorough
+def test_a_spark_starts_with_the_archive_that_another_made(tmp_path: Path) -> None:
+    shared = load_settings(home=tmp_path / "home")
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    (cache / "jars").symlink_to(shared.cache / "jars")
+    settings = shared.model_copy(update={"cache": cache, "spark": SparkSettings()})
+    file = record_classes(settings)
+    assert file.is_relative_to(cache)
+    assert record_classes(settings) == file, "the second call finds it"
+    session = spark_session(settings, app_name="with an archive")
+    try:
+        assert session.range(3).count() == 3
+        process = session.sparkContext._gateway.proc.pid
+        mapped = subprocess.run(["cat", f"/proc/{process}/maps"], capture_output=True, text=True, check=True).stdout
+        assert str(file) in mapped
+    finally:
+        stop_spark(session)
