@@ -34,7 +34,8 @@ from holdfast.assets.topics import topic_assets
 from holdfast.assets.watched import watch_checks
 from holdfast.assets.working import working_check
 from holdfast.infra.settings import SnapshotSettings
-from holdfast.processors.registration import BrokenDefinition, ProcessorDefinition
+from holdfast.processors.broken_definition import BrokenDefinition
+from holdfast.processors.registration import ProcessorDefinition
 
 IMPORTABLE = "importable"
 
@@ -92,10 +93,9 @@ def build_assets(
 def _broken(broken: BrokenDefinition) -> tuple[dg.AssetSpec, dg.AssetChecksDefinition]:
     """The asset of a definition that can't be imported, which shows the error, and its check, which fails."""
     key = keys.broken_key(broken.target)
-    lines = broken.error.strip().splitlines() or ["no reason was given"]
     spec = dg.AssetSpec(
         key,
-        description=f"{broken.target} can't be imported: {lines[-1]}\n\n```\n{broken.error.strip()}\n```",
+        description=f"{broken.target} can't be imported: {broken.fault}\n\n```\n{broken.error.strip()}\n```",
         group_name=keys.BROKEN_GROUP,
         kinds={"python"},
         tags=keys.tags(keys.PROCESSORS),

@@ -1,8 +1,9 @@
-"""Topics as external assets: source topics, and the output topics downstream of processors.
+"""Topics as external assets: source topics, repartition topics, and the output topics downstream of processors.
 
 Invariants:
     - A topic is one asset, also where several processors read it.
     - Dagster never materialises a topic: producers write its records.
+    - A repartition topic is downstream of the topics whose messages it has: its processor, which writes it, reads it.
 """
 
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from holdfast.assets import keys
 from holdfast.assets.metadata import docs
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.engine.topology import RepartitionSpec
 from holdfast.processors.registration import ProcessorDefinition
 
 
@@ -23,6 +25,7 @@ def topic_assets(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetSpe
     readers: dict[str, list[ProcessorDefinition]] = {}
     specs: dict[str, TopicSpec] = {}
     dead: set[str] = set()
+    grouped: dict[str, tuple[ProcessorDefinition, RepartitionSpec]] = {}
     for definition in definitions:
         topology = definition.topology
         for spec in (*topology.inputs, *topology.global_tables):
@@ -32,12 +35,15 @@ def topic_assets(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetSpe
         for spec in topology.outputs:
             specs.setdefault(spec.name, spec)
             writers.setdefault(spec.name, []).append(definition)
+        grouped |= {each.topic: (definition, each) for each in topology.repartitions}
         if topology.dead_letter is not None:
             specs.setdefault(topology.dead_letter.name, topology.dead_letter)
             writers.setdefault(topology.dead_letter.name, []).append(definition)
             dead.add(topology.dead_letter.name)
     return [
-        _topic(specs[name], writers.get(name, []), readers.get(name, []), is_dead_letter=name in dead)
+        _grouped(specs[name], *grouped[name])
+        if name in grouped
+        else _topic(specs[name], writers.get(name, []), readers.get(name, []), is_dead_letter=name in dead)
         for name in sorted(specs)
     ]
 
@@ -75,13 +81,27 @@ def _topic(
         text = f"Source topic, read by {', '.join(reading)}."
     # a source has no writer here: those who read it are who misses it
     owners = list(dict.fromkeys(owner for definition in writers or readers for owner in definition.owners))
+    # Dagster allows no cycles, and a processor may read a topic that it writes
+    deps = [keys.processor_key(name) for name in names if name not in reading]
+    return _asset(spec, text, keys.safe(names[0]) if names else keys.SOURCES_GROUP, deps, owners)
+
+
+def _grouped(spec: TopicSpec, processor: ProcessorDefinition, grouping: RepartitionSpec) -> dg.AssetSpec:
+    text = (
+        f"Repartition topic of {processor.name}: messages of {', '.join(grouping.sources)}, grouped by "
+        f"{grouping.name}. Its workers write it, read it, and delete what they have committed."
+    )
+    deps = [keys.topic_key(source) for source in grouping.sources]
+    return _asset(spec, text, keys.safe(processor.name), deps, list(processor.owners))
+
+
+def _asset(spec: TopicSpec, text: str, group: str, deps: list[dg.AssetKey], owners: list[str]) -> dg.AssetSpec:
     # the tag names the layer, because the group names the processor
     return dg.AssetSpec(
         keys.topic_key(spec.name),
-        # Dagster allows no cycles, and a processor may read a topic that it writes
-        deps=[keys.processor_key(name) for name in names if name not in reading],
+        deps=deps,
         description=text,
-        group_name=keys.safe(names[0]) if names else keys.SOURCES_GROUP,
+        group_name=group,
         kinds={"kafka"},
         owners=owners,
         tags=keys.tags(keys.TOPICS),

@@ -1,7 +1,8 @@
-"""What Dagster's webserver shows of each asset: its results of checks, its materialisations, its partitions.
+"""What Dagster's webserver shows of each asset: its results of checks, its materialisations, its partitions, and the
+last run of an asset of the project.
 
 Invariants:
-    - Reads over GraphQL, in one request: loading Dagster itself takes longer than a command may.
+    - Reads over GraphQL, in two requests: loading Dagster itself takes longer than a command may.
     - A webserver that does not run, does not answer or asks for a token of another program gives None, not an error.
 """
 
@@ -12,6 +13,7 @@ from typing import Any
 import httpx
 import msgspec
 
+from holdfast.assets.layers import is_ours
 from holdfast.infra.settings import Settings
 from holdfast.orchestration import local
 
@@ -22,6 +24,10 @@ _QUERY = """{ assetNodes {
   assetMaterializations(limit: 1) { timestamp } automationCondition { label expandedLabel }
   assetChecksOrError { ... on AssetChecks { checks { name
     executionForLatestMaterialization { status evaluation { severity description } } } } }
+} }"""
+
+_LAST_RUNS = """query LastRuns($keys: [AssetKeyInput!]!) { assetsLatestInfo(assetKeys: $keys) {
+  assetKey { path } latestRun { runId status } latestMaterialization { runId }
 } }"""
 
 
@@ -68,6 +74,8 @@ class AssetPage(msgspec.Struct, frozen=True):
     checks: tuple[Check, ...]
     #: The automation condition that materialises it, as Dagster names it; None without one.
     condition: str | None = None
+    #: The last run for it, when that run failed before it materialised the asset; read for assets of the project.
+    failed_run: str | None = None
 
     @property
     def name(self) -> str:
@@ -82,13 +90,30 @@ def read_pages(settings: Settings) -> tuple[AssetPage, ...] | None:
         return None
     tokens = settings.webserver.tokens
     headers = {"Authorization": f"Bearer {next(iter(tokens.values()))}"} if tokens else {}
+
+    def ask(query: str, **variables: object) -> dict[str, Any]:
+        document = {"query": query, "variables": variables}
+        answer = httpx.post(f"{web.url}/graphql", json=document, headers=headers, timeout=TIMEOUT_S, trust_env=False)
+        return dict(answer.json()["data"])
+
     try:
-        answer = httpx.post(
-            f"{web.url}/graphql", json={"query": _QUERY}, headers=headers, timeout=TIMEOUT_S, trust_env=False
-        )
-        return tuple(map(_page, answer.json()["data"]["assetNodes"]))
+        pages = tuple(map(_page, ask(_QUERY)["assetNodes"]))
+        own = [{"path": page.key} for page in pages if not is_ours(page.key)]
+        failed = _failed_runs(ask(_LAST_RUNS, keys=own)["assetsLatestInfo"]) if own else {}
+        return tuple(msgspec.structs.replace(page, failed_run=failed.get(page.key)) for page in pages)
     except (httpx.HTTPError, ValueError, KeyError, TypeError, msgspec.ValidationError):
         return None
+
+
+def _failed_runs(found: list[dict[str, Any]]) -> dict[tuple[str, ...], str]:
+    """Asset -> the id of its last run, where that run failed without materialising it."""
+    return {
+        tuple(each["assetKey"]["path"]): run["runId"]
+        for each in found
+        if (run := each["latestRun"]) is not None
+        and run["status"] == "FAILURE"
+        and (each["latestMaterialization"] or {}).get("runId") != run["runId"]
+    }
 
 
 def _page(node: dict[str, Any]) -> AssetPage:

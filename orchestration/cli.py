@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 import holdfast
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_INTERRUPTED, HoldfastError
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_INTERRUPTED, BadConfiguration, HoldfastError
 from holdfast.infra.installation import naming_extras
 from holdfast.orchestration.commands.options import Json, command_settings, print_answer, print_json
 from holdfast.orchestration.lazy_commands import Lazy, lazy_group
@@ -197,7 +197,7 @@ def demo(
 
     settings, console = command_settings(), Console()
     flights_file()  # what is missing is told before anything starts
-    console.print(f"[bold]Holdfast[/]: four processors, {FLIGHTS:,} real flights, three kill -9 on the way.")
+    console.print(f"[bold]Holdfast[/]: seven processors, {FLIGHTS:,} real flights, three kill -9 on the way.")
     with console.status("preparing this machine …"):
         prepare(settings, JAR_SETS, lambda line: console.print(f"[dim]{escape(line)}[/]", highlight=False))
         from holdfast.orchestration.demo.run import run_demo  # loads Dagster, which takes seconds
@@ -252,17 +252,22 @@ def show_version(as_json: Json = False) -> None:
     print_answer({"version": holdfast.__version__}, holdfast.__version__, as_json=as_json)
 
 
+class ArgumentsInvalid(BadConfiguration):
+    """A command line with a word, an option or a value that the command does not take."""
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run one command line (default: that of this process); returns the exit code."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A script started us in the background. Dagster gives SIGTERM the handler of SIGINT, so a process that we start
         # would ignore both.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
     try:
         with naming_extras():
             result = app(args=arguments, standalone_mode=False)
     except HoldfastError as error:
-        if "--json" in (sys.argv[1:] if arguments is None else arguments):
+        if as_json:
             print_json({"error": error.as_dict()})
             return error.exit_code
         console = Console(stderr=True)
@@ -277,9 +282,22 @@ def main(arguments: list[str] | None = None) -> int:
         show = getattr(failure, "show", None)  # only errors of the parser have it: wrong usage
         if show is None:
             raise
-        show()
+        if as_json:
+            print_json({"error": _wrong_usage(failure).as_dict()})
+        else:
+            show()
         return EXIT_BAD_CONFIGURATION
     return result if isinstance(result, int) else 0
+
+
+def _wrong_usage(failure: Any) -> ArgumentsInvalid:
+    """An error of the parser as one of ours; it knows the command, unless there is none of that name."""
+    words, context = [], getattr(failure, "ctx", None)
+    while context is not None and context.parent is not None:
+        words.append(str(context.info_name))
+        context = context.parent
+    command = " ".join(["holdfast", *reversed(words)])
+    return ArgumentsInvalid(failure.format_message(), action=f"Read `{command} --help`.")
 
 
 if __name__ == "__main__":

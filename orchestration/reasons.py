@@ -15,8 +15,8 @@ from holdfast.assets.layers import PROCESSORS, is_ours
 from holdfast.infra.json_file import read_json
 from holdfast.infra.settings import Settings
 from holdfast.orchestration.asset_page import AssetPage, Check
+from holdfast.processors.broken_definition import BrokenDefinition
 from holdfast.processors.lifecycle.recovery.answer import WORKING, Answer, Colour
-from holdfast.processors.registration import BrokenDefinition
 
 #: Gravest first.
 _GRAVITY: tuple[Colour, ...] = ("red", "yellow", "grey")
@@ -102,7 +102,9 @@ def of_assets(
         found += [each for each in failing if each is not None]
         absent = 0 if page.partitions is None else page.partitions.num_partitions - page.partitions.num_materialized - 1
         unrun = [check.name for check in page.checks if check.last is None]
-        if not page.materialized:
+        if page.failed_run is not None:
+            found.append(Reason(subject, "red", f"Its last run, {page.failed_run[:8]}, failed.", _next_of_failed(page)))
+        elif not page.materialized:
             found.append(Reason(subject, "grey", "It was never materialised.", waiting or soon))
         elif absent > 0:  # the schedule publishes the window that has just begun
             missing = f"{absent} of its time partitions are not materialised."
@@ -144,6 +146,12 @@ def _next_of_own(page: AssetPage) -> str:
         f"Nothing; its automation condition ({page.condition}) materialises it after the assets that it depends on. If "
         "they are green and it is not, read its page in Dagster: Automation."
     )
+
+
+def _next_of_failed(page: AssetPage) -> str:
+    """The next action for an asset of the project whose last run failed."""
+    again = "" if page.condition is None else f"; its automation condition ({page.condition}) repeats no failed run"
+    return f"Read the run's log in Dagster, then materialise the asset on its page{again}."
 
 
 def _of_check(subject: str, check: Check) -> Reason | None:

@@ -46,6 +46,7 @@ from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES, record_limits
 from holdfast.processors.engine.record_times import record_times
 from holdfast.processors.engine.topology import Topology
+from holdfast.processors.importing import refuse_while_imported
 
 if TYPE_CHECKING:
     from holdfast.infra.kafka.cluster import KafkaCluster
@@ -276,6 +277,7 @@ class Application(ApplicationTables):
         Raises:
             HoldfastError: The error that stopped the worker; all messages before it are committed.
         """
+        refuse_while_imported()
         self._foreground = True
         with private_files(settings := self._settings()):
             self.run_on(self.cluster(settings), settings, count=count, timeout=timeout)

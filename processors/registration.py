@@ -7,23 +7,19 @@ project are imported from the project's folder.
 from __future__ import annotations
 
 import importlib
-import re
 import sys
-import sysconfig
-import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from holdfast.infra.settings import IMPORT_ROOT, Settings
+from holdfast.infra.settings import Settings
 from holdfast.processors.application import Application
+from holdfast.processors.broken_definition import BrokenDefinition, broken_by
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.name_conflicts import name_conflicts
-
-#: Frames of a failed import that are kept, the innermost ones.
-_FRAMES = 8
+from holdfast.processors.importing import importing
+from holdfast.processors.name_conflicts import NameConflict, name_conflicts
 
 
 class ProcessorUnknown(HoldfastError):
@@ -50,29 +46,6 @@ class ProcessorDefinition:
     target: str
 
 
-@dataclass(frozen=True, slots=True)
-class BrokenDefinition:
-    """A processor that can't be imported or used; ``error`` is the traceback or the conflict."""
-
-    target: str
-    error: str
-
-    @property
-    def sentence(self) -> str:
-        """The error and the user's line that led to it, without the traceback."""
-        places = re.findall(r'File "([^"<]+)", line (\d+)', self.error)
-        # an argument that Holdfast or a library refuses is in the last line that belongs to neither
-        own = [place for place in places if not _is_library(place[0])] or places
-        where = f"{own[-1][0]}, line {own[-1][1]}: " if own else ""
-        error = self.error.strip().splitlines()[-1].rstrip(".")
-        return f"{self.target} can't be {'imported' if places else 'used'}: {where}{error}"
-
-    @property
-    def action(self) -> str:
-        """The edit that repairs it."""
-        return f"Correct {self.target} or the setting `processors`, then reload the definitions."
-
-
 def load_processors(settings: Settings) -> tuple[ProcessorDefinition | BrokenDefinition, ...]:
     """All processors of the settings, imported.
 
@@ -83,8 +56,7 @@ def load_processors(settings: Settings) -> tuple[ProcessorDefinition | BrokenDef
     for found in (each for target in settings.processors for each in _load(target)):
         others = [each.topology for each in loaded if isinstance(each, ProcessorDefinition)]
         conflicts = name_conflicts(found.topology, others) if isinstance(found, ProcessorDefinition) else ()
-        reasons = "\n".join(conflict.text for conflict in conflicts)
-        loaded.append(BrokenDefinition(found.target, reasons) if conflicts else found)
+        loaded.append(_in_the_way(found, loaded, conflicts) if conflicts else found)
     return tuple(loaded)
 
 
@@ -107,7 +79,8 @@ def load_processor(settings: Settings, target: str) -> ProcessorDefinition:
     if isinstance(one, BrokenDefinition):
         raise ProcessorBroken(
             f"{one.sentence}.",
-            action="Correct that line, or name the processor as `module:attribute`, as in `my_project.processors:app`.",
+            action=one.mend
+            or "Correct that line, or name the processor as `module:attribute`, as in `my_project.processors:app`.",
             target=one.target,
         )
     conflicts = name_conflicts(one.topology)
@@ -144,22 +117,30 @@ def find_processor(settings: Settings, name: str) -> ProcessorDefinition:
     )
 
 
+def _in_the_way(
+    found: ProcessorDefinition | BrokenDefinition,
+    loaded: Sequence[ProcessorDefinition | BrokenDefinition],
+    conflicts: Sequence[NameConflict],
+) -> BrokenDefinition:
+    """The later one of two definitions that exclude each other, with the reasons and the target of its namesake."""
+    reasons = [conflict.text for conflict in conflicts]
+    if isinstance(found, ProcessorDefinition):
+        both = (each for each in loaded if isinstance(each, ProcessorDefinition) and each.name == found.name)
+        reasons += [f"The other one is {each.target}." for each in both]
+    return BrokenDefinition(found.target, " ".join(reasons))
+
+
 def _load(target: str) -> tuple[ProcessorDefinition | BrokenDefinition, ...]:
     module, _, attribute = target.partition(":")
     try:
-        imported = importlib.import_module(module)
+        with importing():
+            imported = importlib.import_module(module)
         named = {attribute: getattr(imported, attribute)} if attribute else _applications(imported)
         if not named:
             return (BrokenDefinition(target, f"{module} has no Application at its top level"),)
         return tuple(_defined(f"{module}:{name}", application) for name, application in named.items())
-    except Exception:
-        return (BrokenDefinition(target, traceback.format_exc(limit=-_FRAMES)),)
-
-
-def _is_library(file: str) -> bool:
-    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
-    folders = [IMPORT_ROOT / "holdfast", *(Path(each) for each in installed if each)]
-    return any(Path(file).is_relative_to(folder) for folder in folders)
+    except (Exception, SystemExit) as failure:
+        return (broken_by(target, failure),)
 
 
 def _applications(module: ModuleType) -> dict[str, Application]:

@@ -1,7 +1,8 @@
-"""Recomputes the demo's results from the CSV with Spark and compares them with the warehouse.
+"""Recomputes the demo's results from the CSV files with Spark and compares them with the warehouse.
 
 Totals are compared key by key with their tables. Windows are compared with what was sent when they closed, together
-with their tables, which also hold those that are open: together these have each window once.
+with their tables, which also hold those that are open: together these have each window once. The hours of carriers are
+compared with what was sent, and the newest ones with the table of them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.infra.sample_data.flights import flights_file
+from holdfast.infra.sample_data.flights import LONG_DELAY_MIN, flights_file, sample_file
 from holdfast.infra.spark.session import short_errors
-from holdfast.processors.definitions import delays, rotations
+from holdfast.processors.definitions import RESULTS, carriers, delays, models, rotations, weather
 from holdfast.processors.snapshots.names import quoted
 
 #: The most differing keys in a result.
@@ -35,6 +36,14 @@ _ROUTES = "flights BIGINT, cancelled BIGINT, delays ARRAY<BIGINT>, moving_averag
 _ROTATIONS = (
     "start BIGINT, end BIGINT, flights BIGINT, miles BIGINT, minutes_in_air BIGINT, first_airport STRING, "
     "last_destination STRING"
+)
+_WEATHER = (
+    "flights BIGINT, cancelled BIGINT, minutes_late BIGINT, observed STRING, temperature DOUBLE, wind DOUBLE, "
+    "rain DOUBLE, visibility DOUBLE"
+)
+_MODELS = "flights BIGINT, delay BIGINT, mean_delay DOUBLE, worst_delay BIGINT, seats BIGINT"
+_CARRIERS = (
+    "name STRING, start BIGINT, end BIGINT, departures BIGINT, delay BIGINT, mean_delay DOUBLE, worst_delay BIGINT"
 )
 _DELAYS = "start BIGINT, end BIGINT, departures BIGINT, delay BIGINT, mean_delay DOUBLE, worst_delay BIGINT"
 
@@ -104,30 +113,138 @@ FROM (SELECT *, left_ms - left_ms % {delays.HOUR // timedelta(milliseconds=1)} A
 GROUP BY origin, start
 """
 
+#: Disrupted departures with the newest observation of their airport: both in the order of time, observations first.
+_OBSERVED = f"""
+SELECT *, if(at_ms - newest.at_ms <= {weather.TOLERANCE // timedelta(milliseconds=1)}, newest, NULL) AS seen FROM (
+    SELECT *, last_value(observation) IGNORE NULLS OVER (PARTITION BY origin ORDER BY at_ms, place) AS newest
+    FROM (
+        SELECT origin, unix_millis(to_timestamp(time_hour)) + minute * 60000L AS at_ms, {_ORDER} AS place, time_hour,
+            dep_delay, NULL AS observation
+        FROM flights WHERE dep_delay IS NULL OR dep_delay >= {LONG_DELAY_MIN}
+        UNION ALL
+        SELECT origin, unix_millis(to_timestamp(time_hour)), NULL, NULL, NULL,
+            struct(unix_millis(to_timestamp(time_hour)) AS at_ms, time_hour, temp, wind_speed, precip, visib)
+        FROM weather))
+WHERE place IS NOT NULL
+"""
+
+_WEATHER_SQL = f"""
+SELECT message_key, state_key, named_struct(
+    'flights', flights, 'cancelled', cancelled, 'minutes_late', minutes_late, 'observed', seen.time_hour,
+    'temperature', seen.temp, 'wind', seen.wind_speed, 'rain', seen.precip, 'visibility', seen.visib) AS expected
+FROM (
+    SELECT origin AS message_key, time_hour AS state_key, count(1) AS flights, count_if(dep_delay IS NULL) AS cancelled,
+        sum(coalesce(dep_delay, 0)) AS minutes_late, max_by(seen, place) AS seen
+    FROM ({_OBSERVED}) GROUP BY origin, time_hour)
+"""
+
+_MODELS_SQL = f"""
+SELECT coalesce(model, '{models.UNKNOWN}') AS message_key, named_struct(
+    'flights', count(1),
+    'delay', sum(dep_delay),
+    'mean_delay', sum(dep_delay) / count(1),
+    'worst_delay', max(dep_delay),
+    'seats', sum(coalesce(seats, 0))) AS expected
+FROM flights LEFT JOIN planes USING (tailnum) WHERE dep_delay >= {LONG_DELAY_MIN} GROUP BY 1
+"""
+
+_CARRIER_HOUR_MS, _CARRIER_GRACE_MS = (each // timedelta(milliseconds=1) for each in (carriers.HOUR, carriers.GRACE))
+#: Hours that are closed when the last flight of all has left: each was sent, and the newest of a carrier is its row.
+_CARRIERS_SQL = f"""
+WITH closed AS (
+    SELECT carrier, start, named_struct(
+        'name', name,
+        'start', start,
+        'end', start + {_CARRIER_HOUR_MS},
+        'departures', departures,
+        'delay', delay,
+        'mean_delay', delay / departures,
+        'worst_delay', worst_delay) AS expected
+    FROM (
+        SELECT carrier, left_ms - left_ms % {_CARRIER_HOUR_MS} AS start, count(1) AS departures,
+            sum(dep_delay) AS delay, max(dep_delay) AS worst_delay, max(max(left_ms)) OVER () AS now_ms
+        FROM ({_LEFT}) GROUP BY 1, 2)
+    LEFT JOIN airlines USING (carrier)
+    WHERE start + {_CARRIER_HOUR_MS + _CARRIER_GRACE_MS} <= now_ms)
+SELECT carrier AS message_key, 'sent' AS place, start, expected FROM closed
+UNION ALL
+SELECT carrier, 'newest', max(start), max_by(expected, start) FROM closed GROUP BY carrier
+"""
+
 
 @dataclass(frozen=True, slots=True)
-class _Store:
-    """A store that is recomputed: the result as SQL, and the columns of the result."""
+class _Result:
+    """A processor's result that is recomputed: as SQL, and its columns."""
 
     processor: str
-    store: str
     expected: str
     columns: str
+    #: What the processor made: from Spark, table, the file of what was sent, and the result.
+    seen: Callable[[SparkSession, str, Path | None, _Result], DataFrame]
     #: The parts of a result's key beside the key of the message.
     parts: tuple[str, ...] = ()
 
+    @property
+    def as_struct(self) -> str:
+        """SQL: the columns as one value."""
+        names = [part.split()[0] for part in self.columns.split(", ")]
+        members = ", ".join(f"'{name}', {name}" for name in names)
+        return f"named_struct({members}) AS seen"
 
-_STORES = (
-    _Store("fleet", "aircraft", _FLEET_SQL, _FLEET),
-    _Store("routes", "routes", _ROUTES_SQL, _ROUTES),
-    _Store("rotations", "sessions", _ROTATIONS_SQL, _ROTATIONS, ("start",)),
-    _Store("delays", "hours", _DELAYS_SQL, _DELAYS, ("start",)),
+
+def _totals(spark: SparkSession, table: str, _: Path | None, result: _Result) -> DataFrame:
+    """The values of a table, each of one message key and one state key."""
+    return spark.table(table).selectExpr("message_key", "state_key", f"from_json(json, '{result.columns}') AS seen")
+
+
+def _aggregates(spark: SparkSession, table: str, _: Path | None, result: _Result) -> DataFrame:
+    """The typed columns of an aggregation's table."""
+    return spark.table(table).where("state_key = 'aggregate'").selectExpr("message_key", result.as_struct)
+
+
+def _windows(spark: SparkSession, table: str, sent: Path | None, result: _Result) -> DataFrame:
+    """The windows of a table and those that were sent, equal ones once."""
+    columns = [part.split() for part in result.columns.split(", ")]
+    typed = [f"CAST({name} AS {kind}) AS {name}" for name, kind in columns if name not in ("start", "end")]
+    times = ["unix_millis(window_start) AS start", "unix_millis(window_end) AS end"]
+    held = spark.table(table).where("window_start IS NOT NULL").selectExpr("message_key", *times, *typed)
+    return _sent(spark, sent, result).unionByName(held).distinct().selectExpr("message_key", "start", result.as_struct)
+
+
+def _sent_and_newest(spark: SparkSession, table: str, sent: Path | None, result: _Result) -> DataFrame:
+    """The windows that were sent, and the rows of the table with the newest ones."""
+    closed = _sent(spark, sent, result).selectExpr("message_key", "'sent' AS place", "start", result.as_struct)
+    newest = spark.table(table).where("state_key = 'row'")
+    return closed.unionAll(newest.selectExpr("message_key", "'newest'", "start", result.as_struct))
+
+
+def _sent(spark: SparkSession, sent: Path | None, result: _Result) -> DataFrame:
+    return spark.read.json(str(sent), schema=f"message_key STRING, {result.columns}", mode="FAILFAST")
+
+
+_RESULTS = (
+    _Result("fleet", _FLEET_SQL, _FLEET, _totals),
+    _Result("routes", _ROUTES_SQL, _ROUTES, _totals),
+    _Result("rotations", _ROTATIONS_SQL, _ROTATIONS, _windows, ("start",)),
+    _Result("delays", _DELAYS_SQL, _DELAYS, _windows, ("start",)),
+    _Result("weather", _WEATHER_SQL, _WEATHER, _totals, ("state_key",)),
+    _Result("models", _MODELS_SQL, _MODELS, _aggregates),
+    _Result("carriers", _CARRIERS_SQL, _CARRIERS, _sent_and_newest, ("place", "start")),
 )
+
+#: The files beside the flights, with their columns.
+_BESIDE = {
+    "weather": "origin STRING, year INT, month INT, day INT, hour INT, temp DOUBLE, dewp DOUBLE, humid DOUBLE, "
+    "wind_dir INT, wind_speed DOUBLE, wind_gust DOUBLE, precip DOUBLE, pressure DOUBLE, visib DOUBLE, time_hour STRING",
+    "planes": "tailnum STRING, year INT, type STRING, manufacturer STRING, model STRING, engines INT, seats BIGINT, "
+    "speed INT, engine STRING",
+    "airlines": "carrier STRING, name STRING",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class FlightsComparison:
-    """The comparison of one store: keys or windows on either side, how many differ, and the first of those."""
+    """The comparison of one result: keys or windows on either side, how many differ, and the first of those."""
 
     processor: str
     keys: int
@@ -138,7 +255,7 @@ class FlightsComparison:
 def verify_flights(
     spark: SparkSession, table_of: Callable[[str, str], str], published: Callable[[], Mapping[str, Path]]
 ) -> dict[str, FlightsComparison]:
-    """Processor -> the comparison of its table with a recomputation from the CSV.
+    """Processor -> the comparison of its table with a recomputation from the CSV files.
 
     ``table_of`` gives the table name of a processor and a store. ``published`` is called when all is recomputed; it
     returns when the tables are there. It maps each processor with windows to a file of JSON lines: what it sent, and
@@ -149,14 +266,14 @@ def verify_flights(
         FlightsUnavailable: The sample data is not installed.
     """
 
-    def compute(one: _Store) -> DataFrame:
+    def compute(one: _Result) -> DataFrame:
         made = spark.sql(one.expected).persist()
         made.count()
         return made
 
-    def compare(one: _Store, expected: DataFrame) -> FlightsComparison:
-        table = quoted(table_of(one.processor, one.store))
-        return _compare(one, expected, _seen(spark, table, closed.get(one.processor), one))
+    def compare(one: _Result, expected: DataFrame) -> FlightsComparison:
+        table = quoted(table_of(one.processor, RESULTS[one.processor]))
+        return _compare(one, expected, one.seen(spark, table, closed.get(one.processor), one))
 
     with (
         tempfile.TemporaryDirectory(prefix="holdfast-flights-") as folder,
@@ -164,9 +281,11 @@ def verify_flights(
         ThreadPoolExecutor(AT_ONCE, thread_name_prefix="flights") as threads,
     ):
         _load(spark, Path(folder)).createOrReplaceTempView("flights")
-        computed = list(threads.map(compute, _STORES))
+        for name, columns in _BESIDE.items():
+            _csv(spark, sample_file(f"{name}.csv"), columns).createOrReplaceTempView(name)
+        computed = list(threads.map(compute, _RESULTS))
         closed = published()
-        return {one.processor: one for one in threads.map(compare, _STORES, computed)}
+        return {one.processor: one for one in threads.map(compare, _RESULTS, computed)}
 
 
 def _load(spark: SparkSession, folder: Path) -> DataFrame:
@@ -183,28 +302,18 @@ def _load(spark: SparkSession, folder: Path) -> DataFrame:
     header = path.open().readline().strip().replace('"', "").split(",")
     kinds = {part.split()[0]: part.split()[1] for part in numbers.split(", ")} | {"line": "BIGINT"}
     schema = ", ".join(f"{name} {kinds[name]}" for name in header)
-    rows = spark.read.csv(str(path), schema=schema, header=True, nullValue="NA", mode="FAILFAST")
-    return rows.persist()
+    return _csv(spark, path, schema).persist()
 
 
-def _seen(spark: SparkSession, table: str, sent: Path | None, store: _Store) -> DataFrame:
-    """The values of a table; with ``sent``, its windows and those that were sent, equal ones once."""
-    if sent is None:
-        return spark.table(table).selectExpr("message_key", f"from_json(json, '{store.columns}') AS seen")
-    columns = [part.split() for part in store.columns.split(", ")]
-    typed = [f"CAST({name} AS {kind}) AS {name}" for name, kind in columns if name not in ("start", "end")]
-    times = ["unix_millis(window_start) AS start", "unix_millis(window_end) AS end"]
-    held = spark.table(table).where("window_start IS NOT NULL").selectExpr("message_key", *times, *typed)
-    closed = spark.read.json(str(sent), schema=f"message_key STRING, {store.columns}", mode="FAILFAST")
-    members = ", ".join(f"'{name}', {name}" for name, _ in columns)
-    return closed.unionByName(held).distinct().selectExpr("message_key", "start", f"named_struct({members}) AS seen")
+def _csv(spark: SparkSession, path: Path, schema: str) -> DataFrame:
+    return spark.read.csv(str(path), schema=schema, header=True, nullValue="NA", mode="FAILFAST")
 
 
-def _compare(store: _Store, expected: DataFrame, seen: DataFrame) -> FlightsComparison:
-    both = expected.join(seen, ["message_key", *store.parts], "full_outer")
-    equal = f"from_json(to_json(expected), '{store.columns}') <=> seen"
+def _compare(result: _Result, expected: DataFrame, seen: DataFrame) -> FlightsComparison:
+    both = expected.join(seen, ["message_key", *result.parts], "full_outer")
+    equal = f"from_json(to_json(expected), '{result.columns}') <=> seen"
     compared = both.selectExpr("*", f"NOT ({equal}) OR expected IS NULL OR seen IS NULL AS differs")
     ((keys, mismatches),) = compared.selectExpr("count(1)", "count_if(differs)").collect()
-    examples = compared.where("differs").drop("differs").orderBy("message_key", *store.parts).limit(EXAMPLES_MAX)
+    examples = compared.where("differs").drop("differs").orderBy("message_key", *result.parts).limit(EXAMPLES_MAX)
     shown = tuple(row.asDict(recursive=True) for row in examples.collect()) if mismatches else ()
-    return FlightsComparison(store.processor, keys, mismatches, shown)
+    return FlightsComparison(result.processor, keys, mismatches, shown)

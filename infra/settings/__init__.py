@@ -124,6 +124,9 @@ class Settings(OrphanSettings, Concealing, BaseSettings):
             "holdfast.processors.definitions.routes:application",
             "holdfast.processors.definitions.rotations:application",
             "holdfast.processors.definitions.delays:application",
+            "holdfast.processors.definitions.weather:application",
+            "holdfast.processors.definitions.models:application",
+            "holdfast.processors.definitions.carriers:application",
         ),
         description="The processors to run: a list of modules, or of module:attribute, each an Application.",
     )

@@ -86,7 +86,8 @@ def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
     from holdfast.orchestration import local, reasons
     from holdfast.orchestration.asset_page import read_pages
     from holdfast.orchestration.world import open_registry
-    from holdfast.processors.registration import BrokenDefinition, load_processors
+    from holdfast.processors.broken_definition import BrokenDefinition
+    from holdfast.processors.registration import load_processors
 
     paths = settings.paths
     broker = running_broker(paths.kafka)
@@ -112,8 +113,7 @@ def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
     known = {each["processor"] for each in document["processors"]}
     for definition in load_processors(settings):
         if isinstance(definition, BrokenDefinition):
-            sentence = definition.error.strip().splitlines()[-1]
-            document["processors"].append(_row(definition.target, "broken", sentence))
+            document["processors"].append(_row(definition.target, "broken", definition.fault))
             found.append(reasons.of_definition(definition))
         elif definition.name not in known:
             sentence = f"Never deployed; start it with `holdfast apply deploy {definition.name}`."

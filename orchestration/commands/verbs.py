@@ -56,11 +56,15 @@ def make_plan() -> typer.Typer:
 class ExplainGroup(TyperGroup):
     """The group ``holdfast explain``, which takes ``NAME --topology`` for ``topology NAME``, too."""
 
+    def in_order(self, args: list[str]) -> list[str]:
+        """The arguments with the command first."""
+        if args and args[0] not in self.commands and "--topology" in args:
+            return ["topology", *(each for each in args if each != "--topology")]
+        return args
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Find the command of the arguments."""
-        if args and args[0] not in self.commands and "--topology" in args:
-            args = ["topology", *(each for each in args if each != "--topology")]
-        return super().resolve_command(ctx, args)
+        return super().resolve_command(ctx, self.in_order(args))
 
 
 def make_explain() -> typer.Typer:

@@ -1,7 +1,7 @@
 """Which windows of the flights must have been sent: computed from the file, without the engine and without Spark.
 
 A window is sent once, when the stream time of its partition is at its end and grace. Stream time is the last departure
-of all keys of the partition.
+of all keys of the partition; behind a ``group_by`` it is that of all partitions.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from holdfast.infra.kafka.partitioners import MURMUR2, PARTITIONERS
 from holdfast.infra.sample_data.flights import Flight, due_ms, left, left_ms
-from holdfast.processors.definitions import delays, rotations
+from holdfast.processors.definitions import carriers, delays, rotations
 
 MS = timedelta(milliseconds=1)
 HOUR_MS = delays.HOUR // MS
@@ -40,6 +40,11 @@ def departure(flight: Flight) -> int | None:
 def closed_hours(departures: Departures, partitions: int) -> dict[str, list[int]]:
     """Key -> the starts of the hours that must have been sent, in their order."""
     return _closed(departures, hours, delays.GRACE // MS, partitions)
+
+
+def closed_hours_of_carriers(departures: Departures) -> dict[str, list[int]]:
+    """Carrier -> the starts of the hours that must have been sent, in their order."""
+    return _closed(departures, hours, carriers.GRACE // MS, partitions=1)
 
 
 def closed_rotations(departures: Departures, partitions: int) -> dict[str, list[int]]:

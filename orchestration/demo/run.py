@@ -5,7 +5,7 @@
                                      three times kill -9 → recovery ─────────┤
                                      Spark starts beside the feed ───────────┘
 
-    caught up ─┬─► state and snapshot of all stores ─┬─► compare ─► verify
+    caught up ─┬─► state and snapshot of all results ┬─► compare ─► verify
                ├─► results recomputed with Spark ────┤
                └─► outputs read ─────────────────────┘
 
@@ -53,36 +53,44 @@ from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.log import configure_logging
 from holdfast.infra.process import end_process, start_mark
-from holdfast.infra.sample_data.feed import FLIGHTS_TOPIC, TOPICS
+from holdfast.infra.sample_data.feed import DEPARTURES_TOPIC, FLIGHTS_TOPIC, ORIGINS_TOPIC
 from holdfast.infra.sample_data.flights import FLIGHTS
 from holdfast.infra.settings import WARM, Settings
 from holdfast.infra.spark.server import SparkServer, start_server, stop_server
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import local
 from holdfast.orchestration.demo.home import demo_settings, prepare_home
+from holdfast.orchestration.demo.lag import lag_of
 from holdfast.orchestration.demo.report import command, report
 from holdfast.orchestration.demo.terminal import Terminal, stderr_to
 from holdfast.orchestration.demo.verification import (
+    Expected,
     Outputs,
     ProcessorVerdict,
     audit_copies,
+    await_windows,
     compare_with_spark,
     copies_checked,
+    outputs_expected,
     read_outputs,
     verify,
 )
 from holdfast.orchestration.run_launcher import record_own_process
 from holdfast.orchestration.world import environment_of
 from holdfast.processors.audits.comparison import Side
+from holdfast.processors.definitions import RESULTS
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.registration import ProcessorDefinition, load_processors
 
-#: Processors and the share of the feed after which they are killed: those with more to catch up with earlier.
-VICTIMS = {"rotations": 0.1, "fleet": 0.25, "delays": 0.25}
+#: Processors and the share of the feed after which they are killed, those with more to catch up with earlier: groups,
+#: windows and tables; sessions; a join of two streams.
+VICTIMS = {"carriers": 0.1, "rotations": 0.15, "weather": 0.25}
 #: Time limits of the recovery, and of processing the rest afterwards, seconds.
 RECOVERY_S = 90.0
 CATCH_UP_S = 120.0
-_POLL_EVERY_S = 0.5
+_POLL_EVERY_S = 1.0
+#: The topics that get each flight.
+_OF_FLIGHTS = (FLIGHTS_TOPIC, DEPARTURES_TOPIC, ORIGINS_TOPIC)
 #: How long the runs of the recoveries may take to end once the incidents are closed, seconds; else the daemon runs on.
 RUNS_END_S = 60.0
 
@@ -165,19 +173,23 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     # Before the threads: it imports SQLAlchemy's mapper, and a statement of another thread would fail on half of that.
     import_module("holdfast.infra.warehouse.versions")
     aside = _beside(running, "daemon-stop")
-    _feed_and_kill(demo, registry, recovered=lambda: aside.submit(_retire_daemon, demo, instance))
+    partitions = demo.topics.describe([FLIGHTS_TOPIC])[FLIGHTS_TOPIC].partitions
+    expected = _beside(running, "count").submit(outputs_expected, partitions)
+    _feed_and_kill(demo, registry, expected, recovered=lambda: aside.submit(_retire_daemon, demo, instance))
     if spark is not None:
         with demo.terminal.step("spark", "wait until Spark answers") as say:
             say(f"Spark, process {spark.result().pid}, started beside the feed")
     folder = Path(running.enter_context(TemporaryDirectory(prefix="holdfast-demo-")))
-    return _publish_and_verify(demo, instance, folder)
+    return _publish_and_verify(demo, instance, expected.result(), folder)
 
 
-def _publish_and_verify(demo: Demo, instance: dg.DagsterInstance, folder: Path) -> tuple[ProcessorVerdict, ...]:
-    """Snapshot all stores; meanwhile read the outputs into ``folder``, and recompute all results with Spark."""
+def _publish_and_verify(
+    demo: Demo, instance: dg.DagsterInstance, expected: Expected, folder: Path
+) -> tuple[ProcessorVerdict, ...]:
+    """Snapshot all results; meanwhile read the outputs into ``folder``, and recompute all results with Spark."""
     side_by_side = demo.settings.spark.over_connect  # a JVM of this process has one session
     with ThreadPoolExecutor(max_workers=4, thread_name_prefix="aside") as aside:
-        outputs = aside.submit(read_outputs, demo.topics, demo.definitions, folder)
+        outputs = aside.submit(read_outputs, demo.topics, demo.definitions, expected, folder)
         tables = aside.submit(_publish, demo, instance)
         if not side_by_side:
             tables.result()
@@ -189,7 +201,7 @@ def _publish_and_verify(demo: Demo, instance: dg.DagsterInstance, folder: Path) 
         comparing = aside.submit(compare_with_spark, demo.settings, published)
         began = time.monotonic()
         _show_publishing(demo, instance, tables)
-        words = f"each store equals its changelog and its table: {', '.join(tables.result())}"
+        words = f"each result equals its changelog and its table: {', '.join(tables.result())}"
         demo.terminal.line("snapshot", words, time.monotonic() - began)
         auditing = aside.submit(_copies, demo, tables.result())
         with demo.terminal.step("recompute", "recompute all results with Spark from the file of flights") as say:
@@ -248,9 +260,9 @@ def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] 
 
 
 def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
-    stores = [(one.name, store.name) for one in demo.definitions for store in one.topology.stores]
     with demo.terminal.step("provision", "create topics and changelogs") as say:
-        _materialize(instance, [keys.changelog_key(processor, store) for processor, store in stores])
+        # Each creates all topics and changelogs of its processor.
+        _materialize(instance, [keys.changelog_key(*result) for result in _results(demo)])
         names = {spec.name for one in demo.definitions for spec in one.topology.topics()}
         say(f"{len(demo.topics.describe(names))} topics")
     with demo.terminal.step("deploy", "deploy the processors and wait until they process all partitions") as say:
@@ -270,7 +282,7 @@ def _retire_daemon(demo: Demo, instance: dg.DagsterInstance) -> None:
         local.stop(demo.settings, local.DAEMON)
 
 
-def _feed_and_kill(demo: Demo, registry: Registry, recovered: Callable[[], object]) -> None:
+def _feed_and_kill(demo: Demo, registry: Registry, expected: Future[Expected], recovered: Callable[[], object]) -> None:
     """Send the flights, kill three processors on the way, and wait until all is processed.
 
     ``recovered`` is called when the killed ones are recovered, before they have caught up.
@@ -291,13 +303,18 @@ def _feed_and_kill(demo: Demo, registry: Registry, recovered: Callable[[], objec
                 f"The feed ended with status {feeding.returncode} after {_fed(demo.topics):,} of {FLIGHTS:,} flights.",
                 action=f"Read the end of {demo.settings.paths.logs / 'feed.log'}.",
             )
-        terminal.line("feed", f"{FLIGHTS:,} flights sent to {len(TOPICS)} topics", time.monotonic() - began)
+        terminal.line("feed", f"{FLIGHTS:,} flights sent to {len(_OF_FLIGHTS)} topics", time.monotonic() - began)
         for victim in VICTIMS:
             closed = partial(_closed_incident, registry, victim)
             _tell_recovery(demo, _await(closed, RECOVERY_S, f"the recovery of {victim}"), killed[victim])
         recovered()
         caught_up = time.monotonic()
-        _await(lambda: _show(demo, move) > 0 and _lag(demo) == 0, CATCH_UP_S, "the processors to catch up")
+        _await(
+            lambda: _show(demo, move) > 0 and lag_of(demo.topics, demo.definitions) == 0,
+            CATCH_UP_S,
+            "the processors to catch up",
+        )
+        await_windows(demo.topics, expected.result())
         terminal.line("caught up", "lag 0 on all partitions", time.monotonic() - caught_up)
     seconds = time.monotonic() - began
     processed = len(demo.definitions) * FLIGHTS
@@ -364,6 +381,11 @@ def _tell_recovery(demo: Demo, incident: Incident, killed_at: datetime) -> None:
     demo.figures[f"recovery of {victim}, from kill -9 to processing all partitions"] = f"{seconds:.1f} s"
 
 
+def _results(demo: Demo) -> list[tuple[str, str]]:
+    """Each processor with the store of its result."""
+    return [(one.name, RESULTS[one.name]) for one in demo.definitions]
+
+
 def _copies(demo: Demo, checked: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[Side, Fingerprint]]:
     """Processor -> fingerprints of the three copies: those of the run's checks, else those of an audit now."""
     by_processor = {table.split(".")[1]: told for table, told in checked.items()}
@@ -373,11 +395,11 @@ def _copies(demo: Demo, checked: Mapping[str, Mapping[str, str]]) -> dict[str, M
 
 
 def _publish(demo: Demo, instance: dg.DagsterInstance) -> dict[str, dict[str, str]]:
-    """Checkpoint, measure and snapshot all stores in one run; returns each table with its checks' fingerprints.
+    """Checkpoint, measure and snapshot all results in one run; returns each table with its checks' fingerprints.
 
     One run, because two in one process can deadlock: the start of a run configures Python's logging again.
     """
-    stores = [(one.name, store.name) for one in demo.definitions for store in one.topology.stores]
+    stores = _results(demo)
     selection = [key for store in stores for key in (keys.state_key(*store), keys.snapshot_key(*store))]
     partition = current_key(snapshot_partitions(demo.settings.snapshots))
     result = _materialize(instance, selection, partition_key=partition)
@@ -396,7 +418,7 @@ def _publish(demo: Demo, instance: dg.DagsterInstance) -> dict[str, dict[str, st
 
 def _show_publishing(demo: Demo, instance: dg.DagsterInstance, tables: Future[dict[str, dict[str, str]]]) -> None:
     """Show how many stores are checkpointed and how many are tables, until all are or a run failed."""
-    stores = [(one.name, store.name) for one in demo.definitions for store in one.topology.stores]
+    stores = _results(demo)
     shown = {"stores": keys.state_key, "tables": keys.snapshot_key}
     with demo.terminal.bars(dict.fromkeys(shown, len(stores))) as move:
         while not wait([tables], timeout=3.0).done:
@@ -446,19 +468,13 @@ def _show(demo: Demo, move: Callable[[str, int], None]) -> int:
     fed = _fed(topics)
     move("fed", fed)
     for definition in demo.definitions:
-        move(definition.name, sum(topics.committed_offsets(definition.name).values()))
+        committed = topics.committed_offsets(definition.name)
+        move(definition.name, sum(offset for place, offset in committed.items() if place.topic in _OF_FLIGHTS))
     return fed
 
 
 def _fed(topics: Topics) -> int:
     return sum(topics.end_offsets(FLIGHTS_TOPIC, committed=True).values())
-
-
-def _lag(demo: Demo) -> int:
-    topics = demo.topics
-    inputs = [spec.name for one in demo.definitions for spec in one.topology.inputs]
-    ends = sum(sum(topics.end_offsets(name, committed=True).values()) for name in inputs)
-    return ends - sum(sum(topics.committed_offsets(definition.name).values()) for definition in demo.definitions)
 
 
 def _await(look: Callable[[], T | None], timeout_s: float, what: str) -> T:

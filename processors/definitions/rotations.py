@@ -25,8 +25,8 @@ application = Application(
     consumer_group="rotations",
     auto_offset_reset="earliest",
     dead_letter_topic="rotations-dead-letters",
-    # Windows are open for hours and days: a commit each second is soon enough, and costs less than ten.
-    commit_interval=1.0,
+    # Rotations are open for weeks. A commit writes each one that changed: rare commits, few records.
+    commit_interval=5.0,
     # A killed worker's partitions are free after this session timeout; 6 s is the broker's minimum.
     consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000},
     description="Per aircraft, sessions of departures at most 14 days apart: flights, miles, minutes in the air, first "

@@ -436,12 +436,14 @@ def _kept(spec: TopicSpec, seen: TopicFacts) -> list[str]:
 def wrong_count(role: str, spec: TopicSpec, seen: TopicFacts, topology: Topology) -> Refusal:
     """The refusal of a topic with another number of partitions than its specification."""
     if role == "repartition topic":
+        step = next(each.step for each in topology.repartitions if each.topic == spec.name)
+        declare = f"Declare `partitions={seen.partitions}` in `group_by`; or stop" if step == "group_by" else "Stop"
         return Refusal(
             spec.name,
             f"Repartition topic {spec.name} has {seen.partitions} partitions, expected {spec.partitions}: keys would "
             "not be where their state is.",
-            f"Declare `partitions={seen.partitions}` in `group_by`; or stop the processor, delete the topic, and "
-            f"build the state again: `holdfast apply clear {topology.processor} --all --rewind earliest`.",
+            f"{declare} the processor, delete the topic, and build the state again: `holdfast apply clear "
+            f"{topology.processor} --all --rewind earliest`.",
             "source-repartitioned",
         )
     if role == "changelog":

@@ -67,6 +67,11 @@ class RepartitionSpec:
     sources: tuple[str, ...]
     label: str
 
+    @property
+    def step(self) -> str:
+        """The step that it is between: ``group_by``, or ``join`` for a join by a foreign key, which names it itself."""
+        return "join" if self.label == self.name else "group_by"
+
 
 @dataclass(frozen=True, slots=True)
 class Subtopology:

@@ -44,7 +44,7 @@ def _part(topology: Topology, sub: Subtopology, partitions: Mapping[str, int]) -
     ]
     for spec in topology.repartitions:
         if set(spec.sources) & set(sub.inputs):
-            lines += [f"  │ group_by {spec.name}", "  ▼", f"  {spec.topic}"]
+            lines += [f"  │ {spec.step} {spec.name}", "  ▼", f"  {spec.topic}"]
     return lines
 
 

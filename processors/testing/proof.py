@@ -22,13 +22,14 @@ from pathlib import Path
 import msgspec
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.records import Partition, TopicFacts
 from holdfast.infra.log import configure_logging
 from holdfast.infra.masking import masked
 from holdfast.infra.settings import load_settings
 from holdfast.processors.application import Application
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
 from holdfast.processors.engine.proof import Failure, Material, Message, Outcome
+from holdfast.processors.engine.required_topics import resolve
 from holdfast.processors.engine.runtime.failures import ProcessingFailed
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.registration import find_processor
@@ -103,18 +104,22 @@ def _fill(
     cluster: InMemoryCluster, topology: Topology, material: Material, left_out: frozenset[Place]
 ) -> dict[Place, int]:
     """Create topics, state and messages; returns the real offset of each message in memory."""
-    for topic, partitions in material.partitions.items():
-        cluster.create_topic(topic, partitions)
-    for spec in topology.changelogs:
-        inputs = dict.fromkeys(topology.inputs_of(spec.store), 0)
+    facts = {topic: TopicFacts(topic, topic, count, 1, {}) for topic, count in material.partitions.items()}
+    needed = {name: spec for name, (_, spec) in resolve(topology, facts).items()}
+    between = {each.topic: needed[each.topic] for each in topology.repartitions}
+    widths = {**{name: spec.partitions or 1 for name, spec in between.items()}, **material.partitions}
+    for topic, partitions in widths.items():
+        cluster.create_topic(topic, partitions, between[topic].config if topic in between else {})
+    for changelog in topology.changelogs:
+        inputs = dict.fromkeys(topology.inputs_of(changelog.store), 0)
         meta = ChangelogMeta(inputs, 0, topology.code_version, processor=topology.processor).encode()
-        count = max((material.partitions.get(name, 1) for name in inputs), default=1)
-        cluster.create_topic(spec.topic.name, count, spec.topic.config)
+        name, count = changelog.topic.name, needed[changelog.topic.name].partitions or 1
+        cluster.create_topic(name, count, changelog.topic.config)
         for partition in range(count):
-            pairs = material.state.get(spec.store, {}).get(partition, ())
+            pairs = material.state.get(changelog.store, {}).get(partition, ())
             for key, value in (*pairs, (META_KEY, meta)):
-                cluster.produce(spec.topic.name, value, key, partition=partition)
-    places = [Partition(topic, n) for topic, count in material.partitions.items() for n in range(count)]
+                cluster.produce(name, value, key, partition=partition)
+    places = [Partition(topic, n) for topic, count in widths.items() for n in range(count)]
     cluster.reset_offsets(topology.processor, dict.fromkeys(places, 0))
     real = {}
     for place, message in _messages(material, left_out):

@@ -100,6 +100,11 @@ def test_the_table_of_a_window_store_follows_what_opens_and_what_leaves(
     assert wait_until(lambda: processed(6), PATIENCE_S)
     # each window has its entry in the index by time; each partition has its own clock
     assert published(control, settings, group) == {"w": 6, "due": 6, "clock": 2}
+    event = control.instance.get_latest_materialization_event(control.state)
+    assert event is not None
+    assert event.asset_materialization is not None
+    page = {name: value.value for name, value in event.asset_materialization.metadata.items()}
+    assert (page["lag_records"], page["stream_time"]) == (0, start / 1000)
 
     order(broker, source, start + MINUTE_MS, "a")
     assert wait_until(lambda: sent() >= 6, PATIENCE_S), "the first minute was not closed"

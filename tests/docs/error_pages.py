@@ -19,7 +19,12 @@ from tests.tidy.test_words import FOLDERS, PROJECT, error_classes, linked, liter
 ACTIONS_MAX = 3
 #: The parts of the product that raise errors, with the folders of their modules; the first that fits.
 PARTS = {
-    "Declaring and running a processor": ("processors/arguments", "processors/engine", "processors/registration"),
+    "Declaring and running a processor": (
+        "processors/arguments",
+        "processors/engine",
+        "processors/registration",
+        "processors/importing",
+    ),
     "Verbs, deployments and recovery": ("processors/lifecycle", "orchestration/verbs"),
     "Audits, snapshots and the warehouse": (
         "processors/audits",

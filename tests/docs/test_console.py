@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.infra.settings import Settings
 from holdfast.orchestration.cli import app
+from holdfast.orchestration.commands.verbs import ExplainGroup
 from holdfast.orchestration.lazy_commands import loaded
 from tests.docs.pages import PAGES, PROJECT, CodeBlock, code_blocks
 from tests.tidy.test_settings_documented import variables
@@ -42,6 +43,8 @@ def parse(words: list[str]) -> None:
     """Parse a command line as ``holdfast`` does, without running it."""
     command = COMMAND_LINE
     while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        if isinstance(command, ExplainGroup):
+            words = command.in_order(words)
         command, words = command.commands[words[0]], words[1:]
     if not hasattr(command, "commands"):
         command.make_context("holdfast", words)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from holdfast import Application
 from holdfast.infra.kafka.records import TopicSpec
@@ -86,7 +87,9 @@ def test_rows_are_whole_at_a_start_and_followed_live(
     assert joined(stream) == {each: [each if each % 100 else None] for each in range(ROWS)}
 
     status = one.client.status()
-    assert status.global_tables == {planes.name: {"rows": ROWS - ROWS // 100, "loading": False, "remaining": 0}}
+    told = dict(status.global_tables[planes.name])
+    assert told.pop("bytes") > 100 * ROWS
+    assert told == {"rows": ROWS - ROWS // 100, "loading": False, "remaining": 0}
     assert status.warnings == ()
 
     write(stream, [("P7", "live")])
@@ -112,5 +115,12 @@ def test_rows_are_whole_at_a_start_and_followed_live(
     stream.topics.create(planes)
     write(stream, [("P7", "of the new topic")])
     one.waiting(lambda: sees("of the new topic"), "the row of the topic that was made anew")
+
+    admin = AdminClient({"bootstrap.servers": stream.bootstrap})
+    for future in admin.create_partitions([NewPartitions(planes.name, 6)]).values():
+        future.result(60)
+    waiting(lambda: stream.topics.describe([planes.name])[planes.name].partitions == 6, "the new partitions")
+    write(stream, ((f"N{each}", each) for each in range(60)))
+    one.waiting(lambda: one.client.status().global_tables[planes.name]["rows"] == 61, "rows of the new partitions")
     assert all(len(rows) == 1 for rows in joined(stream).values())
     assert one.terminate() == 0

@@ -15,11 +15,12 @@ import pytest
 
 from holdfast.assets.spark import flights
 from holdfast.assets.spark.flights import FlightsComparison, verify_flights
-from holdfast.infra.sample_data.flights import Flight, read_flights, route_of
+from holdfast.infra.sample_data.flights import Flight, is_disrupted, read_flights, route_of
 from holdfast.processors.definitions.fleet import UNSEEN as NO_AIRCRAFT
 from holdfast.processors.definitions.fleet import update_aircraft
 from holdfast.processors.definitions.routes import UNSEEN as NO_ROUTE
 from holdfast.processors.definitions.routes import update_route
+from holdfast.processors.definitions.weather import update_hour, with_weather
 
 HOUR_MS = 3_600_000
 #: Day in 2013, minutes after midnight, delay, aircraft, origin. The second one leaves behind the third one.
@@ -32,7 +33,33 @@ FLIGHTS = [
     ("01-20", 600, 0, "N1", "LGA"),
     ("12-30", 600, 0, "N1", "LGA"),
 ]
-TABLES = {"fleet": "fleet_totals", "routes": "route_totals", "rotations": "open_sessions", "delays": "all_hours"}
+#: The weather: airport, day and hour, temperature.
+OBSERVED = [
+    ("EWR", "01-02", 9, 39.02),
+    ("EWR", "01-02", 10, 39.92),
+    ("JFK", "01-02", 7, 41.0),
+    ("LGA", "01-02", 10, 37.0),
+]
+BESIDE = {
+    "weather.csv": "origin,year,month,day,hour,temp,dewp,humid,wind_dir,wind_speed,wind_gust,precip,pressure,visib,"
+    "time_hour\n"
+    + "".join(
+        f"{origin},2013,1,2,{hour},{temp},NA,NA,NA,10.357019999999999,NA,0,NA,10,2013-{day}T{hour:02}:00:00Z\n"
+        for origin, day, hour, temp in OBSERVED
+    ),
+    "planes.csv": "tailnum,year,type,manufacturer,model,engines,seats,speed,engine\n"
+    "N1,NA,Fixed wing multi engine,AIRBUS,A320-214,2,182,NA,Turbo-fan\n",
+    "airlines.csv": "carrier,name\nUA,United Air Lines Inc.\n",
+}
+TABLES = {
+    "fleet": "fleet_totals",
+    "routes": "route_totals",
+    "rotations": "open_sessions",
+    "delays": "all_hours",
+    "weather": "conditions",
+    "models": "model_totals",
+    "carriers": "board",
+}
 
 
 def row(day: str, minutes: int, delay: int | None, tailnum: str, origin: str) -> dict[str, Any]:
@@ -56,28 +83,42 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "flights.csv.zip"
     with zipfile.ZipFile(path, "w") as packed:
         packed.writestr("flights.csv", text.getvalue())
+    for name, rows_beside in BESIDE.items():
+        (tmp_path / name).write_text(rows_beside)
     monkeypatch.setattr(flights, "flights_file", lambda: path)
+    monkeypatch.setattr(flights, "sample_file", lambda name: tmp_path / name)
     return path
 
 
 class OneKey:
     """The state of a key, for a processor's function."""
 
-    def __init__(self, states: dict[str, Any], key: str) -> None:
+    def __init__(self, states: dict[tuple[str, str], Any], key: str) -> None:
         self._states, self._key = states, key
 
     def get(self, name: str, default: Any = None) -> Any:
-        return self._states.get(self._key, default)
+        return self._states.get((self._key, name), default)
 
     def set(self, name: str, value: Any) -> None:
-        self._states[self._key] = value
+        self._states[self._key, name] = value
 
 
-def totals(file: Path, function: Callable[..., Any], key_of: Callable[[Flight], str]) -> dict[str, Any]:
-    states: dict[str, Any] = {}
+def totals(file: Path, function: Callable[..., Any], key_of: Callable[[Flight], str]) -> dict[tuple[str, str], Any]:
+    """Key and state key -> the value, after all flights."""
+    states: dict[tuple[str, str], Any] = {}
     for flight in read_flights(file):
         function(flight, OneKey(states, key_of(flight)))
     return states
+
+
+def update_with_weather(flight: Flight, state: Any) -> None:
+    """Joins a disrupted departure with the newest observation of its airport, and counts it."""
+    if is_disrupted(flight):
+        hour = int(flight["hour"])
+        seen = [(at, temp) for origin, _, at, temp in OBSERVED if origin == flight["origin"] and hour - 3 < at <= hour]
+        at, temp = max(seen) if seen and flight["day"] == 2 else (0, None)
+        row = {"time_hour": f"2013-01-02T{at:02}:00:00Z", "temp": temp, "wind_speed": 10.357019999999999}
+        update_hour(with_weather(flight, None if temp is None else {**row, "precip": 0.0, "visib": 10.0}), state)
 
 
 def at(day: str, minutes: int) -> int:
@@ -107,6 +148,19 @@ HOURS = [
     hour("LGA", at("01-20", 600), 0),
     hour("LGA", at("12-30", 600), 0),
 ]
+MODELS = [
+    {"message_key": "A320-214", "flights": 1, "delay": 180, "mean_delay": 180.0, "worst_delay": 180, "seats": 182}
+]
+#: Of all airports; those of the last two weeks before the last departure are still open.
+CARRIER_HOURS = [
+    {"name": "United Air Lines Inc.", **hour("UA", start, *delays)}
+    for start, delays in [
+        (at("01-02", 600), (10, -5)),
+        (at("01-02", 660), (0,)),
+        (at("01-02", 780), (180,)),
+        (at("01-20", 600), (0,)),
+    ]
+]
 
 
 class Results:
@@ -116,21 +170,37 @@ class Results:
         self._spark, self._folder = spark, folder
         self.fleet = totals(file, update_aircraft, lambda flight: flight["tailnum"])
         self.routes = totals(file, update_route, route_of)
+        self.weather = totals(file, update_with_weather, lambda flight: flight["origin"])
+        self.models = [dict(each) for each in MODELS]
+        self.board = dict(CARRIER_HOURS[-1])
         #: Sessions are sent when they are closed, and are in the table while they are open; hours are always there.
-        self.sent = {"rotations": [dict(each) for each in SESSIONS[:3]], "delays": [dict(each) for each in HOURS[:4]]}
+        self.sent = {
+            "rotations": [dict(each) for each in SESSIONS[:3]],
+            "delays": [dict(each) for each in HOURS[:4]],
+            "carriers": [dict(each) for each in CARRIER_HOURS],
+        }
         self.held = {"rotations": [dict(each) for each in SESSIONS[2:]], "delays": [dict(each) for each in HOURS]}
 
     def compared(self) -> dict[str, FlightsComparison]:
-        for name, states in (("fleet", self.fleet), ("routes", self.routes)):
-            rows = [(key, json.dumps(value)) for key, value in states.items()]
-            frame = self._spark.createDataFrame(rows, "message_key STRING, json STRING")
+        for name, states in (("fleet", self.fleet), ("routes", self.routes), ("weather", self.weather)):
+            rows = [(*key, json.dumps(value)) for key, value in states.items()]
+            frame = self._spark.createDataFrame(rows, "message_key STRING, state_key STRING, json STRING")
             frame.createOrReplaceTempView(TABLES[name])
-        paths = {}
+        self._typed_rows("models", "aggregate", self.models)
+        self._typed_rows("carriers", "row", [self.board])
         for name, windows in self.held.items():
             self._tabled(windows).createOrReplaceTempView(TABLES[name])
+        paths = {}
+        for name, windows in self.sent.items():
             paths[name] = self._folder / f"{name}.jsonl"
-            paths[name].write_text("".join(f"{json.dumps(each)}\n" for each in self.sent[name]))
+            paths[name].write_text("".join(f"{json.dumps(each)}\n" for each in windows))
         return verify_flights(self._spark, lambda processor, store: TABLES[processor], lambda: paths)
+
+    def _typed_rows(self, name: str, state_key: str, rows: list[dict[str, Any]]) -> None:
+        kinds = {int: "BIGINT", float: "DOUBLE", str: "STRING"}
+        schema = ", ".join(f"{column} {kinds[type(value)]}" for column, value in rows[0].items())
+        values = [(state_key, *row.values()) for row in rows]
+        self._spark.createDataFrame(values, f"state_key STRING, {schema}").createOrReplaceTempView(TABLES[name])
 
     def _tabled(self, windows: list[dict[str, Any]]) -> Any:
         """Windows with the types of a window's table: totals are floating, values are text; one row is no window."""
@@ -156,11 +226,20 @@ def test_right_results_have_no_mismatch_and_each_wrong_one_is_found(spark: Any, 
         "routes": (3, 0, ()),
         "rotations": (4, 0, ()),
         "delays": (5, 0, ()),
+        "weather": (2, 0, ()),
+        "models": (1, 0, ()),
+        "carriers": (5, 0, ()),
     }
-    results.fleet["N1"]["miles"] += 1
-    results.fleet["N3"] = dict(NO_AIRCRAFT)
-    del results.routes["JFK-IAH-UA"]
-    results.routes["EWR-IAH-UA"] = {**NO_ROUTE, "flights": 4}
+    results.fleet["N1", "aircraft"]["miles"] += 1
+    results.fleet["N3", "aircraft"] = dict(NO_AIRCRAFT)
+    del results.routes["JFK-IAH-UA", "route"]
+    results.routes["EWR-IAH-UA", "route"] = {**NO_ROUTE, "flights": 4}
+    results.weather["EWR", "2013-01-02T11:00:00Z"]["temperature"] = 39.02  # the observation before
+    results.weather["JFK", "2013-01-02T11:00:00Z"] = results.weather.pop(("JFK", "2013-01-02T10:00:00Z"))
+    results.models[0]["seats"] = 0
+    results.sent["carriers"][1]["name"] = None  # one that was sent before the airline was known
+    results.sent["carriers"].append({"name": "United Air Lines Inc.", **hour("UA", at("12-30", 600), 0)})  # it is open
+    results.board = dict(CARRIER_HOURS[2])  # not the newest one
     results.sent["rotations"][0]["end"] += 1  # one that ended later
     del results.sent["rotations"][1]  # one that is neither sent nor held
     results.held["rotations"][0]["flights"] = 2  # one that was sent with another content than the table has
@@ -172,5 +251,8 @@ def test_right_results_have_no_mismatch_and_each_wrong_one_is_found(spark: Any, 
         "routes": 2,
         "rotations": 3,
         "delays": 2,
+        "weather": 3,
+        "models": 1,
+        "carriers": 4,
     }
     assert [each["message_key"] for each in found["rotations"].examples] == ["N1", "N1", "N2"]

@@ -3,6 +3,7 @@
 import datetime as dt
 import enum
 import json
+import re
 from decimal import Decimal
 from typing import Annotated, Any
 
@@ -19,6 +20,7 @@ from holdfast.assets.spark.typed import (
     typed_query,
 )
 from holdfast.dataframe import windows
+from holdfast.infra.settings import PROJECT
 from holdfast.infra.spark.session import short_errors
 from holdfast.processors.engine.changelog.format import encode_bytes, encode_value, key_prefix
 from holdfast.processors.engine.dataframe.aggregate_columns import (
@@ -31,7 +33,7 @@ from holdfast.processors.engine.dataframe.count_windows import WINDOW, CountSpec
 from holdfast.processors.engine.dataframe.window_aggregates import WindowAggregation
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.schema.types import INFERRED
-from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE, ENDS, EXPIRES
+from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE, ENDS, EXPIRES, TIMERS
 from holdfast.processors.engine.state.window_keys import CLOCK, KEY_TIME, SESSION, due_key, session_key, window_key
 from holdfast.processors.snapshots.names import quoted
 
@@ -228,6 +230,36 @@ def test_windows_have_their_times_and_columns_and_internal_rows_have_none(spark)
     rows(spark, values, keys).createOrReplaceTempView("windows_untyped")
     viewed = spark.sql(typed_query("SELECT * FROM windows_untyped", window_schema(made)))
     assert viewed.select(*names).orderBy(*names).collect() == seen.select(*names).orderBy(*names).collect()
+
+
+def query_of(page, table, view):
+    """The query of a page, which reads a view in the place of the table."""
+    (query,) = re.findall(r"```sql\n(.+?);?\n```", (PROJECT / "docs" / page).read_text("utf-8"), re.DOTALL)
+    assert table in query
+    return query.replace(table, view)
+
+
+def test_the_pages_tell_windows_that_are_closed_and_the_timers_of_a_store(spark):
+    made = WindowAggregation({"orders": Count(), "total": Sum("amount")})
+    start, hour = 1_700_000_000_000, 3_600_000
+    window = made.folded(None, {"amount": 4}, start)
+    there = [  # in partition 0 and 1, one after the other
+        *((window, window_key(start, start + hour)), (window, window_key(start, start + hour))),
+        *(({"format": 1, "time": start + hour}, CLOCK), ({"format": 1, "time": start + hour - 1}, CLOCK)),
+    ]
+    frame = rows(spark, [json.dumps(value) for value, _ in there], [key for _, key in there])
+    type_rows(frame, window_schema(made)).createOrReplaceTempView("minutes")
+    found = spark.sql(query_of("windows.md", "holdfast.shop.minutes", "minutes")).orderBy("message_key").collect()
+    assert [(row.message_key, row.orders, row.total, row.closed) for row in found] == [
+        ("k0", 1, 4.0, True),
+        ("k1", 1, 4.0, False),
+    ]
+    there = [(["stream", start], f"{TIMERS}unpaid"), ({"id": 1}, "order"), ([start, start], f"{ENDS}cart")]
+    frame = rows(spark, [json.dumps(value) for value, _ in there], [key for _, key in there])
+    frame.createOrReplaceTempView("payments")
+    found = spark.sql(query_of("timers.md", "holdfast.payments.payments", "payments")).collect()
+    at = dt.datetime.fromtimestamp(start / 1000, dt.UTC).replace(tzinfo=None)
+    assert [tuple(row) for row in found] == [("k0", "unpaid", "stream", at)]
 
 
 def test_count_windows_have_their_messages_and_columns(spark):

@@ -16,6 +16,7 @@ from contextlib import closing
 from functools import partial
 
 from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.changelog.format import decode_value
 from holdfast.processors.engine.commands.checks import (
     check_paused,
     check_running,
@@ -31,6 +32,8 @@ from holdfast.processors.engine.runtime.commands import Adopt, CommandFailed, Co
 from holdfast.processors.engine.runtime.owner import Owner
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.runtime.tickets import Ticket, Work
+from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.task_store import TaskStore
 
 
 def adopt(worker: Owner, ticket: Ticket, asked: Adopt) -> Work:
@@ -67,7 +70,6 @@ def _adopt(
     told = {"set": 0, "deleted": 0, "same": 0}
     reached: dict[str, Mapping[str, int]] = {}
     for task, bounds in tasks.items():
-        yield from settle_due(worker, task, ticket)
         place = Partition(asked.changelog, task.partition)
         with (
             worker.assignment.scratch.opened(task.name, bounds[1] - bounds[0]) as store,
@@ -78,6 +80,10 @@ def _adopt(
                 raise _goes_on(place, asked.upto[task.partition], replay.last)
             store.end_bulk()
             assert task.store is not None
+            yield from settle(worker, task, ticket)
+            if not asked.keep:
+                _meet(task, asked.store, store)
+            yield from settle_due(worker, task, ticket)
             if asked.keep:
                 yield from settle(worker, task, ticket)
                 differences = yield from put_back(task, asked.store, store)
@@ -97,6 +103,14 @@ def _adopt(
             told[name] += sum(getattr(difference, name) for difference in differences)
         reached[str(task.partition)] = dict(replay.inputs)
     return {**told, "inputs": reached}
+
+
+def _meet(task: Task, name: str, store: TaskStore) -> None:
+    """Move a task's stream time to that of the other store: its clock may have reached more times since, or fewer."""
+    key = None if task.time is None else task.time.clock_keys.get(name)
+    stored = None if key is None else store.get(store_prefix(name) + key)
+    if task.time is not None and stored is not None:
+        task.time.stand_at(decode_value(stored)["time"])
 
 
 def _goes_on(place: Partition, upto: int, last: int) -> CommandFailed:

@@ -140,10 +140,10 @@ def check_running(task: Task, ticket: Ticket) -> None:
         )
 
 
-def settle(worker: Owner, task: Task, ticket: Ticket) -> Generator[None, None, None]:
+def settle(worker: Owner, task: Task, ticket: Ticket, *, due: bool = False) -> Generator[None, None, None]:
     """Commit all open work, so that a command's commit contains nothing else; raises CommandFailed after a revoke."""
     check_running(task, ticket)
-    while not worker.commit_all():
+    while not worker.commit_all(due=due):
         yield
         check_running(task, ticket)
 
@@ -153,10 +153,10 @@ def settle_due(worker: Owner, task: Task, ticket: Ticket) -> Generator[None, Non
 
     Two runs that are at the same offsets have then sent the same results, however few a commit of each takes.
     """
-    yield from settle(worker, task, ticket)
+    yield from settle(worker, task, ticket, due=True)
     while task.time is not None and task.time.more:
         yield
-        yield from settle(worker, task, ticket)
+        yield from settle(worker, task, ticket, due=True)
 
 
 def commit_apart(

@@ -128,9 +128,11 @@ class Subscriptions:
             context.emit((context.timestamp, left, version, row, what == _HERE))
 
     def on_timer(self, name: str, time: int, context: Context) -> None:
-        """Answers those that the step before left."""
-        start, at = context.state.get(_NEXT)
-        self._answer(context, start, at, time)
+        """Answers those that the step before left; none if the key was cleared meanwhile."""
+        left = context.state.get(_NEXT)
+        if left is not None:
+            start, at = left
+            self._answer(context, start, at, time)
 
     def _answer(self, context: Context, start: str, at: int, fired: int = 0) -> None:
         state = context.state

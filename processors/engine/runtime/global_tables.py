@@ -2,7 +2,7 @@
 
     begin ──► loading: every partition from its first record ──► all targets reached: the rows are served ──► following
       ▲                                                                                                          │
-      └──────────────── the topic was truncated or recreated; the former rows are served meanwhile ◄─────────────┘
+      └──── the topic was truncated or recreated, or has more partitions; the former rows are served meanwhile ◄─┘
 
 The targets are the last stable offsets at the start: an open transaction of a producer is not waited for. Rows are kept
 in memory as their topic has them. They belong to no task: they are in no changelog, checkpoint, audit or commit.
@@ -10,6 +10,8 @@ in memory as their topic has them. They belong to no task: they are in no change
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -26,6 +28,8 @@ _log = structlog.get_logger("runtime.global_tables")
 
 #: Records read in one step.
 RECORDS_PER_STEP = 10_000
+#: What Python adds to each object of bytes.
+_OBJECT_BYTES = sys.getsizeof(b"")
 #: Seconds between two log lines about progress.
 TOLD_EVERY_S = 5.0
 
@@ -38,6 +42,8 @@ class _Load:
     positions: dict[Partition, int]
     targets: dict[Partition, int]
     began_at: float
+    #: By topic, bytes of keys and values.
+    sizes: Counter[str] = field(default_factory=Counter)
     records: int = 0
     #: Records without a key, which are no rows.
     keyless: int = 0
@@ -50,15 +56,24 @@ class _Load:
 
     def take(self, batch: Batch) -> None:
         """Takes the records of one partition."""
-        rows = self.rows[batch.partition.topic]
+        rows, grown = self.rows[batch.partition.topic], 0
         self.records += len(batch.keys)
         for key, value in zip(batch.keys, batch.values, strict=True):
             if key is None:
                 self.keyless += 1
-            elif value is None:
-                rows.pop(key, None)
-            else:
+                continue
+            former = rows.pop(key, None) if value is None else rows.get(key)
+            if former is not None:
+                grown -= len(key) + len(former)
+            if value is not None:
                 rows[key] = value
+                grown += len(key) + len(value)
+        self.sizes[batch.partition.topic] += grown
+
+    def memory(self, topic: str) -> int:
+        """Bytes of memory of a topic's rows: keys and values, their objects, and the dict."""
+        rows = self.rows[topic]
+        return self.sizes[topic] + 2 * _OBJECT_BYTES * len(rows) + sys.getsizeof(rows)
 
 
 class GlobalTables:
@@ -72,6 +87,9 @@ class GlobalTables:
         self._served: dict[str, Rows] = {}
         self._load: _Load | None = None
         self._ids: dict[str, str] = {}
+        self._widths: dict[str, int] = {}
+        #: What is served came with it; None before.
+        self._whole: _Load | None = None
         self._following: _Load | None = None
         self._is_stale = False
 
@@ -113,8 +131,17 @@ class GlobalTables:
             _log.warning("a global table can't be read on; it is loaded again", error=failure.message)
             self._is_stale = True
 
-    def compare(self, ids: Mapping[str, str | None]) -> None:
-        """Loads the tables again if one of their topics has another id now, by topic; None for a missing topic."""
+    def compare(self, ids: Mapping[str, str | None], widths: Mapping[str, int]) -> None:
+        """Loads the tables again if one of their topics has another id or more partitions now.
+
+        Args:
+            ids: Topic ids by topic; None for a missing topic.
+            widths: Partitions by topic.
+        """
+        wider = {topic: widths[topic] for topic, known in self._widths.items() if widths.get(topic, 0) > known}
+        if wider:
+            _log.info("the topic of a global table has more partitions; the tables are loaded again", partitions=wider)
+            self._is_stale, self._widths = True, {}
         if any(ids.get(topic) not in (None, known) for topic, known in self._ids.items()):
             _log.warning("the topic of a global table was recreated; it is loaded again", topics=self._topics)
             self._is_stale, self._ids = True, {}
@@ -130,11 +157,17 @@ class GlobalTables:
         return {
             topic: {
                 "rows": len(rows),
+                "bytes": sum(each.memory(topic) for each in self._kept()),
                 "loading": self._load is not None,
                 "remaining": 0 if self._load is None else self._load.remaining,
             }
             for topic, rows in self._served.items()
         }
+
+    def _kept(self) -> list[_Load]:
+        """The loads whose rows are in memory: those that are served, and those that take their place."""
+        loads = {id(each): each for each in (self._whole, self._load) if each is not None}
+        return list(loads.values())
 
     def _begin(self) -> None:
         topics = self._cluster.topics()
@@ -148,6 +181,7 @@ class GlobalTables:
                     topic=topic,
                 )
         self._ids = {topic: facts.topic_id for topic, facts in described.items()}
+        self._widths = {topic: facts.partitions for topic, facts in described.items()}
         starts, targets = dict[Partition, int](), dict[Partition, int]()
         for topic in self._topics:
             firsts, ends = topics.start_offsets(topic), topics.end_offsets(topic, committed=True)
@@ -182,7 +216,7 @@ class GlobalTables:
         counts = {topic: len(rows) for topic, rows in load.rows.items()}
         if not load.remaining:
             self._served.update(load.rows)
-            self._load = None
+            self._whole, self._load = load, None
             _log.info("global tables are loaded", rows=counts, records=load.records, seconds=seconds)
             if load.keyless:
                 _log.warning("records without a key are no rows of a global table", records=load.keyless)

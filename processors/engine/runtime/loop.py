@@ -155,13 +155,14 @@ class Worker:
     def resume(self) -> None:
         """Read the inputs again; on the worker's thread only."""
         self.paused = False
+        self._open.commit_in(0.0, self.clock.monotonic())  # windows and timers that became due meanwhile
         if not self.maintenance.holds:
             self.flow(lambda member, partitions: member.resume(partitions))
 
-    def commit_all(self) -> bool:
-        """Commit all open work; False when it was dropped and will be read again. For commands only."""
+    def commit_all(self, *, due: bool = False) -> bool:
+        """As in ``Owner``; for commands only."""
         rewinds = self._rewinds
-        self._commit()
+        self._commit(due=due)
         return self._rewinds == rewinds
 
     def compact(self) -> None:
@@ -197,9 +198,7 @@ class Worker:
     # -- one membership of the group -----------------------------------------------------------------------------
 
     def _session(self, count: int, timeout_s: float) -> None:
-        self._lost = False
-        self._leaving = False
-        self._broken = None
+        self._lost, self._leaving, self._broken = False, False, None
         self.processed -= self._open.drop()
         self.member = member = self.committer.join()
         try:
@@ -211,7 +210,8 @@ class Worker:
                 while not self._finished(count, timeout_s):
                     self._turn(member, count)
                 self._commit()
-                if self._finished(count, timeout_s) and (self._stop or not more_is_due(self.assignment.tasks)):
+                rest = self._stop or self.paused or not more_is_due(self.assignment.tasks)
+                if self._finished(count, timeout_s) and rest:
                     break  # else the last commit was aborted, or windows and timers are due beyond what it takes
             self.phase = Phase.STOPPING
             if self.assignment.checkpoints is not None:
@@ -405,9 +405,9 @@ class Worker:
 
     # -- commit --------------------------------------------------------------------------------------------------
 
-    def _commit(self) -> None:
+    def _commit(self, *, due: bool = False) -> None:
         for task in timed(self.assignment.tasks):
-            task.before_commit(self.failures)
+            task.before_commit(self.failures, due=due or not self.paused)
             if not self._send(task):
                 return
         self._finish_commit()
@@ -422,7 +422,7 @@ class Worker:
         if outcome is Outcome.DONE:
             self._damages_in_a_row = 0
             self._open.committed(self.committer.last_s)
-        if more_is_due(self.assignment.tasks):
+        if not self.paused and more_is_due(self.assignment.tasks):
             self._message_at = self.clock.monotonic()
             self._open.commit_in(0.0, self._message_at)
 
@@ -442,7 +442,7 @@ class Worker:
 
     def _pin(self, task: Task) -> None:
         """Commit soon the start of inputs without a committed offset: a restart then begins at the same record."""
-        if task.progressed or (task.time is not None and task.time.more):
+        if task.progressed or (task.time is not None and task.time.more and not self.paused):
             self._open.commit_in(min(0.1, self.options.commits.longest_s), self.clock.monotonic())
 
     def _while_waiting(self, since: float | None) -> None:
@@ -455,7 +455,7 @@ class Worker:
     def _check_changelogs(self) -> None:
         if self.same_changelogs is not None and not (self.paused or self.maintenance.busy or self.maintenance.holds):
             self.same_changelogs.check(self.assignment.tasks, failing=self.committer.failing)
-            self.global_tables.compare(self.same_changelogs.seen)
+            self.global_tables.compare(self.same_changelogs.seen, self.same_changelogs.widths)
 
     def _show_life(self) -> None:
         """Update the heartbeat and answer read-only requests, between polls of long turns."""

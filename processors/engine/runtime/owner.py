@@ -63,8 +63,11 @@ class Owner(Protocol):
     def maintenance(self) -> Commits:
         """Commits and input control for the running command."""
 
-    def commit_all(self) -> bool:
-        """Commit all open work; False when it was dropped and will be read again."""
+    def commit_all(self, *, due: bool = False) -> bool:
+        """Commit all open work; False when it was dropped and will be read again.
+
+        A paused worker sends windows and timers that are ``due`` only if it is asked to.
+        """
 
     def stop(self) -> None:
         """Ask the worker to finish."""

@@ -62,6 +62,8 @@ class SameChangelogs:
         self._names = tuple(dict.fromkeys((*topology.written(), *read)))
         #: Kafka's last answer: topic ids by name, None for a missing topic.
         self.seen: Mapping[str, str | None] = {}
+        #: The same answer: partitions by name, of the topics that exist.
+        self.widths: Mapping[str, int] = {}
         self._next_at = 0.0
         self._look: _Look | None = None
         self._suspected: Parted | str | None = None
@@ -80,7 +82,7 @@ class SameChangelogs:
             return
         if self._look.thread.is_alive():
             return
-        seen, self._look = self._look.seen, None
+        seen, self.widths, self._look = self._look.seen, self._look.widths, None
         self.seen = seen or {}
         found: Parted | str | None = None if seen is None else parted(tasks, seen)
         if found is None and failing:
@@ -107,10 +109,12 @@ class _Look:
         self._names = names
         #: None when Kafka did not answer.
         self.seen: Mapping[str, str | None] | None = None
+        self.widths: Mapping[str, int] = {}
         self.thread = threading.Thread(target=self._run, name="changelogs", daemon=True)
         self.thread.start()
 
     def _run(self) -> None:
         with suppress(HoldfastError):  # the loop reports unreachable brokers
             facts = self._topics.describe(self._names)
+            self.widths = {name: each.partitions for name, each in facts.items()}
             self.seen = {name: facts[name].topic_id if name in facts else None for name in self._names}

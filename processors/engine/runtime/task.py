@@ -244,12 +244,15 @@ class Task:
                 run = compile_run(first, self.states, self.outboxes, *limits, replace(timing, stream=None))
                 time.timers.add(TimerSteps(topic.name, processor.timers, run.function, topic.deserialize_key))
 
-    def before_commit(self, on_failure: OnFailure) -> None:
-        """Close windows and fire timers that are due; one that raises is a failed message of its stream.
+    def before_commit(self, on_failure: OnFailure, *, due: bool = True) -> None:
+        """Close windows and fire timers, unless not even what is ``due`` is sent; one that raises is a failed message.
 
         Raises what ``on_failure`` raises.
         """
         if self.time is None:
+            return
+        if not (due or self.held):
+            self.time.keep() if self.progressed else None  # else the stores stay as they were restored
             return
 
         def fail(topic: str, closing: Closing, error: BaseException) -> None:

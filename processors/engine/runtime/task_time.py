@@ -138,6 +138,15 @@ class TaskTime:
         """Moves the stream time without a message."""
         self.stream.go_on(time_ms)
 
+    def stand_at(self, time_ms: int) -> None:
+        """Moves the committed stream time to that of another run, where it stands until ``load`` or the next message.
+
+        All open work is committed.
+        """
+        held = max((each.restore() for each in self._clocks), key=lambda each: each.time_ms)
+        self.stream.set(max(held.time_ms, time_ms), told=held.told)
+        self.more = True
+
     def look(self) -> None:
         """Reads the worker's clock, before messages are processed."""
         self.stream.look(self._times.now_ms())

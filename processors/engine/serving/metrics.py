@@ -90,6 +90,13 @@ class _Snapshot(Collector):
         kept = {(of,): seen["entries"] for of, seen in lookups.items()}
         yield self._gauge("holdfast_lookup_cached_records", "Answers in the cache of join_lookup.", kept, "lookup")
 
+        tables = self._status.get("global_tables", {})
+        for name, said, field in (
+            ("holdfast_global_table_records", "Rows of global tables.", "rows"),
+            ("holdfast_global_table_size_bytes", "Memory of global tables.", "bytes"),
+        ):
+            yield self._gauge(name, said, {(topic,): seen[field] for topic, seen in tables.items()}, "topic")
+
     def _commits(self) -> Iterator[Metric]:
         commits = self._status["commits"]
         yield self._counter("holdfast_commits", "Commits that are done.", commits["count"])

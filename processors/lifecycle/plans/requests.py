@@ -103,7 +103,7 @@ def selection_of(
     ways = [bool(keys), prefix is not None, everything]
     if sum(ways) != 1:
         raise RequestInvalid(
-            f"The keys to clear are given in {sum(ways)} ways, expected one of keys, prefix and everything.",
+            f"The keys are given in {sum(ways)} ways, expected one of keys, a prefix and all of them.",
             action=action,
             seen=sum(ways),
             expected=1,

@@ -217,7 +217,7 @@ def _proof(facts: Facts, topology: Topology, release: str | None) -> tuple[Prove
             release,
             former.release_id if former.copied else None,
             former.code_version,
-            tuple(spec.name for spec in topology.inputs),
+            tuple(spec.name for spec in topology.sources),  # what is between its steps, they make again
             PROVEN_MESSAGES,
         ),
     )

@@ -227,7 +227,7 @@ def _regrouped(request: Restore, topology: Topology, positions: Vector) -> Refus
         moved = sorted(set(spec.sources) & positions.keys()) if feeds else [spec.topic]
         return Refused(
             f"`--input {request.inputs}` would read {', '.join(moved)} again, whose messages are behind "
-            f"`group_by` {spec.name!r} already: they would count twice there.",
+            f"`{spec.step}` {spec.name!r} already: they would count twice there.",
             f"Keep the input offsets: `holdfast apply restore {name} --at {request.at} --input stay`. Or build all "
             f"state again: `holdfast apply clear {name} --all --rewind earliest`.",
             {"processor": name, "topic": moved[0]},

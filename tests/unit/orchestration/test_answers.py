@@ -81,6 +81,24 @@ def test_what_is_printed_fits_its_schema(
     (ANSWERS["error"] if failed else ANSWERS[words]).validate_python(printed, strict=True)
 
 
+@pytest.mark.parametrize(
+    ("words", "said", "action"),
+    [
+        ("scale fleet 0", "Invalid value for 'workers'", "Read `holdfast scale --help`."),
+        ("statsu", "Did you mean 'status'", "Read `holdfast --help`."),
+        ("query fleet", "The keys are given in 0 ways", "Give keys, or one of `--prefix` and `--all`."),
+    ],
+)
+def test_a_wrong_command_line_is_an_answer_too(
+    words: str, said: str, action: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words.split(), "--json"]) == 64
+    printed = json.loads(capfd.readouterr().out)
+    ANSWERS["error"].validate_python(printed, strict=True)
+    assert said in printed["error"]["message"]
+    assert printed["error"]["action"] == action
+
+
 def test_another_shape_does_not_fit() -> None:
     with pytest.raises(ValueError, match="version"):
         ANSWERS["version"].validate_python({"version": 1}, strict=True)

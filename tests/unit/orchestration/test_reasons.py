@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.orchestration import reasons
 from holdfast.orchestration.asset_page import AssetPage, Check, Evaluation, Execution, Partitions
+from holdfast.processors.broken_definition import BrokenDefinition
 from holdfast.processors.lifecycle.recovery.answer import STARTING, Answer
-from holdfast.processors.registration import BrokenDefinition
 
 RUNNING = frozenset({"fleet"})
 KEY = ("state", "fleet", "aircraft_state")
@@ -78,6 +78,13 @@ def test_an_asset_of_the_project_with_a_condition_needs_no_action() -> None:
         own = AssetPage(("number_of_customers",), False, None, (), condition)
         (found,) = reasons.of_assets([own], RUNNING)
         assert found.action.startswith(action)
+
+
+def test_an_asset_of_the_project_whose_run_failed_is_red_until_another_run_makes_it() -> None:
+    failed = AssetPage(("number_of_customers",), False, None, (), "eager", "f2030bc5-93ba")
+    (found,) = reasons.of_assets([failed], RUNNING)
+    assert (found.colour, found.reason) == ("red", "Its last run, f2030bc5, failed.")
+    assert found.action.startswith("Read the run's log in Dagster, then materialise the asset")
 
 
 def test_assets_of_a_processor_that_is_not_meant_to_run_have_its_one_reason() -> None:

@@ -56,7 +56,8 @@ def test_the_command_shows_one_processor_and_refuses_an_unknown_one(
     assert [each["subject"] for each in document["reasons"]] == ["processor fleet"]
     assert main(["status", "fleets"]) == EXIT_BAD_CONFIGURATION
     told = " ".join(capfd.readouterr().err.split())
-    assert "There is no processor and no asset 'fleets'; there are delays, fleet, rotations, routes" in told
+    known = "carriers, delays, fleet, models, rotations, routes, weather"
+    assert f"There is no processor and no asset 'fleets'; there are {known}" in told
 
 
 def test_a_name_is_a_part_of_a_key_and_no_part_of_a_part() -> None:

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
 from holdfast.infra.settings import Settings, load_settings
+from holdfast.processors.broken_definition import BrokenDefinition
 from holdfast.processors.registration import (
-    BrokenDefinition,
     ProcessorBroken,
     ProcessorDefinition,
     ProcessorUnknown,
@@ -101,3 +101,46 @@ def test_two_processors_of_one_name_are_told(shop: Settings) -> None:
     again = load_processors(both)[-1]
     assert isinstance(again, BrokenDefinition)
     assert "Two definitions are named orders" in again.sentence
+    assert f"The other one is {module_of(shop)}:orders." in f"{again.sentence}."
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        ("{package}.processor", "there is no module {package}.processor; the nearest is {package}.processors."),
+        ("{package}s.processors:app", "there is no module {package}s; the nearest is {package}."),
+        ("{package}.processors:order", "{package}.processors has no order."),
+        ("{package}/processors.py", "it is a path, expected a module: {package}.processors."),
+        ("./{package}/processors.py", "it is a path, expected a module: {package}.processors."),
+    ],
+)
+def test_a_target_that_is_not_there_is_told_with_the_nearest_and_no_line_of_a_library(
+    shop: Settings, wanted: str, said: str
+) -> None:
+    package = module_of(shop).partition(".")[0]
+    target = wanted.format(package=package)
+    with pytest.raises(ProcessorBroken) as refused:
+        load_processor(shop, target)
+    assert refused.value.message == f"{target} can't be imported: {said.format(package=package)}"
+    assert f"as in `{package}" in refused.value.action
+
+
+def test_what_a_definition_is_refused_for_is_told_once_with_its_own_edit(shop: Settings) -> None:
+    module = shop.project / module_of(shop).partition(".")[0] / "processors.py"  # type: ignore[operator]
+    module.write_text("from holdfast import Application\napp = Application('b:1', commit_every=-1)\n")
+    with pytest.raises(ProcessorBroken) as refused:
+        load_processor(shop, module_of(shop))
+    assert "line 2: ApplicationInvalid: " in refused.value.message
+    assert "What to do" not in refused.value.message
+    assert "commit_every" in refused.value.action
+
+
+@pytest.mark.parametrize("last", ["app.run()", "import sys; sys.exit(3)"])
+def test_a_module_that_runs_or_ends_the_process_when_it_is_imported_is_told(shop: Settings, last: str) -> None:
+    """The first example of README ends with `app.run()`: a command that imports it starts no worker."""
+    module = shop.project / module_of(shop).partition(".")[0] / "processors.py"  # type: ignore[operator]
+    module.write_text(f"from holdfast import Application\napp = Application('b:1')\n{last}\n")
+    (broken,) = load_processors(shop)
+    assert isinstance(broken, BrokenDefinition)
+    assert f"{module}, line 3: " in broken.sentence
+    assert ("__main__" in broken.action) == (last == "app.run()")

@@ -41,7 +41,7 @@ class Kafka:
 
     def __init__(self):
         self.now, self.looks = 0.0, 0
-        self.answer = {name: SimpleNamespace(topic_id="one") for name in (TOPIC, SINK, DEAD)}
+        self.answer = {name: SimpleNamespace(topic_id="one", partitions=1) for name in (TOPIC, SINK, DEAD)}
         self.clock = SimpleNamespace(monotonic=lambda: self.now)
 
     def topics(self):
@@ -116,7 +116,7 @@ def test_it_is_looked_no_more_often_than_it_is_time(same, kafka):
 
 
 def test_one_that_was_made_anew_is_told_with_both_ids(same, kafka):
-    kafka.answer = {TOPIC: SimpleNamespace(topic_id="other")}
+    kafka.answer = {TOPIC: SimpleNamespace(topic_id="other", partitions=1)}
     look(same, kafka, EVERY_S)
     with pytest.raises(StateIncoherent, match="was recreated") as anew:
         look(same, kafka, AGAIN_S)

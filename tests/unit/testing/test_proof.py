@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from holdfast import Application, InMemoryCluster, State
+from holdfast import Application, Count, InMemoryCluster, State
 from holdfast.processors.engine.changelog.format import encode_value, full_keys
 from holdfast.processors.engine.proof import Failure, Material, Message, Outcome
 from holdfast.processors.lifecycle.deploy import proof as proofs
@@ -59,6 +59,17 @@ def test_each_message_that_fails_has_its_real_place(dead_letters: str | None) ->
         Failure("orders", 1, offset, "ValueError", "no such amount") for offset in (1_002, 1_006)
     )
     assert outcome.broken == ""
+
+
+@pytest.mark.parametrize("reset", ["earliest", "latest"])
+@pytest.mark.parametrize("partitions", [None, 3])
+def test_messages_behind_a_group_by_are_processed_too(
+    partitions: int | None, reset: Literal["earliest", "latest"]
+) -> None:
+    app = Application(consumer_group="bank", auto_offset_reset=reset)
+    grouped = app.dataframe(app.topic("orders")).group_by("amount", partitions=partitions)
+    grouped.aggregate(n=Count()).to_topic(app.topic("counts"))
+    assert prove(app, material([1, 2, 2])) == Outcome(processed=3, outputs=3)
 
 
 def test_an_output_that_its_serializer_refuses_is_a_failure() -> None:

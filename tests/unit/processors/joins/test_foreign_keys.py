@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 
 from holdfast import Application, Count, HoldfastError, InMemoryCluster, ProcessingFailed
+from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine.dataframe import foreign_keys
 from holdfast.processors.engine.dataframe.given import StepInvalid
 from holdfast.processors.engine.dataframe.merging import JoinInvalid
 from holdfast.processors.engine.dataframe.stream_groups import GroupByInvalid
+from holdfast.processors.engine.proof import Material, Message
+from holdfast.processors.engine.required_topics import plan
 from holdfast.processors.engine.topology_drawing import drawing_of
+from holdfast.processors.testing.proof import prove
 
 BEGIN = 1_690_000_000_000
 
@@ -203,6 +207,26 @@ def test_very_many_subscribers_are_answered_in_parts(subscribers: int, monkeypat
     assert left == []
 
 
+def test_a_key_that_was_cleared_while_it_was_answered_ends_its_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign_keys, "ANSWERED_AT_ONCE", 1)
+    former = foreign_keys.Subscriptions.on_timer
+
+    def clears(self: Any, name: str, time: int, context: Any) -> None:
+        context.state.delete("next")
+        former(self, name, time, context)
+
+    monkeypatch.setattr(foreign_keys.Subscriptions, "on_timer", clears)
+    cluster, app = world(), application()
+    joined(app)
+    feed = Feed(cluster)
+    for number in range(3):
+        feed("orders", b"o%d" % number, {"product": "tea"})
+    cluster.run(app)
+    feed("products", b"tea", "green")
+    cluster.run(app)
+    assert len(changes(cluster)) == 1
+
+
 def test_a_rewind_of_all_state_has_the_same_rows() -> None:
     cluster, app = world(), application()
     feed = Feed(cluster)
@@ -231,7 +255,34 @@ def test_the_topology_draws_both_topics() -> None:
         ("offers",),
     ]
     drawing = drawing_of(topology)
+    assert "  │ join offers-subscriptions" in drawing.splitlines()
     assert drawing.index("orders-table") < drawing.index("offers-subscriptions (") < drawing.index("  stores  offers (")
+
+
+def test_a_topic_of_a_join_that_is_too_narrow_is_refused_with_what_to_do() -> None:
+    topology = application_with("inner").topology()
+    facts = {
+        spec.name: TopicFacts(spec.name, f"id of {spec.name}", 3, 1, {})
+        for spec in topology.inputs
+        if spec.name != "shop-offers-answers-repartition"
+    }
+    narrow = "shop-offers-subscriptions-repartition"
+    facts[narrow] = TopicFacts(narrow, "narrow", 2, 1, {})
+    refused = next(each for each in plan(topology, facts, 1).refusals if each.topic == narrow)
+    assert "has 2 partitions, expected 3" in refused.sentence
+    assert refused.action.startswith("Stop the processor, delete the topic")
+
+
+def test_a_proof_of_a_version_joins_the_last_messages() -> None:
+    app = application_with("left")
+    partitions = {spec.name: 2 for spec in app.topology().sources}
+    messages = {
+        topic: {0: (Message(7, key, json.dumps(row).encode(), BEGIN),)}
+        for topic, key, row in [("orders", b"o1", {"product": "tea"}), ("products", b"tea", "green")]
+    }
+    outcome = prove(app, Material("shop", partitions, messages, {}))
+    assert (outcome.processed, outcome.failures, outcome.broken) == (2, (), "")
+    assert outcome.outputs >= 1
 
 
 def test_steps_with_state_behind_it_have_stores_of_their_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -18,6 +19,7 @@ from holdfast.processors.engine.dataframe.merging import JoinInvalid
 from holdfast.processors.engine.runtime import global_tables
 from holdfast.processors.engine.runtime.global_tables import GlobalTables
 from holdfast.processors.testing.cluster import ClusterView
+from holdfast.processors.testing.log import PartitionLog
 from tests.planting import is_found
 from tests.simulation.disk import SimulatedDisk
 from tests.tiers import variants
@@ -145,7 +147,44 @@ def test_what_is_written_later_is_followed() -> None:
         feed(cluster, "planes", None, 3)
         tables.follow()
         assert [planes.get("A"), planes.get("B")] == [None, 2]
-    assert tables.told() == {"planes": {"rows": 1, "loading": False, "remaining": 0}}
+    rows = {b"B": b"2"}
+    size = sys.getsizeof(rows) + sys.getsizeof(b"B") + sys.getsizeof(b"2")
+    assert tables.told() == {"planes": {"rows": 1, "bytes": size, "loading": False, "remaining": 0}}
+
+
+def test_memory_is_that_of_the_rows_that_are_there() -> None:
+    cluster = world()
+    tables, _ = followed(cluster)
+    feed(cluster, "planes", b"A", "long" * 1_000)
+    for number in range(200):
+        feed(cluster, "planes", b"%d" % number, number)
+        feed(cluster, "planes", b"%d" % number, number * 1_000)
+        feed(cluster, "planes", b"%d" % number, None if number % 2 else number)
+    tables.load(lambda: True)
+    rows = {b"A": json.dumps("long" * 1_000).encode(), **{b"%d" % each: b"%d" % each for each in range(0, 200, 2)}}
+    told = tables.told()["planes"]
+    content = sum(sys.getsizeof(key) + sys.getsizeof(row) for key, row in rows.items())
+    assert told["rows"] == 101
+    assert content + sys.getsizeof(rows) <= told["bytes"] <= content + 20_000  # a dict that had more keys is larger
+
+
+def test_partitions_that_are_added_are_read() -> None:
+    cluster = world(partitions=1)
+    tables, planes = followed(cluster)
+    feed(cluster, "planes", b"A", 1)
+    tables.load(lambda: True)
+    topic_id = seen(cluster).topics().describe(["planes"])["planes"].topic_id
+    cluster._broker.topics["planes"].logs.append(PartitionLog())
+    cluster.produce("planes", b"2", b"B", partition=1)
+    with tables.in_use():
+        for wide in (1, 2):
+            tables.compare({"planes": topic_id}, {"planes": wide})
+            for _ in range(3):
+                tables.follow()
+            assert [planes.get("A"), planes.get("B")] == [1, None if wide == 1 else 2]
+        tables.compare({"planes": topic_id}, {"planes": 1})  # a broker that has not heard of it yet
+        tables.follow()
+        assert not tables.told()["planes"]["loading"]
 
 
 def test_a_topic_that_was_truncated_or_made_anew_is_loaded_again_and_served_meanwhile() -> None:
@@ -158,10 +197,10 @@ def test_a_topic_that_was_truncated_or_made_anew_is_loaded_again_and_served_mean
     cluster.create_topic("planes")
     feed(cluster, "planes", b"0", "new")
     with tables.in_use():
-        tables.compare({"planes": None})  # Kafka may not know it for a while
+        tables.compare({"planes": None}, {})  # Kafka may not know it for a while
         tables.follow()
         assert planes.get("2") == 2
-        tables.compare({"planes": seen(cluster).topics().describe(["planes"])["planes"].topic_id})
+        tables.compare({"planes": seen(cluster).topics().describe(["planes"])["planes"].topic_id}, {"planes": 1})
         for _ in range(3):
             tables.follow()
         assert [planes.get("0"), planes.get("2")] == ["new", None]

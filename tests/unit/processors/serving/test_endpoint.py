@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -111,7 +113,8 @@ def test_the_file_is_private_and_its_text_form_has_no_token(tmp_path: Path) -> N
 def test_the_owner_of_a_port_is_known(stranger: socket.socket) -> None:
     port = stranger.getsockname()[1]
     assert listens_at(os.getpid(), port) is True
-    assert listens_at(os.getppid(), port) is False
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other_program:
+        assert listens_at(other_program.pid, port) is False
     with socket.create_server(("::1", 0), family=socket.AF_INET6) as other:
         assert listens_at(os.getpid(), other.getsockname()[1]) is True
     assert listens_at(2**22 + 1, port) is None

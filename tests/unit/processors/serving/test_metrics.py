@@ -65,6 +65,7 @@ def status(**facts: Any) -> dict[str, Any]:
             "tasks": {"flights-0": {"checkpoint": "1-a", "at": 1_700_000_050.0, "bytes": 4096, "bytes_new": 96}},
         },
         "tasks": [running, restoring],
+        "global_tables": {"planes": {"rows": 8, "bytes": 900, "loading": False, "remaining": 0}},
         "lookups": {"plane_of": {"hits": 40, "misses": 4, "entries": 3}},
         **facts,
     }
@@ -95,6 +96,8 @@ def test_every_figure_is_where_it_belongs() -> None:
         "holdfast_lookup_hits_total lookup=plane_of": 40,
         "holdfast_lookup_misses_total lookup=plane_of": 4,
         "holdfast_lookup_cached_records lookup=plane_of": 3,
+        "holdfast_global_table_records topic=planes": 8,
+        "holdfast_global_table_size_bytes topic=planes": 900,
         "holdfast_commits_total": 6,
         "holdfast_aborts_total": 1,
         "holdfast_last_commit_time_seconds": 1_700_000_099,

@@ -94,3 +94,30 @@ def test_what_is_due_at_the_cut_over_is_sent_once(
     cluster.run(build(place))
     sent = [record.key for _, record in cluster.read("out") if record.key != b"end"]
     assert sorted(filter(None, sent)) == sorted(KEYS)
+
+
+@pytest.mark.parametrize("reached_by", ["owner", "both"])
+def test_a_time_that_the_clock_reaches_during_the_cut_over_sends_each_result_once(
+    tmp_path: Path, reached_by: str
+) -> None:
+    """The owner is paused all the time; the store is built before or after a time ahead of the clock is reached."""
+    cluster = InMemoryCluster()
+    for topic in ("in", "out"):
+        cluster.create_topic(topic)
+    now = int(cluster.clock.time() * 1000) // 10_000 * 10_000
+    for key, at in ((b"a", now - 1), (b"b", now + 30_000)):  # the second one counts when the clock is there
+        cluster.produce("in", b"1", key, timestamp_ms=at)
+    cluster.run(build(counting))
+    assert cluster.read("out") == []
+    if reached_by == "both":
+        cluster.advance(60)
+    built_beside(cluster, build(counting), 2, tmp_path)
+    cluster.advance(60)
+    changelog = f"{BESIDE}-w-changelog"
+    upto = {0: cluster.log_end(Partition(changelog, 0))}
+    paused = build(counting)
+    paused.with_run_overrides(slot="0", auto_create_topics=True, start=Start(paused=True))
+    carry_out(cluster, paused, Adopt(store="w", changelog=changelog, upto=upto))
+    assert len(cluster.read("out")) == (reached_by == "both")
+    cluster.run(build(counting))
+    assert [record.key for _, record in cluster.read("out")] == [b"a"]

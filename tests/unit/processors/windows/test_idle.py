@@ -41,7 +41,7 @@ def started(cluster: InMemoryCluster) -> InMemoryCluster:
     return cluster
 
 
-def results(cluster: InMemoryCluster) -> list[tuple[bytes | None, int]]:
+def results(cluster: InMemoryCluster) -> list[tuple[bytes | None, Any]]:
     return [(record.key, json.loads(record.value or b"")["value"]) for _, record in cluster.read("out")]
 
 
@@ -81,6 +81,17 @@ def test_all_inputs_of_a_task_must_be_silent(cluster: InMemoryCluster) -> None:
     held.commit()
     cluster.run(build(None, "in", "more"), quiet_s=3 * IDLE_S)
     assert sorted(results(cluster)) == [(b"a", 2), (b"b", 1), (b"c", 1)]
+
+
+def test_time_passes_for_all_windows_of_a_task_after_the_shortest_silence(cluster: InMemoryCluster) -> None:
+    app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None)
+    frame = app.dataframe(app.topic("in"))
+    for name, seconds in (("never", None), ("soon", IDLE_S), ("later", 1_000)):
+        idle = None if seconds is None else timedelta(seconds=seconds)
+        window = frame.tumbling_window(10_000, name=name).count().final("partition", close_when_idle=idle)
+        window.apply(lambda result, name=name: {**result, "value": name}).to_topic(app.topic("out"))
+    cluster.run(app, quiet_s=IDLE_S + 10)
+    assert {name for _, name in results(cluster)} == {"never", "soon", "later"}
 
 
 def test_it_does_not_fit_windows_that_are_closed_by_their_keys() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,10 @@ from holdfast.infra.settings import CheckpointSettings
 from holdfast.processors.engine.checkpoints import decision
 from holdfast.processors.engine.runtime import task_time
 from holdfast.processors.engine.runtime.commands import Clear, Position
+from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.state.window_keys import CLOCK, OWN_KEY, window_of
-from tests.window_lives import carry_out
+from tests.window_apps import build as of_window
+from tests.window_lives import carry_out, stored
 
 #: The start of a window, long ago.
 T = 1_690_000_000_000
@@ -136,3 +139,46 @@ def test_what_was_due_when_a_worker_ended_closes_without_a_message(
     cluster.run(build(), quiet_s=60)
     assert seen == [20]
     assert len(results(cluster)) == 20
+
+
+class Later:
+    """A timer for each message."""
+
+    def on_message(self, value: Any, context: Any) -> None:
+        context.set_timer("later", at=context.timestamp + 5_000)
+
+    def on_timer(self, name: str, time: int, context: Any) -> None:
+        context.emit({"start": time, "value": name})
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda frame: frame.tumbling_window(10_000, name="w").count().final("partition"),
+        lambda frame: frame.process(Later, store="w"),
+    ],
+    ids=["window", "timer"],
+)
+def test_a_worker_that_is_paused_leaves_its_store_as_it_was_restored_and_sends_nothing(
+    cluster: InMemoryCluster, tmp_path: Path, place: Any
+) -> None:
+    """A restore compares it with the snapshot meanwhile."""
+    now = int(cluster.clock.time() * 1000) // 10_000 * 10_000
+    for key, at in ((b"a", now - 1), (b"b", now + 30_000)):  # the second one counts when the clock is there
+        cluster.produce("in", b"1", key, timestamp_ms=at)
+    cluster.run(of_window(place))
+    before, sent = stored(cluster, of_window(place), "w"), len(cluster.read("out"))
+    cluster.advance(60)
+    seen: list[Any] = []
+    paused, process = of_window(place), InlineProcess(cluster.clock)
+    paused.with_run_overrides(slot="0", auto_create_topics=True, start=Start(paused=True))
+
+    def look() -> None:
+        seen.append((stored(cluster, of_window(place), "w"), len(cluster.read("out"))))
+        assert paused._worker is not None
+        paused._worker.resume()
+
+    cluster.clock.call_later(60, look)
+    paused.run_on(cluster.connect(process), load_settings(home=tmp_path), timeout=90)
+    assert seen == [(before, sent)]
+    assert len(cluster.read("out")) == sent + 1

@@ -1,0 +1,68 @@
+"""The tables beside the flights: the weather of each hour at the airports of origin, aircraft, and airlines.
+
+Rows are dictionaries with every column of the file; ``NA`` becomes None. The order is that of the file.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from holdfast.infra.sample_data.flights import NOT_AVAILABLE, hour_ms, sample_file
+
+Row = dict[str, Any]
+
+#: The beginning of the year of the flights, before the first of them; milliseconds since 1970.
+YEAR_MS = 1_356_998_400_000
+
+_WEATHER_TEXT, _WEATHER_WHOLE = ("origin", "time_hour"), ("year", "month", "day", "hour", "wind_dir")
+_PLANES_WHOLE = ("year", "engines", "seats", "speed")
+
+
+def read_weather() -> Iterator[Row]:
+    """Yield the weather of each airport and hour; an airport's hours are in their order.
+
+    Raises:
+        FlightsUnavailable: The package is not installed, or lacks the file.
+    """
+    for row in _rows("weather.csv"):
+        yield {name: _typed(name, cell, _WEATHER_TEXT, _WEATHER_WHOLE) for name, cell in row.items()}
+
+
+def read_planes() -> Iterator[Row]:
+    """Yield the aircraft that the registry of the year knows: a sixth of the flights have none of them.
+
+    Raises:
+        FlightsUnavailable: The package is not installed, or lacks the file.
+    """
+    for row in _rows("planes.csv"):
+        text = row.keys() - _PLANES_WHOLE
+        yield {name: _typed(name, cell, text, _PLANES_WHOLE) for name, cell in row.items()}
+
+
+def read_airlines() -> Iterator[Row]:
+    """Yield the airlines: ``carrier``, as in the flights, and ``name``.
+
+    Raises:
+        FlightsUnavailable: The package is not installed, or lacks the file.
+    """
+    yield from _rows("airlines.csv")
+
+
+def observed_ms(observation: Row) -> int:
+    """The hour of an observation of the weather, milliseconds since 1970 UTC."""
+    return hour_ms(observation["time_hour"])
+
+
+def _rows(name: str) -> Iterator[dict[str, str]]:
+    with sample_file(name).open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file)
+
+
+def _typed(name: str, cell: str, text: Collection[str], whole: Collection[str]) -> Any:
+    if cell in ("", NOT_AVAILABLE):
+        return None
+    if name in text:
+        return cell
+    return int(cell) if name in whole else float(cell)

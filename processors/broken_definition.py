@@ -1,0 +1,112 @@
+"""A processor that can't be imported or used: the user's line, what is wrong there, and the edit."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+import sys
+import sysconfig
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.settings import IMPORT_ROOT
+
+#: Frames of a failed import that are kept, the innermost ones.
+_FRAMES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenDefinition:
+    """A processor that can't be imported or used.
+
+    Attributes:
+        target: Its place in the settings: a module, or ``module:attribute``.
+        error: The traceback, or what is wrong in one sentence.
+        reason: Replaces the last line of a traceback in ``sentence``.
+        mend: The edit that repairs it; empty when only the user knows it.
+        placed: Whether a line of the user's code is to blame.
+    """
+
+    target: str
+    error: str
+    reason: str = ""
+    mend: str = ""
+    placed: bool = True
+
+    @property
+    def sentence(self) -> str:
+        """The error and the user's line that led to it, without the traceback."""
+        places = re.findall(r'File "([^"<]+)", line (\d+)', self.error)
+        # an argument that Holdfast or a library refuses is in the last line that belongs to neither
+        own = [place for place in places if not _is_library(place[0])] or places
+        where = f"{own[-1][0]}, line {own[-1][1]}: " if own and self.placed else ""
+        return f"{self.target} can't be {'imported' if places else 'used'}: {where}{self.fault}"
+
+    @property
+    def fault(self) -> str:
+        """What is wrong, without its place and without a full stop."""
+        lines = self.error.strip().splitlines() or ["no reason was given"]
+        return (self.reason or lines[-1]).rstrip(".")
+
+    @property
+    def action(self) -> str:
+        """The edit that repairs it."""
+        return self.mend or f"Correct {self.target} or the setting `processors`, then reload the definitions."
+
+
+def broken_by(target: str, failure: BaseException) -> BrokenDefinition:
+    """The definition of a target whose import, attribute or declaration failed so."""
+    error = "".join(traceback.format_exception(failure, limit=-_FRAMES))
+    module, _, attribute = target.partition(":")
+    if _is_path(module):
+        reason, mend = f"it is a path, expected a module: {_as_module(module)}", _named(_as_module(module))
+        return BrokenDefinition(target, error, reason, mend, placed=False)
+    if isinstance(failure, ModuleNotFoundError) and failure.name and f"{module}.".startswith(f"{failure.name}."):
+        near = _nearest_module(failure.name)
+        reason = f"there is no module {failure.name}" + (f"; the nearest is {near}" if near else "")
+        return BrokenDefinition(target, error, reason, _named(near or "my_project.processors"), placed=False)
+    if isinstance(failure, AttributeError) and failure.obj is sys.modules.get(module) and failure.name == attribute:
+        return BrokenDefinition(target, error, f"{module} has no {attribute}", _named(module), placed=False)
+    if isinstance(failure, HoldfastError):
+        return BrokenDefinition(target, error, f"{type(failure).__name__}: {failure.message}", failure.action)
+    return BrokenDefinition(target, error)
+
+
+def _named(module: str) -> str:
+    return f"Name a module of the project, as in `{module}`, or one Application in it, as in `{module}:app`."
+
+
+def _is_path(module: str) -> bool:
+    return "/" in module or module.endswith(".py")
+
+
+def _as_module(path: str) -> str:
+    """What a path below the project's folder is called in Python: ``./shop/processors.py`` is ``shop.processors``."""
+    return ".".join(part for part in Path(path.removesuffix(".py")).parts if part not in (".", "..", "/"))
+
+
+def _nearest_module(missing: str) -> str | None:
+    """The module beside a missing one whose name is nearest: in its package, or in the folders of the project."""
+    package, _, name = missing.rpartition(".")
+    try:
+        folders = list(importlib.import_module(package).__path__) if package else _own_folders()
+    except Exception:
+        return None
+    names = {each.stem for folder in folders for each in Path(folder).glob("*.py")}
+    names |= {each.parent.name for folder in folders for each in Path(folder).glob("*/*.py")}
+    near = difflib.get_close_matches(name, sorted(names), 1)
+    return f"{package}.{near[0]}".removeprefix(".") if near else None
+
+
+def _own_folders() -> list[str]:
+    """The folders on the import path that belong to neither Python nor its packages."""
+    return [folder for folder in sys.path if not _is_library(folder or ".")]
+
+
+def _is_library(file: str) -> bool:
+    installed = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    folders = [IMPORT_ROOT / "holdfast", *(Path(each) for each in installed if each)]
+    return any(Path(file).is_relative_to(folder) for folder in folders)

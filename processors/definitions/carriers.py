@@ -1,0 +1,78 @@
+"""carriers: the delays of each airline by the hour, with its name, from departures keyed by route.
+
+Departures are grouped by carrier, and counted in the hour in which they left. The newest hour of each carrier is a
+table, which is joined with the table of airlines: each hour that closes changes the result, and is sent with the name.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, TypedDict
+
+from holdfast.infra.sample_data.flights import Flight, left, left_ms
+from holdfast.processors.application import Application
+from holdfast.processors.engine.dataframe.aggregation import Count, Max, Mean, Sum
+from holdfast.processors.engine.dataframe.topic import TopicConfig
+
+HOUR = timedelta(hours=1)
+#: Flights come in the order of the timetable, and leave up to 22 hours late. Those of a partition that is read later
+#: than the others may be days older where a year is sent in half a minute.
+GRACE = timedelta(days=14)
+#: How long an hour stays in the store when it is over.
+KEPT = timedelta(days=14)
+
+application = Application(
+    consumer_group="carriers",
+    auto_offset_reset="earliest",
+    dead_letter_topic="carriers-dead-letters",
+    # Windows are open for hours and days: a commit each second is soon enough, and costs less than ten.
+    commit_interval=1.0,
+    # A killed worker's partitions are free after this session timeout; 6 s is the broker's minimum.
+    consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000},
+    description="Per airline and hour: departures, their total, mean and worst delay; each hour is sent once, when it "
+    "is over, with the airline's name.",
+    owners=("team:network-planning",),
+)
+
+_layout = TopicConfig(num_partitions=4, replication_factor=1)
+departures = application.topic("departures", config=_layout)
+airlines = application.topic("airlines", config=_layout)
+carriers_closed = application.topic("carriers-closed", config=_layout)
+
+
+class Board(TypedDict):
+    """The newest closed hour of an airline: the columns of its table."""
+
+    name: str | None
+    start: int
+    end: int
+    departures: int
+    delay: int
+    mean_delay: float
+    worst_delay: int
+
+
+def delay_of(flight: Flight) -> dict[str, Any]:
+    """What the hours need of a departure: less to write and to read again."""
+    return {"carrier": flight["carrier"], "dep_delay": flight["dep_delay"]}
+
+
+def with_name(hour: dict[str, Any], airline: dict[str, Any] | None) -> dict[str, Any]:
+    """An hour with the airline's name; None for one that the table lacks."""
+    return {"name": None if airline is None else airline["name"], **hour}
+
+
+sdf = application.dataframe(departures)
+sdf = sdf.filter(left)
+sdf = sdf.set_timestamp(left_ms)
+sdf = sdf.apply(delay_of)
+sdf = sdf.group_by("carrier")
+hours = sdf.tumbling_window(HOUR, grace_ms=GRACE, name="hourly", retention=KEPT).agg(
+    departures=Count(),
+    delay=Sum("dep_delay"),
+    mean_delay=Mean("dep_delay"),
+    worst_delay=Max("dep_delay"),
+)
+newest = hours.final(closing_strategy="partition").to_table("newest")
+board = newest.join(application.table(airlines), how="left", on_merge=with_name, name="board", model=Board)
+sdf = board.to_stream().to_topic(carriers_closed)

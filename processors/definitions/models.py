@@ -1,0 +1,64 @@
+"""models: the long delays of each aircraft model, from flights keyed by tail number and the table of aircraft.
+
+Each departure that is an hour late or more is joined with its aircraft, and grouped by the aircraft's model.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+from holdfast.infra.sample_data.flights import Flight, is_long_delay
+from holdfast.processors.application import Application
+from holdfast.processors.engine.dataframe.aggregation import Count, Max, Mean, Sum
+from holdfast.processors.engine.dataframe.topic import TopicConfig
+
+#: The model of an aircraft that is not in the table: a sixth of the flights have such a tail number.
+UNKNOWN = "unknown"
+
+application = Application(
+    consumer_group="models",
+    auto_offset_reset="earliest",
+    dead_letter_topic="models-dead-letters",
+    # Few messages change the state: a commit each second is soon enough, and costs less than ten.
+    commit_interval=1.0,
+    # A killed worker's partitions are free after this session timeout; 6 s is the broker's minimum.
+    consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000},
+    description="Per aircraft model: departures an hour late or more, their total, mean and worst delay, and their "
+    "seats.",
+    owners=("team:fleet-operations",),
+)
+
+_layout = TopicConfig(num_partitions=4, replication_factor=1)
+flights = application.topic("flights", config=_layout)
+planes = application.topic("planes", config=_layout)
+models_updates = application.topic("models-updates", config=_layout)
+
+
+class Model(TypedDict):
+    """The long delays of one model: the types of its columns that the aggregation leaves open."""
+
+    delay: int
+    worst_delay: int
+    seats: int
+
+
+def with_model(flight: Flight, plane: dict[str, Any] | None) -> dict[str, Any]:
+    """A departure with the model of its aircraft."""
+    model, seats = (UNKNOWN, 0) if plane is None else (plane["model"], plane["seats"])
+    return {"model": model, "seats": seats, "dep_delay": flight["dep_delay"]}
+
+
+sdf = application.dataframe(flights)
+sdf = sdf.filter(is_long_delay)
+sdf = sdf.join_table(application.table(planes), how="left", on_merge=with_model)
+sdf = sdf.group_by("model")
+sdf = sdf.aggregate(
+    flights=Count(),
+    delay=Sum("dep_delay"),
+    mean_delay=Mean("dep_delay"),
+    worst_delay=Max("dep_delay"),
+    seats=Sum("seats"),
+    store="models",
+    model=Model,
+)
+sdf = sdf.to_topic(models_updates)

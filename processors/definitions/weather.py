@@ -1,0 +1,107 @@
+"""weather: the disrupted departures of each airport and hour, with the weather at their scheduled departure.
+
+A departure is disrupted if it is cancelled, or an hour late or more. It is joined with the newest observation of its
+airport that is not younger. The feed has the weather of the whole year before the first flight, so the join keeps all
+observations.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any, TypedDict
+
+from holdfast.infra.sample_data.flights import Flight, is_disrupted
+from holdfast.processors.application import Application
+from holdfast.processors.engine.dataframe.topic import TopicConfig
+from holdfast.processors.engine.state.interface import State
+
+#: How old an observation may be: a few hours of the year have none.
+TOLERANCE = timedelta(hours=3)
+#: How long observations are kept for flights of earlier times: the weather is sent a year before the last of them.
+KEPT = timedelta(days=400)
+
+application = Application(
+    consumer_group="weather",
+    auto_offset_reset="earliest",
+    dead_letter_topic="weather-dead-letters",
+    # Few messages change the state: a commit each second is soon enough, and costs less than ten.
+    commit_interval=1.0,
+    # A killed worker's partitions are free after this session timeout; 6 s is the broker's minimum.
+    consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000},
+    description="Per airport and hour: flights that were cancelled or left an hour late or more, with the weather at "
+    "their scheduled departure.",
+    owners=("team:network-planning",),
+)
+
+_layout = TopicConfig(num_partitions=4, replication_factor=1)
+origins = application.topic("origins", config=_layout)
+observations = application.topic("weather", config=_layout)
+weather_updates = application.topic("weather-updates", config=_layout)
+
+
+class Hour(TypedDict):
+    """The disrupted departures of an airport in one hour of the timetable: the columns of its table.
+
+    Degrees Fahrenheit, miles an hour, inches of rain and miles of visibility, as in the file.
+    """
+
+    flights: int
+    cancelled: int
+    minutes_late: int
+    observed: str | None
+    temperature: float | None
+    wind: float | None
+    rain: float | None
+    visibility: float | None
+
+
+def with_weather(flight: Flight, observation: dict[str, Any] | None) -> dict[str, Any]:
+    """A disrupted departure with the weather; without an observation its columns are None."""
+    seen = observation or {}
+    return {
+        "origin": flight["origin"],
+        "hour": flight["time_hour"],
+        "minutes_late": flight["dep_delay"],
+        "observed": seen.get("time_hour"),
+        "temperature": seen.get("temp"),
+        "wind": seen.get("wind_speed"),
+        "rain": seen.get("precip"),
+        "visibility": seen.get("visib"),
+    }
+
+
+def update_hour(flight: dict[str, Any], state: State) -> dict[str, Any]:
+    """Adds one departure to its hour; returns the hour, in which ``flights`` counts the updates."""
+    hour: Hour | None = state.get(flight["hour"])
+    minutes = flight["minutes_late"]
+    made: Hour = {
+        "flights": (0 if hour is None else hour["flights"]) + 1,
+        "cancelled": (0 if hour is None else hour["cancelled"]) + (minutes is None),
+        "minutes_late": (0 if hour is None else hour["minutes_late"]) + (minutes or 0),
+        "observed": flight["observed"],
+        "temperature": flight["temperature"],
+        "wind": flight["wind"],
+        "rain": flight["rain"],
+        "visibility": flight["visibility"],
+    }
+    state.set(flight["hour"], made)
+    return {"origin": flight["origin"], "hour": flight["hour"], **made}
+
+
+def key_of(hour: dict[str, Any]) -> bytes:
+    """The key of an update: airport and hour."""
+    return f"{hour['origin']} {hour['hour']}".encode()
+
+
+sdf = application.dataframe(origins)
+sdf = sdf.filter(is_disrupted)
+sdf = sdf.join_asof(
+    application.dataframe(observations),
+    how="left",
+    on_merge=with_weather,
+    grace_ms=KEPT,
+    name="observations",
+    tolerance_ms=TOLERANCE,
+)
+sdf = sdf.apply(update_hour, stateful=True, store="conditions", model=Hour)
+sdf = sdf.to_topic(weather_updates, key=key_of)

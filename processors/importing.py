@@ -1,0 +1,40 @@
+"""While a definition is imported, no worker starts.
+
+Invariants:
+    - ``Application.run`` is refused then: `holdfast status`, a deployment or Dagster would start a worker, and wait for
+      its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from holdfast.infra.errors import BadConfiguration
+
+_importing: ContextVar[bool] = ContextVar("importing a definition", default=False)
+
+
+class RunWhileImported(BadConfiguration):
+    """A module runs its application when it is imported, at its top level."""
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """The body imports a definition."""
+    token = _importing.set(True)
+    try:
+        yield
+    finally:
+        _importing.reset(token)
+
+
+def refuse_while_imported() -> None:
+    """Raise ``RunWhileImported`` when a definition is being imported."""
+    if _importing.get():
+        raise RunWhileImported(
+            "The module runs its application when it is imported; expected a declaration only, because commands and "
+            "Dagster import it, too.",
+            action='Write `if __name__ == "__main__":` before `app.run()`, at the end of the module.',
+        )
