@@ -1,4 +1,4 @@
-"""A stream grouped by another key, for the shared simulation: a total and windows behind a repartition topic.
+"""A stream grouped by another key, for the shared simulation: a total, windows and joins behind repartition topics.
 
 Messages of one key come from all partitions of the input. What they give does not depend on the order between
 partitions, so ``expect_grouped`` computes it from the input alone: each message is counted once, in its group and in
@@ -20,6 +20,7 @@ from holdfast.processors.engine.changelog.format import decode_value, key_prefix
 from holdfast.processors.engine.changelog.names import repartition_topic
 from holdfast.processors.engine.state.window_keys import window_of
 from holdfast.processors.testing.cluster import InMemoryCluster
+from tests.simulation.grouped_joins import TOPICS, JoinsCheck, Sent, add_joins
 from tests.simulation.schedule import Schedule
 from tests.simulation.verifier import Content, Expected, FinalCheck, History, InvariantBroken, Seen
 from tests.simulation.workload import GROUP, INPUT, OUTPUT, Spoilt, Workload
@@ -65,7 +66,9 @@ def _count(value: dict[str, Any], state: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedWorkload(Workload):
-    """All messages by partition, in order, grouped by their group."""
+    """All messages by partition, in order, grouped by their group; ``joins``: whether there are joins, too."""
+
+    joins: bool = False
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -78,10 +81,13 @@ class GroupedWorkload(Workload):
         """The processor; there is no other version."""
         app = self.without_steps(lambda error, *_: isinstance(error, Spoilt), settings)
         output = app.topic(OUTPUT)
-        grouped = app.dataframe(app.topic(INPUT)).apply(_checked).group_by("g", GROUPING)
+        source = app.dataframe(app.topic(INPUT)).apply(_checked)
+        grouped = source.group_by("g", GROUPING)
         grouped.apply(_count, stateful=True, store=TOTALS).to_topic(output)
         window = grouped.tumbling_window(WINDOW_MS, GRACE_MS, WINDOWS).agg(n=Count(), total=Sum("v"))
         window.final().apply(lambda value: {"of": WINDOWS, **value}).to_topic(output)
+        if self.joins:
+            add_joins(source, output, GRACE_MS)
         return app
 
 
@@ -93,6 +99,7 @@ class GroupedExpected(Expected):
     counted: set[tuple[int, int]] = field(default_factory=set)
     #: The stream time behind the topic when all is read: the newest event time of all.
     time_ms: int = 0
+    sent: list[Sent] = field(default_factory=list)
 
     @property
     def closed(self) -> set[tuple[str, int]]:
@@ -113,6 +120,7 @@ def grouped_workload(schedule: Schedule) -> GroupedWorkload:
         stores=0,
         exactly_once=schedule.exactly_once,
         dead_letters=schedule.dead_letters,
+        joins=random.random() < 0.6,
     )
 
 
@@ -140,6 +148,7 @@ def expect_grouped(workload: GroupedWorkload) -> GroupedExpected:
                 expected.dead.add((partition, message.number))
                 continue
             expected.counted.add((partition, message.number))
+            expected.sent.append(Sent(partition, message.number, message.at, message.group))
             total = totals.setdefault(message.group, [0, 0])
             total[0], total[1] = total[0] + 1, total[1] + message.amount
             window = (message.group, message.at // WINDOW_MS * WINDOW_MS)
@@ -162,6 +171,8 @@ class GroupedCheck(FinalCheck):
 
     def __init__(self, cluster: InMemoryCluster, workload: GroupedWorkload, history: History, seen: Seen) -> None:
         super().__init__(cluster, workload, expect_grouped(workload), history, seen)
+        joins = isinstance(workload, GroupedWorkload) and workload.joins
+        self._joins = JoinsCheck(self._expected.sent if joins else [], GRACE_MS, GRACE_MS)
         self._looked_at = -1
         self._settled = False
 
@@ -170,14 +181,16 @@ class GroupedCheck(FinalCheck):
         count = len(self._seen.read(OUTPUT))
         if not self._settled and count != self._looked_at:
             self._looked_at = count
-            counted, windows = self._sent()
-            self._settled = counted.keys() >= self._expected.counted and windows.keys() >= self._expected.closed
+            counted, windows, rows = self._sent()
+            whole = counted.keys() >= self._expected.counted and windows.keys() >= self._expected.closed
+            self._settled = whole and self._joins.complete(rows)
         return self._settled and self._read_to_the_end()
 
     def _read_to_the_end(self) -> bool:
-        """Whether the group has committed what is in the repartition topic, so that no task has more to do."""
+        """Whether the group has committed what is in the repartition topics, so that no task has more to do."""
         committed = self._cluster.committed_offsets(GROUP)
-        places = self._cluster._broker.partitions_of(REPARTITION)
+        topics = [topic for topic in (REPARTITION, *TOPICS) if topic in self._cluster._broker.topics]
+        places = [place for topic in topics for place in self._cluster._broker.partitions_of(topic)]
         return all((committed.get(place) or 0) >= self._last(place) for place in places)
 
     def _last(self, place: Any) -> int:
@@ -186,8 +199,8 @@ class GroupedCheck(FinalCheck):
         return entries[-1].offset + 1 if entries else 0
 
     def check_outputs(self) -> None:
-        """Each message is counted once, and each window is sent once, with all of its messages."""
-        counted, windows = self._sent()
+        """Each message is counted once, each window is sent once with all of its messages, and all rows are right."""
+        counted, windows, rows = self._sent()
         self._count("outputs", counted, dict.fromkeys(self._expected.counted))
         for window, results in windows.items():
             right = self._expected.windows.get(window)
@@ -198,17 +211,24 @@ class GroupedCheck(FinalCheck):
         again = [window for window, results in windows.items() if len(results) > 1]
         if again and self._workload.exactly_once and not self._seen.cleared:
             raise InvariantBroken("outputs", f"windows sent more than once: {sorted(again)[:3]}")
+        self._joins.check(rows, once=self._workload.exactly_once and not self._seen.cleared)
 
-    def _sent(self) -> tuple[Counter[tuple[int, int]], dict[tuple[str, int], list[tuple[int, int]]]]:
+    def _sent(
+        self,
+    ) -> tuple[Counter[tuple[int, int]], dict[tuple[str, int], list[tuple[int, int]]], list[dict[str, Any]]]:
+        """The messages that were counted, the windows, and the rows of joins."""
         counted: Counter[tuple[int, int]] = Counter()
+        rows: list[dict[str, Any]] = []
         windows: dict[tuple[str, int], list[tuple[int, int]]] = {}
         for _, record in self._seen.read(OUTPUT):
             value, group = json.loads(record.value or b"null"), (record.key or b"").decode()
             if value["of"] == TOTALS:
                 counted[value["p"], value["n"]] += 1
+            elif value["of"] != WINDOWS:
+                rows.append(value)
             else:
                 windows.setdefault((group, value["start"]), []).append((value["n"], value["total"]))
-        return counted, windows
+        return counted, windows, rows
 
     def _check_state(self, invariant: str, where: str, store: str, partition: int, held: Content) -> None:
         if store == TOTALS:

@@ -1,4 +1,4 @@
-"""Bugs to plant in what ``group_by`` needs: the topic between its sides, its purge, and its watermarks."""
+"""Bugs to plant in what ``group_by`` needs: its topic, purge and watermarks, and the joins behind it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 
 from holdfast.processors.engine.commands.clean_slate import CleanSlate
+from holdfast.processors.engine.dataframe import joins
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.versioned_tables import VersionedRead
 from holdfast.processors.engine.runtime.committer import Committer
+from holdfast.processors.engine.runtime.heard import NEVER, Heard
 from holdfast.processors.engine.runtime.purge import Purge
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.runtime.watermarks import Upstream
+from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
 
 Plants = Mapping[str, Callable[[pytest.MonkeyPatch], None]]
 
@@ -53,6 +57,7 @@ def _rewinds_between(patch: pytest.MonkeyPatch) -> None:
 
 def _messages_move_time(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StreamingDataFrame, "_arrives_ahead_ms", property(lambda self: self.topic.max_ahead_ms))
+    patch.setattr(StreamTime, "let_go_to", lambda self, limit_ms: None)
 
 
 def _first_tells_all(patch: pytest.MonkeyPatch) -> None:
@@ -60,10 +65,47 @@ def _first_tells_all(patch: pytest.MonkeyPatch) -> None:
         return max((time_ms for time_ms, _ in self._stream.told.values()), default=-1)
 
     patch.setattr(Upstream, "time_ms", newest)
+    patch.setattr(Upstream, "limit_ms", newest)
 
 
 def _told_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Upstream, "begin", lambda self: self._stream.told.clear())
+
+
+def _watermarks_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Heard, "reached", lambda self, position, *, at_end: NEVER if at_end else NO_TIME - 1)
+
+
+def _row_too_new(patch: pytest.MonkeyPatch) -> None:
+    def read(self: Any, value: Any, key: Any, timestamp: int, headers: Any, state: Any) -> Any:
+        return self.joined(value, state.get(joins.ROW))
+
+    patch.setattr(VersionedRead, "__call__", read)
+
+
+def _falsy_is_none(patch: pytest.MonkeyPatch) -> None:
+    former = joins.AsOfLeft.__call__
+
+    def found(self: Any, value: Any, *rest: Any) -> Any:
+        return [row if row["right"] else {**row, "right": None} for row in former(self, value, *rest)]
+
+    patch.setattr(joins.AsOfLeft, "__call__", found)
+
+
+def _outer_row_too(patch: pytest.MonkeyPatch) -> None:
+    former = joins.IntervalJoin._match
+
+    def match(self: Any, *given: Any) -> bool:
+        return former(self, *given) and False
+
+    patch.setattr(joins.IntervalJoin, "_match", match)
+
+
+def _outer_row_never(patch: pytest.MonkeyPatch) -> None:
+    def end(self: Any, name: str, time: int, context: Any) -> None:
+        context.state.pop(name, None)
+
+    patch.setattr(joins.IntervalJoin, "on_timer", end)
 
 
 PLANTS: Plants = {
@@ -73,4 +115,9 @@ PLANTS: Plants = {
     "messages behind group_by move the stream time": _messages_move_time,
     "the first task before group_by tells the time of all": _first_tells_all,
     "a restart forgets what the tasks before have told": _told_forgotten,
+    "the order of reading ignores watermarks": _watermarks_ignored,
+    "a join behind group_by reads a row that is too new": _row_too_new,
+    "an as-of join takes a falsy value for none": _falsy_is_none,
+    "an outer row is sent for a message with a match": _outer_row_too,
+    "an outer row is never sent": _outer_row_never,
 }

@@ -268,8 +268,9 @@ def timed_schedule(seed: int) -> Schedule:
 def grouped_schedule(seed: int) -> Schedule:
     """The schedule of a seed with a stream that is grouped by another key."""
     drawn = timed_schedule(seed)
-    # Each task tells each partition how far it is, which is slow by steps of one record with 64 of them.
-    return replace(drawn, timed=False, grouped=True, partitions=min(drawn.partitions, 6))
+    # Each task tells each partition how far it is, which is slow by steps of one record with 64 of them. One process
+    # has to read both sides of a join.
+    return replace(drawn, timed=False, grouped=True, partitions=min(drawn.partitions, 6), assignor="range")
 
 
 def _outages(seed: int) -> list[Fault]:

@@ -390,6 +390,7 @@ class World:
             for task in machine.app._worker.assignment.tasks
         )
         groups = 2 if self.schedule.grouped or (self.workload.apart and not self.joined) else 1
+        groups += getattr(self.workload, "joins", False)
         return running >= groups * self.schedule.partitions
 
     def databases(self) -> list[tuple[str, Path, dict[bytes, bytes]]]:

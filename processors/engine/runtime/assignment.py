@@ -454,8 +454,8 @@ class Assignment:
         began = {topic: resume.get(topic, self._starts[Partition(topic, task.partition)]) for topic in task.inputs}
         task.restored = restore.records
         task.restored_s = self._cluster.clock.monotonic() - restore.started_at
-        task.start(frames, committed, began, self._groups_of(task))
-        task.order = order_of(task, self._topology.subtopology(task.subtopology).inputs, frames, self.options)
+        task.start(frames, committed, began, groups := self._groups_of(task))
+        task.order = order_of(task, self._topology.subtopology(task.subtopology).inputs, frames, self.options, groups)
         progress = restore.progress(self._cluster.clock.monotonic())
         fetched = self._fetched.get(task.name)
         used = None if fetched is None or fetched.manifest is None else fetched.manifest.checkpoint_id

@@ -12,11 +12,14 @@ from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.joins import AsOfRight, TablePut
 from holdfast.processors.engine.dataframe.topic import TimestampType
+from holdfast.processors.engine.runtime.grouped_order import GroupedOrder
+from holdfast.processors.engine.runtime.heard import Heard
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ports import GroupMember
 from holdfast.processors.engine.runtime.reach import Reach
 from holdfast.processors.engine.runtime.reading_order import ReadingOrder, Run, TimesOf
 from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.watermarks import NO_GROUPS, Groups
 from holdfast.processors.engine.state.stream_time import NO_TIME
 
 _log = structlog.get_logger("runtime.inputs_in_order")
@@ -61,7 +64,7 @@ class InputsInOrder:
             if task.time is None:
                 continue
             if task.time.teller is not None:
-                ended = self._is_read(task, member)
+                ended = self._is_read(task, member) and task.time.upstream_ended(now)
                 moved |= task.time.teller.look(task.time.stream.time_ms, now, ended=ended)
             moved |= task.time.hear(now)
         return moved
@@ -102,17 +105,31 @@ class InputsInOrder:
 
 
 def order_of(
-    task: Task, declared: Sequence[str], frames: Mapping[str, StreamingDataFrame], options: RuntimeOptions
+    task: Task,
+    declared: Sequence[str],
+    frames: Mapping[str, StreamingDataFrame],
+    options: RuntimeOptions,
+    groups: Groups = NO_GROUPS,
 ) -> ReadingOrder | None:
     """The order in which a task reads its inputs, given all inputs in the order of their declaration; None for one."""
     own = [frames[topic] for topic in declared if topic in task.inputs]
     own.sort(key=lambda frame: not _feeds_others(frame))  # a row is there for messages of its own millisecond
-    stamped = options.record_times.stamped
-    return (
-        None
-        if len(own) < 2
-        else ReadingOrder({each.topic.name: _times_of(each, stamped) for each in own}, options.wait_s)
-    )
+    if len(own) < 2:
+        return None
+    times_of = {each.topic.name: _times_of(each, options.record_times.stamped) for each in own}
+    stream = task.time.stream if task.time is not None and task.time.is_kept else None
+    heard = {
+        name: Heard(name, groups.topics[name].tasks, groups.ends[name], groups.monotonic, stream)
+        for name in times_of
+        if name in groups.topics and groups.topics[name].ordered
+    }
+    if not heard:
+        return ReadingOrder(times_of, options.wait_s)
+    feeders = frozenset(each.topic.name for each in own if _feeds_others(each))
+    made = GroupedOrder(times_of, heard, feeders, options.wait_s)
+    if task.time is not None and task.time.upstream is not None:
+        task.time.upstream.in_hand = made.in_hand
+    return made
 
 
 def _feeds_others(frame: StreamingDataFrame) -> bool:

@@ -45,7 +45,7 @@ class Run(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Piece:
+class Piece:
     """A buffered batch from its record ``at`` on; ``end`` is the index behind its last record to process."""
 
     batch: Batch
@@ -56,20 +56,25 @@ class _Piece:
 
 
 @dataclass(slots=True)
-class _Buffer:
+class Buffer:
     """What was read of one input and is not processed yet."""
 
     rank: int
     times_of: TimesOf
-    pieces: deque[_Piece] = field(default_factory=deque)
+    pieces: deque[Piece] = field(default_factory=deque)
     records: int = 0
     size: int = 0
     #: Since when (monotonic seconds) other inputs wait for this one; None while they do not.
     awaited_since: float | None = None
 
     def add(self, batch: Batch, end: int) -> None:
+        """Takes the first ``end`` records of a batch."""
+        self.append(batch, self.times_of(batch), end)
+
+    def append(self, batch: Batch, times: Sequence[int], end: int) -> None:
+        """Takes the first ``end`` records of a batch, whose times are known."""
         size = sum(len(part) for part in (*batch.keys, *batch.values) if part is not None)
-        self.pieces.append(_Piece(batch, self.times_of(batch), 0, end, size))
+        self.pieces.append(Piece(batch, times, 0, end, size))
         self.records += end
         self.size += size
 
@@ -86,14 +91,17 @@ class _Buffer:
             self.pieces.popleft()
 
     def clear(self) -> None:
+        """Forgets all records."""
         self.pieces.clear()
         self.records = self.size = 0
         self.awaited_since = None
 
     def is_full(self, records_max: int, bytes_max: int) -> bool:
+        """Whether the input is to be paused."""
         return self.records >= records_max or self.size >= bytes_max
 
     def is_nearly_empty(self, records_max: int, bytes_max: int) -> bool:
+        """Whether the input is to be resumed."""
         return self.records <= records_max // 4 and self.size <= bytes_max // 4
 
 
@@ -107,7 +115,7 @@ class ReadingOrder:
     """
 
     def __init__(self, times_of: Mapping[str, TimesOf], wait_s: float | None = None) -> None:
-        self._buffers = {topic: _Buffer(rank, each) for rank, (topic, each) in enumerate(times_of.items())}
+        self._buffers = {topic: Buffer(rank, each) for rank, (topic, each) in enumerate(times_of.items())}
         self._wait_s = wait_s
         #: Inputs that are paused because their buffers were full.
         self.paused: frozenset[str] = frozenset()
@@ -126,7 +134,7 @@ class ReadingOrder:
             now: Monotonic seconds.
             is_ended: Whether an input without buffered records is read to its end.
         """
-        heads: list[_Buffer] = []
+        heads: list[Buffer] = []
         for topic, buffer in self._buffers.items():
             buffer.advance(positions[topic])
             if buffer.pieces:
@@ -188,7 +196,7 @@ class ReadingOrder:
             buffer.clear()
 
 
-def _merged(heads: list[_Buffer], most: int) -> list[Run]:
+def _merged(heads: list[Buffer], most: int) -> list[Run]:
     """Runs of records in the order of their times, until a buffer is used up or ``most`` records are taken."""
     cursors = {buffer.rank: (0, buffer.pieces[0].at) for buffer in heads}
     by_rank = {buffer.rank: buffer for buffer in heads}
@@ -205,7 +213,7 @@ def _merged(heads: list[_Buffer], most: int) -> list[Run]:
         rank, bound = order[0][1], order[1] if len(order) > 1 else None
         index, first = cursors[rank]
         piece = by_rank[rank].pieces[index]
-        last = _reach(piece, first, min(piece.end, first + left), bound, rank)
+        last = reach(piece, first, min(piece.end, first + left), bound, rank)
         runs.append(Run(piece.batch, first, last))
         left -= last - first
         if last < piece.end:
@@ -217,7 +225,7 @@ def _merged(heads: list[_Buffer], most: int) -> list[Run]:
     return runs
 
 
-def _reach(piece: _Piece, first: int, most: int, bound: tuple[int, int] | None, rank: int) -> int:
+def reach(piece: Piece, first: int, most: int, bound: tuple[int, int] | None, rank: int) -> int:
     """The index behind the last record that comes before ``bound``: the time and rank of the next other head."""
     if bound is None:
         return most

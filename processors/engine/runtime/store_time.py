@@ -34,12 +34,15 @@ class StoreTime:
         state: The store.
         options: Its declaration; None for one that only has timers.
         stream: The stream time of the task.
+        regrouped: Whether messages of the task come through ``group_by``.
     """
 
-    def __init__(self, state: DeclaredState, options: StoreOptions | None, stream: StreamTime) -> None:
+    def __init__(
+        self, state: DeclaredState, options: StoreOptions | None, stream: StreamTime, *, regrouped: bool = False
+    ) -> None:
         self._state = state
         self._clock = StoreClock(state, stream)
-        self._expiries = _ends_of(state, options, stream)
+        self._expiries = _ends_of(state, options, stream, regrouped=regrouped)
 
     @property
     def clock_key(self) -> bytes:
@@ -98,13 +101,16 @@ def _models_of(options: StoreOptions | None) -> TypedValues | None:
     return TypedValues(options.name, options.models, options.upgrades_by_key)
 
 
-def _ends_of(state: DeclaredState, options: StoreOptions | None, stream: StreamTime) -> Expiries | DatedValues | None:
+def _ends_of(
+    state: DeclaredState, options: StoreOptions | None, stream: StreamTime, *, regrouped: bool
+) -> Expiries | DatedValues | None:
     """What deletes the values of a store that have ended; None where none ends."""
     if options is None or not options.expires:
         return None
     if options.dating is not None:
-        return state.keep_dated(options.dating, stream)
-    return state.let_expire(options.ttl_ms, stream, _read_ttl)
+        return state.keep_dated(DatedValues(state, stream, options.dating, by_stream=regrouped))
+    made = Expiries(state, options.ttl_ms, stream, by_stream=regrouped and bool(options.steps))
+    return state.let_expire(made, _read_ttl)
 
 
 def _read_ttl(ttl: int | timedelta) -> int:

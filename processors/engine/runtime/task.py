@@ -193,8 +193,8 @@ class Task:
             self.time.teller = Teller(self.name, told)
             self._monotonic = groups.monotonic
         if self.time is not None and self._regrouped:
-            writers = {topic: groups.topics[topic].writers for topic in self._regrouped}
-            self.time.upstream = Upstream(self.time.stream, writers, groups.ends, groups.monotonic())
+            read = {topic: groups.topics[topic] for topic in self._regrouped}
+            self.time.upstream = Upstream(self.time.stream, read, groups.ends, groups.monotonic())
             self._monotonic = groups.monotonic
         processors = processors_of(own, declared, self.time, self._times)
         limits, seen = (self._record_bytes_max, self._times), set[int]()

@@ -66,6 +66,8 @@ class TaskTime:
         self.upstream: Upstream | None = None
         #: What tells the tasks behind; None for a task that none waits for.
         self.teller: Teller | None = None
+        #: The time at the last commit, for a task without a store that keeps it.
+        self._then = Remembered()
         self._steps: list[WindowSteps] = []
         #: Whether windows are due that the next commit closes or removes.
         self.more = False
@@ -84,23 +86,22 @@ class TaskTime:
 
     def load(self) -> None:
         """Reads the time from the stores, at the start and after a command changed them."""
+        self._then = Remembered()
         self._go_to([each.load() for each in self._clocks])
         if self.teller is not None:
             self.teller.begin()
-        if self.upstream is not None:
-            self.upstream.begin()
 
     def restore(self) -> None:
         """Goes back to the last commit."""
-        self._go_to([each.restore() for each in self._clocks])
+        self._go_to([each.restore() for each in self._clocks] or [self._then])
         if self.teller is not None:
             self.teller.restore()
-        if self.upstream is not None:
-            self.upstream.begin()
 
     def _go_to(self, found: list[Remembered]) -> None:
         # Stores of one task are at the same input offsets. One that was cleared meanwhile knows no time.
         self.stream.set(*max(found, key=lambda each: (each.time_ms, each.ahead), default=Remembered()))
+        if self.upstream is not None:
+            self.upstream.begin()
         for held in self.held.values():
             held.restart()
         # What was due when the worker before ended is due now: the next commit looks for it, without a message.
@@ -133,6 +134,15 @@ class TaskTime:
         self.look()
         reached_ms = min(time_ms, self.stream.cap_ms)
         return self.stream.time_ms != NO_TIME and any(each.due_at(reached_ms) for each in self.windows.values())
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a store keeps the stream time, with each commit."""
+        return bool(self._clocks)
+
+    def upstream_ended(self, now: float) -> bool:
+        """Whether all tasks before its repartition topics have read all; ``now`` is monotonic seconds."""
+        return self.upstream is None or self.upstream.is_ended(now)
 
     def go_on(self, time_ms: int) -> None:
         """Moves the stream time without a message."""
@@ -180,6 +190,8 @@ class TaskTime:
     def committed(self) -> None:
         """The commit is done."""
         self.dirty = False
+        if not self.is_kept:
+            self._then = Remembered(self.stream.time_ms, self.stream.ahead, dict(self.stream.told))
         for each in self._clocks:
             each.committed()
         if self.timers is not None:
@@ -192,8 +204,9 @@ class TaskTime:
         before = self.stream.time_ms
         if self.upstream is None:
             return False
+        self.stream.let_go_to(self.upstream.limit_ms(now))
         reached = self.upstream.time_ms(now)
-        if reached > before:
+        if reached > self.stream.time_ms:
             self.stream.advance(reached)
         return self.stream.time_ms > before
 

@@ -39,9 +39,10 @@ def time_of(
             made.windows[node.store] = windows = stored_windows(spec, state, made.stream, made.place)
             if spec.every_ms is not None:
                 made.held[node.store] = HeldBack(windows, spec.every_ms, state, made.stream)
+    regrouped = any(frame.topic.repartitions for frame in frames)
     for name, (state, options) in declared.items():
         if name in timers or name in expiring:
-            made.stores[name] = StoreTime(state, options, made.stream)
+            made.stores[name] = StoreTime(state, options, made.stream, regrouped=regrouped)
     if timers:
         made.timers = TaskTimers(states, made.stream)
     return made
@@ -50,20 +51,30 @@ def time_of(
 def told_topics(
     frames: Sequence[StreamingDataFrame], groupings: Mapping[str, Grouping], by_topic: Mapping[str, StreamingDataFrame]
 ) -> dict[str, Grouping]:
-    """The repartition topics of these streams behind which a step needs stream time."""
-    topics = [node.topic for node in steps_of(frame.source for frame in frames) if node.topic is not None]
-    grouped = {topic.name for topic in topics if topic.repartitions and _needs_time(by_topic[topic.name], by_topic)}
-    return {topic: grouping for topic, grouping in groupings.items() if topic in grouped}
+    """The repartition topics of these streams behind which a step needs stream time, or the order of reading does."""
+    found = {}
+    for node in steps_of(frame.source for frame in frames):
+        if node.topic is not None and node.topic.repartitions:
+            name = node.topic.name
+            if name in groupings and _needs_time(by_topic[name], groupings, by_topic):
+                found[name] = groupings[name]
+    return found
 
 
-def _needs_time(frame: StreamingDataFrame, by_topic: Mapping[str, StreamingDataFrame]) -> bool:
+def _needs_time(
+    frame: StreamingDataFrame, groupings: Mapping[str, Grouping], by_topic: Mapping[str, StreamingDataFrame]
+) -> bool:
+    known = groupings.get(frame.topic.name)
+    if known is not None and known.ordered:
+        return True
     for node in frame.source.walk():
         options = frame.declared.get(node.store or "")
         if node.processing is not None or isinstance(node.window, WindowSpec):
             return True
         if options is not None and options.expires:
             return True
-        if node.topic is not None and node.topic.repartitions and _needs_time(by_topic[node.topic.name], by_topic):
+        behind = by_topic[node.topic.name] if node.topic is not None and node.topic.repartitions else None
+        if behind is not None and _needs_time(behind, groupings, by_topic):
             return True
     return False
 

@@ -27,8 +27,8 @@ import structlog
 
 from holdfast.infra.json_file import JSON_FAILURES
 from holdfast.infra.kafka.records import Headers, TopicFacts
-from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
-from holdfast.processors.engine.topology import Topology
+from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
+from holdfast.processors.engine.topology import Subtopology, Topology
 
 _log = structlog.get_logger("runtime.watermarks")
 
@@ -43,10 +43,20 @@ HEADERS: Headers = [("holdfast.watermark", b"1")]
 
 @dataclass(frozen=True, slots=True)
 class Grouping:
-    """The width of a repartition topic, in partitions, and how many tasks write to it."""
+    """A repartition topic: its width in partitions, and the names of the tasks that write to it.
+
+    ``ordered``: whether the tasks that read it have other inputs, too, and wait for its watermarks. They don't where
+    they, or a task behind them, write to it themselves: they would wait for their own work.
+    """
 
     partitions: int
-    writers: int
+    tasks: frozenset[str]
+    ordered: bool = False
+
+    @property
+    def writers(self) -> int:
+        """How many tasks write to it."""
+        return len(self.tasks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +71,23 @@ class Groups:
 def groupings_of(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[str, Grouping]:
     """The repartition topics of a processor; ``facts`` are those of all its topics."""
     widths = {name: seen.partitions for name, seen in facts.items()}
+    before = {spec.topic: {topology.subtopology_of(name) for name in spec.sources} for spec in topology.repartitions}
     found = {}
-    for spec in topology.repartitions:
-        before = {topology.subtopology_of(name).name: topology.subtopology_of(name) for name in spec.sources}
-        writers = sum(sub.width(widths) for sub in before.values())
-        found[spec.topic] = Grouping(widths.get(spec.topic, 0), writers)
+    for topic, writers in before.items():
+        tasks = frozenset(sub.task(number) for sub in writers for number in range(sub.width(widths)))
+        reader = topology.subtopology_of(topic)
+        ordered = len(reader.inputs) > 1 and reader not in _all_before(topic, before)
+        found[topic] = Grouping(widths.get(topic, 0), tasks, ordered)
+    return found
+
+
+def _all_before(topic: str, before: Mapping[str, set[Subtopology]]) -> set[Subtopology]:
+    """The subtopologies whose messages come to a repartition topic, through whatever other ones."""
+    found, look_at = set[Subtopology](), [topic]
+    while look_at:
+        new = before[look_at.pop()] - found
+        found |= new
+        look_at += [name for sub in new for name in sub.inputs if name in before]
     return found
 
 
@@ -79,6 +101,14 @@ class Watermark(msgspec.Struct, frozen=True):
     task: str
     time_ms: int
     ended: bool
+
+    @classmethod
+    def read(cls, value: bytes | None) -> Watermark | None:
+        """What the value of a record without a key says; None if it is no watermark."""
+        try:
+            return msgspec.json.decode(value or b"", type=cls)
+        except JSON_FAILURES:
+            return None
 
 
 class _Told(NamedTuple):
@@ -134,33 +164,44 @@ class Teller:
         self._told = self._pending = self._ended = None
 
 
+@dataclass(slots=True)
+class InHand:
+    """The smallest times of messages that were read and not processed: of all inputs, and of repartition topics."""
+
+    all_ms: int = EVENT_TIME_END_MS
+    grouped_ms: int = EVENT_TIME_END_MS
+
+
 class Upstream:
     """The stream time of a task that reads repartition topics; ``stream`` keeps what they tell, with each commit.
 
     Args:
         stream: The stream time of the task.
-        writers: By topic, how many tasks write to it.
+        topics: The repartition topics that it reads.
         ends: By topic, its end when this task started: what is below is from before.
         now: Monotonic seconds of the start.
     """
 
-    def __init__(self, stream: StreamTime, writers: Mapping[str, int], ends: Mapping[str, int], now: float) -> None:
+    def __init__(self, stream: StreamTime, topics: Mapping[str, Grouping], ends: Mapping[str, int], now: float) -> None:
         self._stream = stream
-        self._writers = sum(writers.values())
+        self._writers = frozenset(f"{topic}/{task}" for topic, each in topics.items() for task in each.tasks)
         self._ends = ends
         self._trusts_all_at = now + OLD_ENDS_COUNT_S
         #: The tasks whose last word is from before this task started.
         self._old: set[str] = set()
+        #: What the order of reading has in hand: stream time is not beyond it.
+        self.in_hand = InHand()
 
     def begin(self) -> None:
-        """Begins with what is committed."""
+        """Begins with what is committed, but for tasks that there are no longer: they would hold the time for good."""
+        self._stream.told = {key: told for key, told in self._stream.told.items() if key in self._writers}
         self._old = set(self._stream.told)
+        self._stream.let_go_to(NO_TIME)  # until the first look at what was told
 
     def take(self, topic: str, offset: int, value: bytes | None) -> None:
         """Takes a record without a key."""
-        try:
-            read = msgspec.json.decode(value or b"", type=Watermark)
-        except JSON_FAILURES:
+        read = Watermark.read(value)
+        if read is None:
             _log.warning(
                 "a record without a key in a repartition topic is no watermark; it is skipped",
                 topic=topic,
@@ -178,9 +219,25 @@ class Upstream:
 
     def time_ms(self, now: float) -> int:
         """The stream time that the tasks before have reached; ``NO_TIME`` while one of them has not told its own."""
-        told = self._stream.told
-        if len(told) < self._writers:
+        if len(self._stream.told) < len(self._writers):
             return NO_TIME
+        reading = self._reading(now)
+        reached = min(reading) if reading else max(time_ms for time_ms, _ in self._stream.told.values())
+        return min(reached, self.in_hand.all_ms)
+
+    def limit_ms(self, now: float) -> int:
+        """Up to which event time messages of other inputs count: that of the slowest task before that has input."""
+        if len(self._stream.told) < len(self._writers) and now < self._trusts_all_at:
+            return NO_TIME
+        return min((*self._reading(now), self.in_hand.grouped_ms))
+
+    def _reading(self, now: float) -> list[int]:
+        """The times of the tasks before that have input."""
         old = self._old if now < self._trusts_all_at else ()
-        reading = [time_ms for key, (time_ms, ended) in told.items() if not ended or key in old]
-        return min(reading) if reading else max(time_ms for time_ms, _ in told.values())
+        return [time_ms for key, (time_ms, ended) in self._stream.told.items() if not ended or key in old]
+
+    def is_ended(self, now: float) -> bool:
+        """Whether all tasks before have read their inputs to the ends."""
+        if now < self._trusts_all_at and (self._old or not self._writers <= self._stream.told.keys()):
+            return False
+        return all(ended for _, ended in self._stream.told.values())

@@ -94,10 +94,11 @@ class DatedValues:
         state: The store.
         stream: The stream time of the task.
         dating: Which values have a time, and when values end.
+        by_stream: As in ``Expiries``.
     """
 
-    def __init__(self, state: PlacedRecords, stream: StreamTime, dating: Dating) -> None:
-        self._state, self._stream = state, stream
+    def __init__(self, state: PlacedRecords, stream: StreamTime, dating: Dating, *, by_stream: bool = False) -> None:
+        self._state, self._stream, self._by_stream = state, stream, by_stream
         self._sides = tuple(side.encode() for side in dating.sides)
         self._end_of, self._slack_ms = dating.end_of, dating.slack_ms
         self._index = TimeIndex(state, EXPIRES)
@@ -107,9 +108,12 @@ class DatedValues:
         self._bytes = 0
 
     def now_ms(self) -> int:
-        """The later one of stream time and the message's event time, unless the world has not reached that."""
+        """The later one of stream time and the message's event time, unless the world has not reached that.
+
+        With ``by_stream`` it is the stream time.
+        """
         at_ms, stream = self._state.timestamp_ms, self._stream
-        return max(stream.time_ms, at_ms) if at_ms <= stream.cap_ms else stream.time_ms
+        return stream.time_ms if self._by_stream or at_ms > stream.cap_ms else max(stream.time_ms, at_ms)
 
     @property
     def stream_ms(self) -> int:

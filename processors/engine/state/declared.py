@@ -21,11 +21,10 @@ from holdfast.processors.engine.changelog.format import (
     pack_head,
     split_key,
 )
-from holdfast.processors.engine.state.dated_values import DatedValues, Dating
+from holdfast.processors.engine.state.dated_values import DatedValues
 from holdfast.processors.engine.state.expiries import Expiries
 from holdfast.processors.engine.state.methods import Ttl
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.stream_time import StreamTime
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.typed import TypedValues
@@ -50,17 +49,15 @@ class DeclaredState(StoreState):
         self._dated: DatedValues | None = None
         self._read_ttl: Callable[[int | timedelta], int] | None = None
 
-    def let_expire(
-        self, ttl_ms: int | None, stream: StreamTime, read_ttl: Callable[[int | timedelta], int]
-    ) -> Expiries:
-        """Gives values an end from now on; ``ttl_ms`` as in ``Expiries``, ``read_ttl`` checks a ``ttl`` of ``set``."""
-        self._expiries, self._read_ttl = Expiries(self, ttl_ms, stream), read_ttl
-        return self._expiries
+    def let_expire(self, expiries: Expiries, read_ttl: Callable[[int | timedelta], int]) -> Expiries:
+        """Gives values an end from now on; ``read_ttl`` checks a ``ttl`` of ``set``."""
+        self._expiries, self._read_ttl = expiries, read_ttl
+        return expiries
 
-    def keep_dated(self, dating: Dating, stream: StreamTime) -> DatedValues:
+    def keep_dated(self, dated: DatedValues) -> DatedValues:
         """Gives values a time in their state keys from now on."""
-        self._dated = DatedValues(self, stream, dating)
-        return self._dated
+        self._dated = dated
+        return dated
 
     @property
     def dated(self) -> DatedValues:

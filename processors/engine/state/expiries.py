@@ -5,7 +5,8 @@
     OWN_KEY         __holdfast/expires/<place>/<message key in hex>/<state key>    1
 
 Times are event times in milliseconds, with 15 digits in keys. A value is not readable from its end on, by the stream
-time of the task or by the event time of the message that reads. Its records leave later, in bounded steps.
+time of the task or by the event time of the message that reads; what joins keep behind ``group_by``, by stream time
+alone. Its records leave later, in bounded steps.
 
 A value that is set again gets a new end only. Its entry in the index stays where it is, and moves when it is due. So a
 value that is set a thousand times has one entry, and writes one.
@@ -29,10 +30,12 @@ class Expiries:
         state: The store.
         ttl_ms: How long a value lasts that is set without a time of its own; None for always.
         stream: The stream time of the task.
+        by_stream: Whether values end by the stream time alone. Behind ``group_by`` a message may come long before older
+            ones of other partitions, which still ask for what was there before it.
     """
 
-    def __init__(self, state: OwnRecords, ttl_ms: int | None, stream: StreamTime) -> None:
-        self._state, self._ttl_ms, self._stream = state, ttl_ms, stream
+    def __init__(self, state: OwnRecords, ttl_ms: int | None, stream: StreamTime, *, by_stream: bool = False) -> None:
+        self._state, self._ttl_ms, self._stream, self._by_stream = state, ttl_ms, stream, by_stream
         self._index = TimeIndex(state, EXPIRES)
 
     def are_over(self, key: str) -> bool:
@@ -95,4 +98,4 @@ class Expiries:
     def _now_ms(self) -> int:
         """The later one of stream time and the message's event time, unless the world has not reached that."""
         at_ms, stream = self._state.timestamp_ms, self._stream
-        return max(stream.time_ms, at_ms) if at_ms <= stream.cap_ms else stream.time_ms
+        return stream.time_ms if self._by_stream or at_ms > stream.cap_ms else max(stream.time_ms, at_ms)

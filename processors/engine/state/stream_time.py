@@ -8,6 +8,7 @@
 Invariants:
     - Stream time never decreases, except that a command or a restore sets it with the offsets.
     - Stream time is never beyond the worker's clock. One message that is dated ahead moves nothing before its time.
+    - Nor is it beyond the slowest task before a repartition topic of the task, while that has input.
     - It changes between messages, not within one: a message that fails leaves it as it was.
 """
 
@@ -74,13 +75,17 @@ class Remembered(NamedTuple):
 class StreamTime:
     """The stream time of one task; ``time_ms`` is read for each message, so it is a plain attribute."""
 
-    __slots__ = ("_ahead", "cap_ms", "time_ms", "told")
+    __slots__ = ("_ahead", "_limit_ms", "_reach_ms", "cap_ms", "time_ms", "told")
 
     def __init__(self) -> None:
         #: The stream time in milliseconds; ``NO_TIME`` before the first message.
         self.time_ms = NO_TIME
         #: The worker's clock at the last ``look``, in milliseconds.
         self.cap_ms = NO_TIME
+        #: How far the tasks before repartition topics are: what comes from there may be so old.
+        self._limit_ms = EVENT_TIME_END_MS
+        #: Up to here event times count at once.
+        self._reach_ms = NO_TIME
         self._ahead: list[int] = []
         #: What the tasks before repartition topics have told, by topic and task: their time, and whether they have
         #: read all.
@@ -108,15 +113,21 @@ class StreamTime:
 
     def look(self, now_ms: int) -> None:
         """Reads the worker's clock: event times that the world has reached count now."""
-        self.cap_ms = now_ms
-        if self._ahead and self._ahead[0] <= now_ms:
-            reached = bisect_right(self._ahead, now_ms)
+        self.cap_ms, self._reach_ms = now_ms, min(now_ms, self._limit_ms)
+        if self._ahead and self._ahead[0] <= self._reach_ms:
+            reached = bisect_right(self._ahead, self._reach_ms)
             self.time_ms = max(self.time_ms, self._ahead[reached - 1])
             del self._ahead[:reached]
 
+    def let_go_to(self, limit_ms: int) -> None:
+        """Event times beyond ``limit_ms`` do not count yet: the tasks before repartition topics are only there."""
+        if limit_ms != self._limit_ms:
+            self._limit_ms = limit_ms
+            self.look(self.cap_ms)
+
     def advance(self, time_ms: int) -> None:
         """Counts the event time of a message that was processed."""
-        if time_ms <= self.cap_ms:
+        if time_ms <= self._reach_ms:
             self.time_ms = max(self.time_ms, time_ms)
             return
         at = bisect_left(self._ahead, time_ms)
@@ -128,7 +139,7 @@ class StreamTime:
     def go_on(self, time_ms: int) -> None:
         """Counts time that passed without messages; not beyond the worker's clock."""
         if self.time_ms != NO_TIME:
-            self.time_ms = max(self.time_ms, min(time_ms, self.cap_ms))
+            self.time_ms = max(self.time_ms, min(time_ms, self._reach_ms))
 
     def check(self, time_ms: int, max_ahead_ms: int) -> None:
         """Refuses an event time that no window can use.

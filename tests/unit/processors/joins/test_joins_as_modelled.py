@@ -318,7 +318,7 @@ def _late_row_is_the_newest(patch: pytest.MonkeyPatch) -> None:
 
 
 def _read_as_it_comes(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reading_order, "_reach", lambda piece, first, most, bound, rank: most)
+    patch.setattr(reading_order, "reach", lambda piece, first, most, bound, rank: most)
 
 
 def _waits_for_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -179,7 +179,7 @@ def test_a_joined_table_has_the_width_of_its_topic() -> None:
     app, cluster = application(), world(partitions=2)
     cluster.create_topic("airlines", partitions=5)
     for carrier in ("LH", "BA", "AF"):
-        cluster.produce("airlines", json.dumps({"name": carrier * 2}).encode(), carrier.encode(), timestamp_ms=0)
+        cluster.produce("airlines", json.dumps({"name": carrier * 2}).encode(), carrier.encode(), timestamp_ms=1)
     airlines = app.table(app.topic("airlines"))
     by_carrier = app.dataframe(app.topic("flights")).group_by("carrier")
     by_carrier.join_table(airlines).to_topic(app.topic("out"))

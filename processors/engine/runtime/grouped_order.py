@@ -1,0 +1,263 @@
+"""The order of reading for a task with repartition topics among its inputs: no message before an older one upstream.
+
+    orders (source)      o50 o60                      o50 waits: p1 may still send an older price
+    prices (regrouped)   p51 p52 W(p0)=52 │ …         heard: p0 at 52, p1 at 20  ──► open below 20
+
+A repartition topic has the messages of several tasks in the order in which they were written, so its head is not its
+oldest message. Its *low* is: the smallest time of what is buffered, and of what the tasks before it may still send
+(``heard``). A head is *safe* if the lows of all other inputs are later. Of the safe heads, the smallest is next.
+
+If no head is safe, an older message is behind a younger one of the same topic, which has to go first: offsets are
+committed in their order. What others are joined with goes first then (``feeders``): a row of a later time is kept with
+its time, but a row that is not there yet can't be found. With one task before each topic, this is the order by heads.
+
+Invariants:
+    - While a message waits for a watermark, that watermark can come: the input that brings it is not paused, or the
+      messages in its full buffer are processed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from holdfast.infra.kafka.records import Batch
+from holdfast.processors.engine.runtime.heard import NEVER, Heard
+from holdfast.processors.engine.runtime.reading_order import Buffer, Piece, ReadingOrder, Run, TimesOf, reach
+from holdfast.processors.engine.runtime.watermarks import InHand
+from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, NO_TIME
+
+#: A time in milliseconds and the rank of its input.
+_Place = tuple[int, int]
+_LAST: _Place = (NEVER + 1, 0)
+#: Less than the time of every message.
+_UNKNOWN = NO_TIME - 1
+
+
+@dataclass(slots=True)
+class _Lows:
+    """The smallest times of the pieces of one buffer, from each piece on to the last one."""
+
+    #: By piece, its smallest times from each record on.
+    of_piece: dict[int, list[int]] = field(default_factory=dict)
+    #: Number and smallest time of those pieces behind which none has a smaller one.
+    chain: list[tuple[int, int]] = field(default_factory=list)
+    #: The number of the first piece in the buffer, and of the next one that is added.
+    first: int = 0
+    count: int = 0
+
+    def add(self, lows: list[int]) -> None:
+        while self.chain and self.chain[-1][1] >= lows[0]:
+            self.chain.pop()
+        self.chain.append((self.count, lows[0]))
+        self.of_piece[self.count] = lows
+        self.count += 1
+
+    def drop_to(self, first: int) -> None:
+        for number in range(self.first, first):
+            del self.of_piece[number]
+        self.first = first
+        if self.chain and self.chain[0][0] < first:
+            del self.chain[: bisect_left(self.chain, (first, _UNKNOWN))]
+
+    def behind(self, number: int) -> int:
+        """The smallest time of the pieces behind one."""
+        at = bisect_left(self.chain, (number + 1, _UNKNOWN))
+        return self.chain[at][1] if at < len(self.chain) else NEVER
+
+    def clear(self) -> None:
+        self.of_piece.clear()
+        self.chain.clear()
+        self.first = self.count
+
+
+class _Bound(NamedTuple):
+    """What an input may still bring besides its buffer: nothing earlier than ``time_ms``."""
+
+    time_ms: int
+    #: Whether others wait for it.
+    holds: bool
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """A place in the buffer of one input; behind it nothing is taken yet."""
+
+    topic: str
+    buffer: Buffer
+    lows: _Lows | None
+    bound: _Bound
+    feeds: bool
+    full: bool
+    index: int = 0
+    at: int = 0
+
+    @property
+    def piece(self) -> Piece:
+        return self.buffer.pieces[self.index]
+
+    @property
+    def has_head(self) -> bool:
+        return self.index < len(self.buffer.pieces)
+
+    @property
+    def head(self) -> _Place:
+        return self.piece.times[self.at], self.buffer.rank
+
+    @property
+    def buffered_low(self) -> int:
+        """The smallest time in the buffer; of a source, which has an order of its own, that of its head."""
+        if not self.has_head:
+            return NEVER
+        if self.lows is None:
+            return self.piece.times[self.at]
+        number = self.lows.first + self.index
+        return min(self.lows.of_piece[number][self.at], self.lows.behind(number))
+
+    @property
+    def low(self) -> _Place:
+        if self.lows is None and self.has_head:
+            return self.head
+        low, bound = self.buffered_low, self.bound
+        return (min(low, bound.time_ms) if bound.holds else low), self.buffer.rank
+
+    @property
+    def goes(self) -> bool:
+        """Whether its head may go, though a younger one than it may still come: none can come to a full buffer."""
+        if self.lows is None or not self.has_head:
+            return self.has_head
+        return self.full or not self.bound.holds or self.buffered_low <= self.bound.time_ms
+
+    def take(self, last: int) -> Run:
+        piece, first = self.piece, self.at
+        self.at = last
+        if last == piece.end:
+            self.index += 1
+            self.at = self.piece.at if self.has_head else 0
+        return Run(piece.batch, first, last)
+
+    def reach_low(self, most: int, bound: _Place) -> int:
+        """The index behind the last record that has one earlier than ``bound`` behind it, or all if there is none."""
+        piece = self.piece
+        end = min(piece.end, self.at + most)
+        if self.lows is None:
+            return self.at + 1
+        number, rank = self.lows.first + self.index, self.buffer.rank
+        if (self.lows.behind(number), rank) < bound:
+            return end
+        found = (bisect_right if rank < bound[1] else bisect_left)(self.lows.of_piece[number], bound[0], self.at, end)
+        return found if found > self.at else end
+
+    def reach(self, most: int, bound: _Place) -> int:
+        """The index behind the last record in a row that is earlier than ``bound``, but for the first."""
+        return reach(self.piece, self.at, min(self.piece.end, self.at + most), bound, self.buffer.rank)
+
+
+class GroupedOrder(ReadingOrder):
+    """Buffers of the inputs of one task, some of which are repartition topics.
+
+    Args:
+        times_of: By input topic, the event times of a batch; of equal times, the topic that comes first here is next.
+        heard: By repartition topic, what its tasks tell.
+        feeders: The inputs that others are joined with.
+        wait_s: For how long an input is waited for, in seconds; None for as long as it takes.
+    """
+
+    def __init__(
+        self,
+        times_of: Mapping[str, TimesOf],
+        heard: Mapping[str, Heard],
+        feeders: frozenset[str],
+        wait_s: float | None = None,
+    ) -> None:
+        super().__init__(times_of, wait_s)
+        self.heard = heard
+        self._feeders = feeders
+        self._lows = {topic: _Lows() for topic in heard}
+        #: What is in the buffers, or was at the last ``runs``.
+        self.in_hand = InHand()
+
+    def add(self, batch: Batch, end: int) -> None:
+        """Takes the first ``end`` records of a batch."""
+        topic = batch.partition.topic
+        if not end:
+            return
+        if topic in self.heard:
+            times, lows = self.heard[topic].hear(batch, end)
+            self._buffers[topic].append(batch, times, end)
+            self._lows[topic].add(lows)
+            self.in_hand.grouped_ms = min(self.in_hand.grouped_ms, lows[0])
+        else:
+            super().add(batch, end)
+            lows = [self._buffers[topic].pieces[-1].times[0]]
+        self.in_hand.all_ms = min(self.in_hand.all_ms, lows[0])
+
+    def clear(self) -> None:
+        """Forgets what is buffered: it is read again. Paused inputs stay paused until ``change_of_pauses``."""
+        super().clear()
+        for topic, lows in self._lows.items():
+            lows.clear()
+            self.heard[topic].begin()
+        self.in_hand.all_ms = self.in_hand.grouped_ms = EVENT_TIME_END_MS
+
+    def runs(self, positions: Mapping[str, int], most: int, now: float, is_ended: Callable[[str], bool]) -> list[Run]:
+        """What ``ReadingOrder.runs`` returns."""
+        cursors = [self._cursor(topic, positions[topic], now, is_ended) for topic in self._buffers]
+        self.in_hand.all_ms = min(each.buffered_low for each in cursors)
+        self.in_hand.grouped_ms = min(each.buffered_low for each in cursors if each.lows is not None)
+        runs, left = list[Run](), most
+        while left:
+            chosen = _next(cursors, left)
+            if chosen is None:
+                break
+            cursor, last = chosen
+            runs.append(cursor.take(last))
+            left -= runs[-1].last - runs[-1].first
+        self._note_waits(cursors, now)
+        return runs
+
+    def _cursor(self, topic: str, position: int, now: float, is_ended: Callable[[str], bool]) -> _Cursor:
+        buffer, lows = self._buffers[topic], self._lows.get(topic)
+        before = len(buffer.pieces)
+        buffer.advance(position)
+        if lows is not None:
+            lows.drop_to(lows.first + before - len(buffer.pieces))
+        ended, heard = is_ended(topic), self.heard.get(topic)
+        reached = heard.reached(position, at_end=ended) if heard is not None else NEVER if ended else _UNKNOWN
+        since, most = buffer.awaited_since, self._wait_s
+        holds = most is None or (most > 0 and (since is None or now - since < most))
+        made = _Cursor(topic, buffer, lows, _Bound(reached, holds), topic in self._feeders, topic in self.paused)
+        made.at = made.piece.at if made.has_head else 0
+        return made
+
+    def _note_waits(self, cursors: list[_Cursor], now: float) -> None:
+        """Remembers since when inputs are waited for."""
+        for each in cursors:
+            others = [other.head for other in cursors if other is not each and other.has_head]
+            behind = min(each.buffered_low, each.bound.time_ms) if each.lows or not each.has_head else NEVER
+            held = bool(others) and (behind, each.buffer.rank) < min(others)
+            if not held or each.buffered_low <= each.bound.time_ms:
+                each.buffer.awaited_since = None
+            elif each.buffer.awaited_since is None:
+                each.buffer.awaited_since = now
+
+
+def _next(cursors: list[_Cursor], most: int) -> tuple[_Cursor, int] | None:
+    """The input whose head is next, and the index behind the last record to take; None while one is waited for."""
+    by_low = sorted(cursors, key=lambda each: each.low)
+    first, second = by_low[0], by_low[1].low
+    bounds = [(each, second if each is first else first.low) for each in cursors if each.has_head]
+    safe = [(each, bound) for each, bound in bounds if each.head < bound]
+    if safe:
+        each, bound = min(safe, key=lambda one: one[0].head)
+        return each, each.reach(most, bound)
+    if not first.goes:
+        return None
+    if first.feeds:
+        return first, first.reach_low(most, second)
+    feeders = [each for each in by_low if each.feeds]
+    if not feeders or first.head < feeders[0].low:
+        return first, first.reach(most, feeders[0].low if feeders else _LAST)
+    return (feeders[0], feeders[0].reach_low(most, first.head)) if feeders[0].goes else None

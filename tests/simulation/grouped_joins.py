@@ -1,0 +1,148 @@
+"""Joins behind ``group_by`` for the shared simulation: as of, by interval, and with a table that has a history.
+
+Messages with an even number are the left side, the others the right one; both come through a ``group_by`` of their own.
+A right message is named by one number, and one of them by 0, which is a value like others. ``JoinsCheck`` knows the
+right answers from the input alone. Messages of a partition are out of order by less than ``disorder_ms``, so which of
+those few a left message finds is open.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from holdfast.processors.engine.changelog.names import repartition_topic
+from tests.simulation.verifier import InvariantBroken
+from tests.simulation.workload import GROUP
+
+ASOF, NEAR, TABLE = "as of", "near", "table"
+SIDES = ("left", "right")
+TOPICS = tuple(repartition_topic(GROUP, side) for side in SIDES)
+#: The interval and its grace, in milliseconds.
+BACKWARD_MS, FORWARD_MS = 60, 30
+#: The partitions of the input, at most.
+PARTITIONS_MAX = 64
+
+#: Partition and number of a message.
+Name = tuple[int, int]
+
+
+class Sent(NamedTuple):
+    """A message that comes to the joins."""
+
+    partition: int
+    number: int
+    at: int
+    group: str
+
+    @property
+    def name(self) -> Name:
+        return self.partition, self.number
+
+    @property
+    def left(self) -> bool:
+        return self.number % 2 == 0
+
+    @property
+    def tag(self) -> int:
+        """What names a right message; 0 for the first one of the first partition."""
+        return _tag({"p": self.partition, "n": self.number})
+
+
+def _tag(value: dict[str, Any]) -> int:
+    return value["p"] + PARTITIONS_MAX * (value["n"] // 2)
+
+
+def _is_left(value: dict[str, Any]) -> bool:
+    return value["n"] % 2 == 0
+
+
+def _is_right(value: dict[str, Any]) -> bool:
+    return value["n"] % 2 == 1
+
+
+def _row(left: dict[str, Any], right: int | None) -> dict[str, Any]:
+    return {"p": left["p"], "n": left["n"], "right": right}
+
+
+def add_joins(source: Any, output: Any, grace_ms: int) -> None:
+    """Joins both sides of a stream, which has messages of ``GroupedMessage``."""
+    left = source.filter(_is_left).group_by("g", SIDES[0])
+    right = source.filter(_is_right).group_by("g", SIDES[1]).apply(_tag)
+    found = {
+        ASOF: left.join_asof(right, "left", _row, name=ASOF.replace(" ", "-")),
+        NEAR: left.join_interval(right, "left", _row, grace_ms, NEAR, BACKWARD_MS, FORWARD_MS),
+        TABLE: left.join_table(right.to_table(TABLE, history_retention=7 * 86_400_000), "left", _row),
+    }
+    for kind, joined in found.items():
+        joined.apply(_marked(kind)).to_topic(output)
+
+
+def _marked(kind: str) -> Any:
+    def marked(value: dict[str, Any]) -> dict[str, Any]:
+        return {"of": kind, **value}
+
+    return marked
+
+
+@dataclass(slots=True)
+class JoinsCheck:
+    """Compares the rows of the joins with the messages that they are made of."""
+
+    messages: Sequence[Sent]
+    disorder_ms: int
+    grace_ms: int
+    #: By kind, the rows that are known before: the left side's names, and those of pairs by interval.
+    expected: dict[str, Counter[tuple[Name, int | None]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        lefts, rights = [each for each in self.messages if each.left], [each for each in self.messages if not each.left]
+        now = max((each.at for each in self.messages), default=0)
+        pairs: Counter[tuple[Name, int | None]] = Counter()
+        for left in lefts:
+            near = [
+                right.tag
+                for right in rights
+                if right.group == left.group and -BACKWARD_MS <= right.at - left.at <= FORWARD_MS
+            ]
+            pairs.update((left.name, tag) for tag in near)
+            if not near and left.at + FORWARD_MS + self.grace_ms + 1 <= now:
+                pairs[left.name, None] += 1
+        self.expected[NEAR] = pairs
+
+    def complete(self, rows: Iterable[dict[str, Any]]) -> bool:
+        """Whether all rows are there."""
+        found = {(row["of"], (row["p"], row["n"]), row["right"]) for row in rows}
+        sent = {(kind, name) for kind, name, _ in found}
+        single = {(kind, each.name) for kind in (ASOF, TABLE) for each in self.messages if each.left}
+        return single <= sent and {(NEAR, *pair) for pair in self.expected[NEAR]} <= found
+
+    def check(self, rows: Sequence[dict[str, Any]], *, once: bool) -> None:
+        """Raises InvariantBroken unless each row is there, right, and, if ``once``, there once."""
+        counts = Counter((row["of"], (row["p"], row["n"]), row["right"]) for row in rows)
+        if once and (again := [row for row, count in counts.items() if count > 1]):
+            raise InvariantBroken("outputs", f"rows of joins sent more than once: {again[:3]}, {len(again)} in all")
+        by_name = {each.name: each for each in self.messages}
+        for kind, name, tag in counts:
+            if kind == NEAR:
+                if (name, tag) not in self.expected[NEAR]:
+                    raise InvariantBroken("outputs", f"{name} is joined by interval with {tag}, expected otherwise")
+            else:
+                self._check_newest(kind, by_name[name], tag)
+        for kind in (ASOF, TABLE):
+            found = Counter(name for of, name, _ in counts if of == kind)
+            if once and (twice := [name for name, count in found.items() if count > 1]):
+                raise InvariantBroken("outputs", f"{kind}: more than one row for {twice[:3]}")
+        if not self.complete(rows):
+            raise InvariantBroken("outputs", "rows of joins are missing")
+
+    def _check_newest(self, kind: str, left: Sent, tag: int | None) -> None:
+        older = [each for each in self.messages if not each.left and each.group == left.group and each.at <= left.at]
+        sure = max((each.at for each in older if each.at <= left.at - self.disorder_ms), default=None)
+        found = next((each for each in older if each.tag == tag), None) if tag is not None else None
+        if tag is not None and found is None:
+            raise InvariantBroken("outputs", f"{kind}: {left} has the row {tag}, which is younger or another group's")
+        if sure is not None and (found is None or found.at < sure):
+            raise InvariantBroken("outputs", f"{kind}: {left} has {found}, and there is one of {sure}")
