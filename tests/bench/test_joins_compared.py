@@ -85,6 +85,9 @@ class Kind:
             case "tables":
                 sides = left.to_table(f"{self.label}-left"), right.to_table(f"{self.label}-right")
                 return sides[0].join(sides[1], how, both, self.label).to_stream()
+            case "foreign":
+                sides = left.to_table(f"{self.label}-left"), right.to_table(f"{self.label}-right")
+                return sides[0].join(sides[1], how, both, self.label, on=lambda row: row).to_stream()
         grouped = left.group_by(text, name=f"value-{how}")
         if how == "count":
             return grouped.aggregate(count=Count())
@@ -214,6 +217,7 @@ OUT_OF_ORDER = [0, 0, 0, 10, 5 * SECOND, 20 * SECOND]
 STREAMS = [Kind("stream", how, 20 * SECOND, 10 * SECOND, 10 * SECOND) for how in ("inner", "left", "outer")]
 WITH_TABLE = [Kind("table", "inner"), Kind("table", "left")]
 WITH_HISTORY = [Kind("history", how, HOUR) for how in ("inner", "left")]
+FOREIGN = [Kind("foreign", how) for how in ("inner", "left")]
 TABLES = [Kind("tables", how) for how in ("inner", "left", "outer")]
 
 
@@ -257,6 +261,18 @@ def test_two_tables_are_joined_to_equal_rows_and_changes(compare: Compare, parti
         assert last[0] == last[1], kind
         changes = {key: without_repeated_deletions(of) for key, of in values(theirs[kind.label]).items()}
         assert values(ours[kind.label]) == {key: of for key, of in changes.items() if of}, kind
+
+
+def test_two_tables_are_joined_by_a_key_inside_the_row_to_equal_rows(compare: Compare) -> None:
+    """Rows refer to keys of the other side, some of which have no row, or lose it."""
+    keys = [f"key-0-{number}" for number in range(4)]
+    given = sides(1, 3, OUT_OF_ORDER, [*keys, None], [*VALUES, None])
+    ours, theirs = compare(*given, FOREIGN)
+    for kind in FOREIGN:
+        last = [{key: of[-1] for key, of in values(each[kind.label]).items()} for each in (ours, theirs)]
+        rows = [{key: value for key, value in each.items() if value is not None} for each in last]
+        assert rows[0] == rows[1], kind
+        assert rows[0]
 
 
 def without_repeated_deletions(changes: Sequence[str | None]) -> list[str | None]:

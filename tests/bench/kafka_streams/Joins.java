@@ -1,6 +1,7 @@
 import java.time.Duration;
 import java.util.HashMap;
 import java.util.Map;
+import java.util.function.Function;
 import java.util.function.LongConsumer;
 import org.apache.kafka.common.serialization.Serde;
 import org.apache.kafka.common.serialization.Serdes;
@@ -34,6 +35,7 @@ import org.apache.kafka.streams.state.WindowStore;
  * table    a stream with a table of the right topic; how is inner or left
  * history  the same with a versioned table that keeps rows for `first`
  * tables   two tables; how is inner, left or outer
+ * foreign  two tables, the left one by the key that is its row, a JSON text; how is inner or left
  * group    messages by their value; how is count, or windows of `first` with the count of each; both repartition
  */
 final class Joins {
@@ -73,6 +75,7 @@ final class Joins {
             case "table" -> withTable(parts[1], table(right, "right"));
             case "history" -> withTable(parts[1], versioned(first));
             case "tables" -> tables(parts[1], table(left, "left"), table(right, "right")).toStream();
+            case "foreign" -> foreign(parts[1], table(left, "left"), table(right, "right")).toStream();
             case "group" -> grouped(parts[1], first, grace);
             default -> throw new IllegalArgumentException(parts[0]);
         };
@@ -99,6 +102,12 @@ final class Joins {
             case "left" -> left.leftJoin(right, PAIR);
             default -> left.outerJoin(right, PAIR);
         };
+    }
+
+    private static KTable<String, String> foreign(String how, KTable<String, String> left, KTable<String, String> right) {
+        Materialized<String, String, KeyValueStore<Bytes, byte[]>> kept = Materialized.with(TEXT, TEXT);
+        Function<String, String> key = row -> row.substring(1, row.length() - 1);
+        return how.equals("inner") ? left.join(right, key, PAIR, kept) : left.leftJoin(right, key, PAIR, kept);
     }
 
     private KTable<String, String> table(KStream<String, String> rows, String name) {
