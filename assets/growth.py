@@ -26,6 +26,7 @@ def home_asset(owners: Sequence[str] = ()) -> dg.AssetSpec:
         description="The files of this installation on this machine: Dagster's events, logs, state, copies, tables.",
         group_name=keys.OPERATIONS,
         owners=list(owners),
+        kinds={"file"},
         tags=keys.tags(keys.OPERATIONS),
         metadata=docs("operations.md"),
     )

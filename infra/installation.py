@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
@@ -65,6 +66,21 @@ def extra_missing(module: str) -> ExtraMissing:
         library=module,
         extra=extra,
     )
+
+
+def check_extras(*extras: str) -> None:
+    """Raise ``ExtraMissing`` with every one of these extras that lacks a library, in one line to install them."""
+    lacking = {extra: [module for module in EXTRAS[extra][1] if find_spec(module) is None] for extra in extras}
+    lacking = {extra: modules for extra, modules in lacking.items() if modules}
+    if lacking:
+        needs = " ".join(f"{EXTRAS[extra][0]}." for extra in lacking)
+        library = ", ".join(modules[0] for modules in lacking.values())
+        raise ExtraMissing(
+            f"Not installed: {library}. {needs}",
+            action=f"Run `{install_line(','.join(lacking))}`.",
+            library=library,
+            extra=",".join(lacking),
+        )
 
 
 def missing_in(failure: BaseException) -> ExtraMissing | None:

@@ -42,6 +42,8 @@ from holdfast.orchestration import launches
 PROCESS_ENTRY = "holdfast/process"
 #: What gRPC says of a server that it could not connect to.
 NEVER_REACHED = "failed to connect to all addresses"
+#: What Dagster says of a server that took longer than its limit for an answer, a minute.
+ANSWERS_LATE = "timed out due to taking longer than"
 #: How long a launched run may take to name its process, seconds; it has done so in nearly all cases.
 NAMED_WITHIN_S = 5.0
 #: How long the process of an interrupted run may take to end before it is killed, seconds.
@@ -49,7 +51,7 @@ GRACE_S = 20.0
 
 
 class LaunchUnclear(Exception):
-    """A code server was asked to start a run and did not answer."""
+    """A code server was asked to start a run, and its answer was lost."""
 
 
 class LocalRunLauncher(DefaultRunLauncher):
@@ -94,6 +96,10 @@ class LocalRunLauncher(DefaultRunLauncher):
         except DagsterUserCodeUnreachableError as lost:
             if NEVER_REACHED in str(lost):
                 raise  # nothing was started: Dagster puts the run into the queue again
+            if ANSWERS_LATE in str(lost):
+                # A busy machine: its process may start later. `run_monitoring` fails a run that does not start in time.
+                self._instance.report_engine_event(f"{lost} The run is waited for: it may start late.", run)
+                return
             # Its process may run. An error of another type makes Dagster fail the run in place of launching it twice.
             raise LaunchUnclear(f"The code server did not say whether it started run {run.run_id}: {lost}") from lost
         # The run runs: an error here would make Dagster fail it beside its process. The health check records later.

@@ -40,6 +40,7 @@ def start_all(settings: Settings, console: Console, port: int | None, *, as_json
     from holdfast.infra.home import claim_home
     from holdfast.orchestration import local
 
+    _check_extras(settings)
     _check_cluster(settings)
     claim_home(settings)
     local.check_configuration(settings)  # before the first service starts
@@ -77,6 +78,14 @@ def start_all(settings: Settings, console: Console, port: int | None, *, as_json
     else:
         _print(settings, console, services, deployed)
     return 0 if all(each.running for each in deployed) else NOT_ALL_DEPLOYED
+
+
+def _check_extras(settings: Settings) -> None:
+    """Raise one error with all extras that the services need and that are not installed."""
+    from holdfast.infra.installation import check_extras
+
+    embedded = settings.kafka.bootstrap_servers is None
+    check_extras("dagster", *("spark",) if embedded else ())
 
 
 def _check_cluster(settings: Settings) -> None:

@@ -273,8 +273,7 @@ def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
 def _retire_daemon(demo: Demo, instance: dg.DagsterInstance) -> None:
     """Stop Dagster's daemon when the runs of its recoveries have ended, unless it is kept.
 
-    The recoveries were its work. Its sensors, and a code server that Dagster starts again each minute, take a sixth of
-    the two cores that the processors and Spark need.
+    The recoveries were its work. Its sensors and their code server take CPU that the processors and Spark need.
     """
     if demo.keep_running:
         return

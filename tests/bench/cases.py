@@ -19,7 +19,7 @@ from typing import Literal
 from holdfast.infra.kafka.broker import BrokerAddress
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
-from tests.bench import windows
+from tests.bench import joins, windows
 from tests.bench.measured import RunWrong, Usage, run_measured
 from tests.bench.outputs import WARM_AFTER, read_into, read_outputs
 from tests.bench.peers import PROJECT, Contender
@@ -58,6 +58,8 @@ class Case:
     linger_ms: int = 50
     #: ``current`` or ``final`` results of windows in place of running totals.
     windows: windows.Emit = ""
+    #: A join, or a count behind another key, in place of running totals.
+    joins: joins.Joined = ""
     #: Who takes part.
     contenders: tuple[str, ...] = ()
     #: Contenders that get a part of the work only: rates are rates, and the slow ones would take most of the time.
@@ -110,6 +112,13 @@ _THROUGHPUT: tuple[tuple[str, Literal["exactly-once", "at-least-once"], float, t
 _FEW_PARTS: Mapping[str, float] = {"quix": 0.15}
 #: Of final results, the slow one gets five windows, the last one open.
 _WINDOW_PARTS: Mapping[str, float] = {"quix": 0.3}
+#: Kafka Streams has no as-of join. Quix Streams refuses this interval, which is longer than the grace.
+_JOINS: tuple[tuple[joins.Joined, tuple[str, ...]], ...] = (
+    ("table", ("ours", "streams")),
+    ("interval", ("ours", "streams")),
+    ("asof", ("ours", "quix")),
+    ("group", ("ours", "streams")),
+)
 _MANY_PARTS: Mapping[str, float] = {"streams": 0.6}
 
 
@@ -128,6 +137,10 @@ def all_cases(sizes: Sizes) -> list[Case]:
             f"windows-{emit}", title, Kind.THROUGHPUT, sizes.window_messages, sizes.few_keys, "exactly-once", 1.0
         )
         cases.append(replace(case, windows=emit, contenders=_PEERS, parts=_WINDOW_PARTS))
+    for kind, contenders in _JOINS:
+        title = f"{kind}: {sizes.few_keys:,} keys, exactly-once, commit every 1000 ms"
+        case = Case(f"join-{kind}", title, Kind.THROUGHPUT, sizes.messages, sizes.few_keys, "exactly-once", 1.0)
+        cases.append(replace(case, joins=kind, contenders=contenders, parts=_FEW_PARTS))
     half = max(1, sizes.restore // 2)
     title = f"restore of {sizes.restore:,} changelog records of {half:,} keys"
     restore = Case("restore", title, Kind.RESTORE, 1_000, half, "exactly-once", 1.0, restore=sizes.restore)
@@ -165,7 +178,7 @@ class Result:
 def warm_up_of(cases: Sequence[Case]) -> Case:
     """What the raw client runs before these cases to warm the broker up: it knows neither windows nor seeded state."""
     known = next((case for case in cases if "floor" in case.contenders), None)
-    return known or replace(cases[0], windows="", restore=0)
+    return known or replace(cases[0], windows="", joins="", restore=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +228,8 @@ class Runner:
             group=name,
             source=self._source(case, name),
             output=f"{name}-out",
-            count=case.count,
+            # Kafka Streams counts the messages of its repartition topic, too.
+            count=case.count * (2 if case.joins == "group" and contender.name == "streams" else 1),
             guarantee=case.guarantee,
             commit_s=case.commit_s,
             state_dir=str(self._home / name),
@@ -224,6 +238,7 @@ class Runner:
             changelog=f"{name}-changelog" if case.restore else "",
             block_cache_mb=case.block_cache_mb,
             windows=windows.told(case.windows),
+            joins=joins.told(case.joins),
         )
         appended = {"message.timestamp.type": "LogAppendTime"}
         self._topics.create(TopicSpec(work.output, PARTITIONS, 1, appended))
@@ -236,9 +251,14 @@ class Runner:
         if case.kind is Kind.LATENCY:
             self._topics.create(TopicSpec(f"{name}-in", PARTITIONS, 1))
             return f"{name}-in"
-        topic = f"in-{case.count}-{case.keys}-{case.restore}-{case.windows}"
+        topic = f"in-{case.count}-{case.keys}-{case.restore}-{case.windows}{case.joins}"
         if topic not in self._filled:
-            self._topics.create(TopicSpec(topic, PARTITIONS, 1, {"retention.ms": "-1"}))  # times of windows are old
+            for name in (topic, *([topic + joins.RIGHT] if case.joins else [])):
+                self._topics.create(TopicSpec(name, PARTITIONS, 1, {"retention.ms": "-1"}))  # times of windows are old
+            if case.joins:
+                fill(self.broker.bootstrap, joins.rows(topic, case.count, case.keys, case.joins), FIRST_TIMESTAMP_MS)
+                self._filled[topic] = wanted_of(case)
+                return topic
             before = first_of_each_partition(topic) if case.restore else []
             fill(self.broker.bootstrap, before)
             first_ms = FIRST_TIMESTAMP_MS if case.windows else None
@@ -274,6 +294,8 @@ class Runner:
     ) -> Result:
         if case.windows:
             return self._judged_windows(case, work, usage)
+        if case.joins:
+            return self._judged_joins(case, work, usage)
         outputs = read_outputs(work.bootstrap, self._topics, work.output)
         if outputs.count != case.count:
             raise RunWrong(f"{work.group} has {outputs.count} outputs for {case.count} messages")
@@ -310,9 +332,27 @@ class Runner:
         memory, others = usage.peak_bytes, usage.others_cores
         return Result(case.count, rate, rate, cpu, warm_cpu, broker, memory, others, seen.hash, {})
 
+    def _judged_joins(self, case: Case, work: Work, usage: Usage) -> Result:
+        sent = joins.Sent(case.joins)
+        read_into(sent, work.bootstrap, self._topics, work.output)
+        seen, wanted = Wanted(*sent.result()), self._wanted(case)
+        if seen != wanted:
+            raise RunWrong(f"{work.group} has {seen}, plain Python {wanted}")
+        stamps = sorted(sent.appended_ms)
+        first, last = stamps[int(len(stamps) * WARM_AFTER)] / 1000, stamps[-1] / 1000
+        warm_many = case.count * (1 - WARM_AFTER)
+        warm_cpu = usage.cpu_between(first, last)
+        warm_cpu = None if warm_cpu is None else warm_cpu / warm_many * MILLION
+        rate = warm_many / (last - first or 0.001)
+        cpu, broker = (used / case.count * MILLION for used in (usage.cpu_s, usage.broker_cpu_s))
+        memory, others = usage.peak_bytes, usage.others_cores
+        return Result(case.count, rate, rate, cpu, warm_cpu, broker, memory, others, seen.hash, {})
+
 
 def wanted_of(case: Case) -> Wanted:
     """What plain Python computes for a case."""
+    if case.joins:
+        return Wanted(*joins.expected(case.count, case.keys, case.joins))
     if not case.windows:
         return Wanted(case.count, hash_of(expected(case.count, case.keys, case.seeded).items()))
     counts = windows.expected(case.count, case.keys, case.windows)

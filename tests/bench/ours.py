@@ -13,13 +13,15 @@ from holdfast import Application, State
 from holdfast.infra.settings import MEMORY_BYTES_MIN
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.memory_plan import plan_memory
-from tests.bench import windows
+from tests.bench import joins, windows
 from tests.bench.told import Work, tell
 
 STATE_KEY = "totals"
 GIB = 1 << 30
 #: A run without any message for so long has failed, in seconds.
 SILENCE_S = 120.0
+#: A run of a group has ended after so many seconds without a message: it counts no messages behind its own topic.
+GROUPED_S = 10.0
 
 Fold = Callable[[StreamingDataFrame], StreamingDataFrame]
 Windowed = Callable[[StreamingDataFrame, str], StreamingDataFrame]
@@ -74,7 +76,11 @@ def application_of(work: Work, fold: Fold = add_up, windowed: Windowed = windows
         memory_max_bytes=bound_for(work.block_cache_mb) if work.block_cache_mb else None,
     )
     frame = application.dataframe(application.topic(work.source))
-    made = windowed(frame, work.windows) if work.windows else fold(frame)
+    if work.joins:
+        right = None if work.joins.startswith("group") else application.topic(work.source + joins.RIGHT)
+        made = joins.joined(frame, right and application.dataframe(right), work.joins)
+    else:
+        made = windowed(frame, work.windows) if work.windows else fold(frame)
     made.to_topic(application.topic(work.output))
     return application
 
@@ -100,7 +106,11 @@ class Watch:
 def main(work: Work, fold: Fold = add_up, windowed: Windowed = windows.function) -> None:
     watch = Watch()
     structlog.configure(processors=[watch])
-    application_of(work, fold, windowed).run(count=work.count, timeout=SILENCE_S)
+    application = application_of(work, fold, windowed)
+    if work.joins.startswith("group"):
+        application.run(timeout=GROUPED_S)
+    else:
+        application.run(count=work.count, timeout=SILENCE_S)
     tell(restore_s=watch.runs_at - watch.assigned_at, restored=watch.records)
 
 

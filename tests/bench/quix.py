@@ -49,6 +49,13 @@ def folded(frame, windows):
     return getattr(window, emit)(closing_strategy="partition")
 
 
+def joined(application, source, given):
+    grace_ms = int(given["joins"].split(":")[4])
+    right = application.topic(given["source"] + "-right", value_deserializer="json", key_deserializer="str")
+    left, right = application.dataframe(source), application.dataframe(right)
+    return left.join_asof(right, on_merge=lambda one, other: [one, other], grace_ms=grace_ms)
+
+
 def watch_recovery(seen):
     """Time its recovery loop and count what it reads."""
     loop, apply_one = RecoveryManager._recovery_loop, RecoveryPartition.recover_from_changelog_message
@@ -91,9 +98,13 @@ def main(given):
     )
     source = application.topic(given["source"], value_deserializer="json", key_deserializer="str")
     output = application.topic(given["output"], value_serializer="json", key_serializer="str")
-    folded(application.dataframe(source), given["windows"]).to_topic(output)
-    # It counts outputs: of final results there are fewer than messages, so silence ends the run.
-    application.run(count=int(given["count"]), timeout=15 if ":final:" in given["windows"] else 120)
+    if given["joins"]:
+        joined(application, source, given).to_topic(output)
+    else:
+        folded(application.dataframe(source), given["windows"]).to_topic(output)
+    # It counts outputs: of final results, and of joins, there are other numbers, so silence ends the run.
+    silent = ":final:" in given["windows"] or given["joins"]
+    application.run(count=0 if given["joins"] else int(given["count"]), timeout=15 if silent else 120)
     print(json.dumps(seen), flush=True)
 
 

@@ -22,14 +22,11 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast import Application, Count, Sum
-from holdfast.infra.jars import JarSource
-from holdfast.infra.java import Java
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
-from holdfast.infra.settings import load_settings
 from tests.bench.measured import run_measured
-from tests.bench.peers import Contender, Machine, NotHere, streams
+from tests.bench.peers import Contender
 from tests.bench.told import Work
 
 pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
@@ -107,15 +104,6 @@ class Results:
 
     def closed(self, kind: Kind) -> Counter[tuple[str, Window]]:
         return Counter((key, each) for key, of in self.of(kind, "final").items() for each in of)
-
-
-@pytest.fixture(scope="module")
-def kafka_streams(java: Java) -> Contender:
-    settings = load_settings()
-    try:
-        return streams(Machine(settings.cache, java, JarSource(java, settings.ivy_settings)))
-    except NotHere as reason:
-        pytest.skip(f"Kafka Streams is not here: {reason}")
 
 
 @pytest.fixture

@@ -30,6 +30,8 @@ class Work:
     block_cache_mb: int = 0
     #: Windows in place of running totals, as ``kafka_streams/Windows.java`` describes them.
     windows: str = ""
+    #: Joins in place of running totals, as ``kafka_streams/Joins.java`` describes them.
+    joins: str = ""
 
     def arguments(self) -> list[str]:
         return [f"{name}={value}" for name, value in asdict(self).items()]

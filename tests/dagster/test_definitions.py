@@ -71,6 +71,22 @@ def test_last_parts_of_keys_are_unique(definitions: dg.Definitions) -> None:
     assert len(found) == len(set(found))
 
 
+def test_each_asset_says_what_it_is_whose_it_is_and_where_to_read_on(definitions: dg.Definitions) -> None:
+    graph = definitions.resolve_asset_graph()
+    nodes = [graph.get(key) for key in graph.get_all_asset_keys()]
+    own_tags = {node.key.path[-1]: [tag for tag in node.tags if not tag.startswith("dagster/")] for node in nodes}
+    for node in nodes:
+        name = node.key.path[-1]
+        assert node.group_name not in ("", "default"), name
+        assert node.owners, name
+        assert node.kinds, name
+        assert own_tags[name], name
+        assert len(node.description or "") > 20, name
+        assert isinstance(node.metadata["docs"], dg.UrlMetadataValue), name
+        if node.key.path[0] == keys.WAREHOUSE and name.endswith("_snapshot"):
+            assert node.freshness_policy is not None, name
+
+
 def test_a_broken_definition_leaves_the_others(tmp_path: Path) -> None:
     target = "holdfast.processors.definitions.nowhere:application"
     settings = load_settings(home=tmp_path, processors=("holdfast.processors.definitions.fleet:application", target))

@@ -13,11 +13,13 @@ from importlib.resources import files
 from pathlib import Path
 
 import dagster as dg
+import grpc
 import pytest
 import yaml
 from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._core.events import EngineEventData
 from dagster._core.launcher import DefaultRunLauncher, LaunchRunContext, WorkerStatus
+from dagster._grpc.client import DagsterGrpcClient
 
 from holdfast.infra.process import ProcessIdentity, end_process, group_members, identity_of, own_identity, start_mark
 from holdfast.infra.settings import Settings, load_settings
@@ -291,7 +293,6 @@ def test_a_program_that_executes_a_run_itself_is_no_stranger_without_a_home_in_i
     ("said", "raised"),
     [
         (f"UNAVAILABLE: {NEVER_REACHED}; connection refused", DagsterUserCodeUnreachableError),
-        ("DEADLINE_EXCEEDED", LaunchUnclear),
         ("UNAVAILABLE: Socket closed", LaunchUnclear),
     ],
 )
@@ -304,3 +305,20 @@ def test_only_a_launch_that_reached_nobody_is_tried_again(launched, monkeypatch,
     monkeypatch.setattr(DefaultRunLauncher, "launch_run", lost)
     with pytest.raises(raised):
         launched.launcher.launch_run(LaunchRunContext(dagster_run=launched.run, workspace=None))
+
+
+def test_a_run_whose_code_server_answers_late_is_waited_for(launched, monkeypatch):
+    """The text is what Dagster's client makes of an answer that took longer than its limit."""
+
+    class Late(grpc.RpcError):
+        def code(self):
+            return grpc.StatusCode.DEADLINE_EXCEEDED
+
+    def late(self, context):
+        DagsterGrpcClient(port=1)._raise_grpc_exception(Late(), timeout=60)
+
+    monkeypatch.setattr(DefaultRunLauncher, "launch_run", late)
+    launched.launcher.launch_run(LaunchRunContext(dagster_run=launched.run, workspace=None))
+    assert not launched.instance.get_run_by_id(launched.id).is_finished
+    messages = [each.message for each in launched.instance.all_logs(launched.id)]
+    assert any("taking longer than 60 seconds" in each and "waited for" in each for each in messages)

@@ -41,7 +41,8 @@ Commands = tuple[str, ...] | msgspec.UnsetType
 UNFINISHED = -1
 
 _LENGTH = struct.Struct(">BI")
-_LENGTH_BYTES = _LENGTH.size
+#: The bytes of a changelog key before its message key: a version, and the length of the message key in the others.
+PREFIX_BYTES = _LENGTH_BYTES = _LENGTH.size
 _JSON_HEAD = struct.Struct(">BBq")
 HEAD_SIZE = _JSON_HEAD.size
 pack_head = _JSON_HEAD.pack

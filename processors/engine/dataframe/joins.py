@@ -301,7 +301,7 @@ class IntervalJoin:
         if not side.sent and end_ms <= dated.now_ms():
             return
         line = line_of(state.message_key, side.own)
-        held = state.read_place(place_of(line, time_ms)) if dated.times(line, time_ms, time_ms) else None
+        held = state.read_place(place_of(line, time_ms)) if dated.has(line, time_ms) else None
         raw = encode_value(value, time_ms, where=f" in store {state.name!r}")
         before = b"[" if held is None else held[HEAD_SIZE:-1] + b","
         made = b"%b%b[%b,%b]]" % (raw[:HEAD_SIZE], before, raw[HEAD_SIZE:], b"true" if matched else b"false")

@@ -132,6 +132,16 @@ class DatedValues:
             return ()
         return times[bisect_left(times, first_ms) : bisect_right(times, last_ms)]
 
+    def has(self, line: bytes, time_ms: int) -> bool:
+        """Whether the current message's key may have a value of this time: False is sure."""
+        near = self._near.get(line)
+        if near is None:
+            near = self._load(line, time_ms)
+        times = near[1]
+        if time_ms >= near[0] and (not times or times[-1] < time_ms):
+            return False
+        return bool(self.times(line, time_ms, time_ms))
+
     def put(self, line: bytes, time_ms: int, raw: bytes, *, is_new: bool) -> None:
         """Sets the stored value of a time of the current message's key; ``is_new`` if the time had none.
 

@@ -128,6 +128,18 @@ class DeclaredState(StoreState):
             raw = pack_head(VALUE_VERSION, CODEC_JSON, max(self.timestamp_ms, 0)) + encode_json(value)
         self._write(self._shared, key_prefix(message_key) + state_key.encode(), state_key, raw)
 
+    def delete_own(self, message_key: bytes, state_key: str) -> bool:
+        """Deletes an own record; False if there is none."""
+        cell, place = self._shared, key_prefix(message_key) + state_key.encode()
+        if place in cell.dirty:
+            raw = cell.dirty[place]
+        else:
+            raw = cell.young[place] if place in cell.young else self._read(cell, place)
+        if raw is None:
+            return False
+        self._write(cell, place, state_key, None)
+        return True
+
     def erase(self, message_key: bytes, state_key: str) -> None:
         """Deletes a value of a function, and leaves own records as they are."""
         former, self.message_key = self.message_key, message_key

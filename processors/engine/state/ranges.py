@@ -8,7 +8,7 @@ from heapq import merge
 from itertools import islice, takewhile
 from typing import Protocol
 
-from holdfast.processors.engine.changelog.format import prefix_of
+from holdfast.processors.engine.changelog.format import PREFIX_BYTES
 
 
 class Ranged(Protocol):
@@ -45,8 +45,15 @@ class WrittenKeys:
 
     def of(self, written: dict[bytes, bytes | None], prefix: bytes) -> list[bytes]:
         """The changelog keys in ``written`` of the message key with this prefix."""
+        by_prefix, number = self._by_prefix, int.from_bytes
         for key in islice(reversed(written), len(written) - self._seen):
-            self._by_prefix.setdefault(prefix_of(key), set()).add(key)
+            # ``prefix_of``, written out: each write of a commit comes by.
+            before = key[: PREFIX_BYTES + number(key[1:PREFIX_BYTES])]
+            held = by_prefix.get(before)
+            if held is None:
+                by_prefix[before] = {key}
+            else:
+                held.add(key)
         self._seen = len(written)
         return [key for key in self._by_prefix.get(prefix, ()) if key in written]
 

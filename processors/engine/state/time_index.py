@@ -30,6 +30,9 @@ class OwnRecords(Ranged, Protocol):
     def write_own(self, message_key: bytes, state_key: str, value: Any) -> None:
         """Sets the value of an own record; None deletes it."""
 
+    def delete_own(self, message_key: bytes, state_key: str) -> bool:
+        """Deletes an own record; False if there is none."""
+
     def erase(self, message_key: bytes, state_key: str) -> None:
         """Deletes a value of a function, with nothing else."""
 
@@ -60,6 +63,8 @@ class TimeIndex:
         #: All entries up to the horizon, and some that have left, as a heap. None is a horizon behind all entries.
         self._near: list[Entry] = []
         self._horizon: str | None = index_key(kind)
+        #: The time of the horizon, milliseconds: most entries are behind it, and their place is not needed.
+        self._horizon_ms = -1
 
     def enter(self, entry: Entry) -> None:
         """Adds an entry."""
@@ -72,29 +77,31 @@ class TimeIndex:
 
     def take(self, time_ms: int, limit: int) -> list[Entry]:
         """Deletes the first entries up to this time, at most ``limit``; returns them in their order."""
-        found = self.due(time_ms, limit, limit)
-        for entry in found:
-            self.leave(entry)
+        found: list[Entry] = []
+        delete = self._state.delete_own
+        while len(found) < limit and (entry := self._next(time_ms, limit)) is not None:
+            if delete(OWN_KEY, self.place(entry)):
+                found.append(entry)
         return found
 
-    def due(self, time_ms: int, limit: int, read_most: int = 0) -> list[Entry]:
-        """Takes the first entries up to this time, at most ``limit``, in their order; ``put_back`` those that stay.
-
-        ``read_most`` of them are read into memory at once; ``NEAR``, if that is more.
-        """
+    def due(self, time_ms: int, limit: int) -> list[Entry]:
+        """Takes the first entries up to this time, at most ``limit``, in their order; ``put_back`` those that stay."""
         found: list[Entry] = []
-        while len(found) < limit:
-            if not self._near and not self._read_on(max(NEAR, read_most)):
-                self.next_ms = EVENT_TIME_END_MS
-                break
-            if self._near[0].time_ms > time_ms:
-                self.next_ms = self._near[0].time_ms
-                break
-            entry = heappop(self._near)
+        while len(found) < limit and (entry := self._next(time_ms, NEAR)) is not None:
             is_new = not found or entry != found[-1]  # one that left and came again is in memory twice
             if is_new and self._state.read_own(OWN_KEY, self.place(entry)) is not None:
                 found.append(entry)
         return found
+
+    def _next(self, time_ms: int, most: int) -> Entry | None:
+        """Takes the first entry in memory up to this time; without entries in memory, ``most`` are read."""
+        if not self._near and not self._read_on(max(NEAR, most)):
+            self.next_ms = EVENT_TIME_END_MS
+            return None
+        if self._near[0].time_ms > time_ms:
+            self.next_ms = self._near[0].time_ms
+            return None
+        return heappop(self._near)
 
     def pending(self, limit: int) -> tuple[int, int | None]:
         """How many entries there are, counted up to ``limit``; and the time of the first, None without one."""
@@ -106,16 +113,17 @@ class TimeIndex:
     def put_back(self, entry: Entry) -> None:
         """Finds an entry of the store again."""
         self.next_ms = min(self.next_ms, entry.time_ms)
-        if self._horizon is not None and self.place(entry) > self._horizon:
+        if self._horizon is not None and (entry.time_ms > self._horizon_ms or self.place(entry) > self._horizon):
             return
         heappush(self._near, entry)
         if len(self._near) > 2 * NEAR:
             self._near = nsmallest(NEAR, self._near)
-            self._horizon = self.place(self._near[-1])
+            self._horizon, self._horizon_ms = self.place(self._near[-1]), self._near[-1].time_ms
 
     def look_again(self) -> None:
         """The store went back to its last commit, or was changed by a command."""
         self._near, self._horizon, self.next_ms = [], index_key(self._kind), 0
+        self._horizon_ms = -1
 
     def place(self, entry: Entry) -> str:
         """The state key of an entry."""
@@ -128,4 +136,5 @@ class TimeIndex:
         found = state_keys_between(self._state, OWN_KEY, self._horizon, index_end(self._kind), most)
         self._near = [Entry(*index_parts(self._kind, place)) for place, _ in found]
         self._horizon = found[-1][0] if len(found) == most else None
+        self._horizon_ms = self._near[-1].time_ms if self._near else -1
         return bool(found)

@@ -85,6 +85,18 @@ def test_the_line_is_pip_for_a_wheel_and_set_up_in_a_checkout(monkeypatch: pytes
     assert installation.install_line("s3") == "pip install 'holdfast[s3]'"
 
 
+def test_a_command_that_needs_several_extras_names_all_of_them_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the core alone, `holdfast up` asked for one extra after the other."""
+    monkeypatch.setattr(installation, "CHECKOUT", None)
+    installation.check_extras("operate", "columns")
+    for module in ("sqlalchemy", "supervisor", "numpy"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(ExtraMissing) as missing:
+        installation.check_extras("dagster", "operate", "columns")
+    assert missing.value.fields == {"library": "sqlalchemy, numpy", "extra": "operate,columns"}
+    assert missing.value.action == "Run `pip install 'holdfast[operate,columns]'`."
+
+
 COMMAND = "from holdfast.orchestration.cli import main; sys.exit(main({!r}))"
 
 

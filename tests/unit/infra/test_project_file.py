@@ -121,7 +121,7 @@ def test_without_a_project_all_is_as_before(tmp_path: Path, monkeypatch: pytest.
     settings = load_settings()
     assert settings.project is None
     assert settings.home == PROJECT / ".holdfast"
-    assert len(settings.processors) == 4
+    assert len(settings.processors) == 7
 
 
 def test_the_variable_names_the_project_and_an_empty_one_none(shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,13 @@ def test_a_pipe_gets_one_line_for_each_row() -> None:
 
 
 def test_status_names_a_processor_whole_on_80_columns() -> None:
-    row = {"processor": "customers_of_orders", "desired": "deployed", "diagnosis": "healthy", "paused": False}
+    row = {
+        "processor": "customers_of_orders",
+        "desired": "deployed",
+        "diagnosis": "healthy",
+        "paused": False,
+        "subtopologies": [],
+    }
     row |= {"phase": "running", "lag": 0, "stream_time": 1_790_000_000.0, "timers": None, "processed": 12, "pid": 4711}
     row |= {"warnings": []}
     for terminal in (True, False):

@@ -1,0 +1,20 @@
+"""What the comparisons with other engines share."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.infra.jars import JarSource
+from holdfast.infra.java import Java
+from holdfast.infra.settings import load_settings
+from tests.bench.peers import Contender, Machine, NotHere, streams
+
+
+@pytest.fixture(scope="session")
+def kafka_streams(java: Java) -> Contender:
+    """The compiled program; skips where a compiler or its jars are missing."""
+    settings = load_settings()
+    try:
+        return streams(Machine(settings.cache, java, JarSource(java, settings.ivy_settings)))
+    except NotHere as reason:
+        pytest.skip(f"Kafka Streams is not here: {reason}")

@@ -1,0 +1,147 @@
+"""Joins and groups of the bench: how the engine declares them, what plain Python makes of the messages, and their hash.
+
+Left and right messages take turns, a millisecond apart, with the same keys. A joined value is ``[left, right]``. An
+interval is about as long as a key has one right message, and a group counts messages by their merchant.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast import Count
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from tests.bench.measured import RunWrong
+from tests.bench.stream import FIRST_TIMESTAMP_MS, Message, messages
+
+Joined = Literal["", "table", "interval", "asof", "group"]
+#: How far the interval of the interval join, and the grace of joins, go back, in milliseconds.
+BACK_MS, GRACE_MS = 20_000, 5_000
+RIGHT = "-right"
+_PAIR = struct.Struct("<qq")
+
+
+class _Left(msgspec.Struct):
+    ts: int
+
+
+class _Right(msgspec.Struct):
+    item: int
+
+
+class _Counted(msgspec.Struct):
+    count: int
+
+
+_decode_pair = msgspec.json.Decoder(tuple[_Left, _Right]).decode
+_decode_count = msgspec.json.Decoder(_Counted | int).decode
+
+
+def told(kind: Joined) -> str:
+    """The join as the arguments of a contender name it."""
+    return {
+        "": "",
+        "table": "table:inner:0:0:0",
+        "interval": f"stream:inner:{BACK_MS}:0:{GRACE_MS}",
+        "asof": f"asof:inner:0:0:{GRACE_MS}",
+        "group": "group:count:0:0:0",
+    }[kind]
+
+
+def is_left(message: Message, kind: Joined) -> bool:
+    """Whether a message is of the left topic; all messages of a group are."""
+    return kind == "group" or message.number % 2 == 1
+
+
+def body_of(message: Message, kind: Joined) -> bytes:
+    """The value of a message of its side."""
+    if is_left(message, kind):
+        return message.body(FIRST_TIMESTAMP_MS + message.number)
+    return b'{"price":%b,"item":%d}' % (message.amount.encode(), message.number)
+
+
+def rows(topic: str, count: int, keys: int, kind: Joined) -> Iterator[tuple[str, int, bytes, bytes, Any]]:
+    """What fills the topics."""
+    for message in messages(count, keys):
+        side = topic if is_left(message, kind) else topic + RIGHT
+        yield side, message.partition, message.key, body_of(message, kind), None
+
+
+def both(left: Any, right: Any) -> list[Any]:
+    """What makes one value of two."""
+    return [left, right]
+
+
+def joined(left: StreamingDataFrame, right: StreamingDataFrame | None, asked: str) -> StreamingDataFrame:
+    """With the engine."""
+    kind, _, back, _, grace = asked.split(":")
+    if right is None:
+        return left.group_by("merchant").aggregate(count=Count())
+    if kind == "table":
+        return left.join_table(right.to_table("prices"), on_merge=both)
+    if kind == "asof":
+        return left.join_asof(right, on_merge=both, grace_ms=int(grace))
+    return left.join_interval(right, on_merge=both, grace_ms=int(grace), backward_ms=int(back))
+
+
+def expected(count: int, keys: int, kind: Joined) -> tuple[int, str]:
+    """How many outputs there are, and their hash, in plain Python."""
+    if kind == "group":
+        merchants = Counter(msgspec.json.decode(body_of(each, kind))["merchant"] for each in messages(count, keys))
+        return count, _hash(f"{name}:{many}".encode() for name, many in merchants.items())
+    rights: dict[int, list[int]] = defaultdict(list)
+    found: list[bytes] = []
+    for message in messages(count, keys):
+        before = rights[message.user]
+        if not is_left(message, kind):
+            before.append(message.number)
+            continue
+        if kind == "interval":
+            before[:] = [each for each in before if each >= message.number - BACK_MS]
+        matches = before if kind == "interval" else before[-1:]
+        found += [_PAIR.pack(FIRST_TIMESTAMP_MS + message.number, each) for each in matches]
+    return len(found), _hash(found)
+
+
+def _hash(made: Any) -> str:
+    digest = hashlib.sha256()
+    for each in sorted(made):
+        digest.update(each)
+    return digest.hexdigest()
+
+
+class Sent:
+    """What a run has sent, record by record."""
+
+    def __init__(self, kind: Joined) -> None:
+        self._kind = kind
+        self.pairs: list[bytes] = []
+        self.counts: dict[bytes, int] = {}
+        self.appended_ms: list[int] = []
+
+    def add(self, key: bytes, value: bytes, appended_ms: int) -> None:
+        """Take the next record of a partition.
+
+        Raises:
+            RunWrong: It is no result.
+        """
+        self.appended_ms.append(appended_ms)
+        try:
+            if self._kind == "group":
+                made = _decode_count(value)
+                self.counts[key] = made if isinstance(made, int) else made.count
+            else:
+                left, right = _decode_pair(value)
+                self.pairs.append(_PAIR.pack(left.ts, right.item))
+        except msgspec.DecodeError as failure:
+            raise RunWrong(f"{value[:100]!r} is no result of a join: {failure}") from failure
+
+    def result(self) -> tuple[int, str]:
+        """What ``expected`` returns."""
+        made = self.pairs if self._kind != "group" else [b"%b:%d" % each for each in self.counts.items()]
+        return len(self.appended_ms), _hash(made)
