@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.infra.kafka.records import Batch
 from holdfast.processors.engine.runtime.columns import WindowedStream
+from holdfast.processors.engine.runtime.committer import Committer
 from tests.simulation.run import SeedRunner, runner
 from tests.simulation.schedule import Kind, timed_schedule
 from tests.simulation.timed import BRANCHES, SESSIONS, WINDOWS, timed_workload
@@ -74,6 +75,20 @@ def test_groups_are_right_under_every_schedule(grouped_seeds: SeedRunner, first:
     for seed in range(first, first + 10):
         outcome = grouped_seeds.run(seed)
         assert outcome.invariant is None, outcome.text()
+
+
+#: A worker that is gone for good has a transaction open on a repartition topic, without a marker.
+GONE = 37
+
+
+@pytest.mark.slow
+def test_what_a_worker_that_is_gone_left_open_holds_no_group_back(
+    grouped_seeds: SeedRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcome = grouped_seeds.run(GONE)
+    assert outcome.invariant is None, outcome.text()
+    monkeypatch.setattr(Committer, "look_after", lambda self: None)
+    assert grouped_seeds.run(GONE).invariant == "outputs"
 
 
 def test_a_seed_with_windows_reproduces_its_trace_too(timed_seeds: SeedRunner) -> None:

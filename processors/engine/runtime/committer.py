@@ -9,7 +9,8 @@
 Invariants:
     - After an unknown outcome, the producer is replaced before anything else is sent: a delayed end of the old
       transaction could otherwise end a new one.
-    - Where markers of the last transaction may be missing, nothing is sent before ``unfinished`` has looked.
+    - Where markers of the last transaction may be missing, nothing is sent before ``unfinished`` has looked. It looks
+      also when there is nothing to send.
     - Local state is written only after the transaction is known to be committed.
 """
 
@@ -55,6 +56,11 @@ RIVALS_MAX = 1
 RIVAL_COUNTS_S = 300.0
 #: Timeout of the request for the group's members, seconds: the worker waits for it.
 RIVALS_TIMEOUT_S = 5.0
+#: How long a worker without work waits for the answer of such a look, and until the next one, in seconds.
+LOOK_WITHOUT_WORK_S = 1.0
+LOOK_AGAIN_S = 5.0
+#: How often a worker with ``group_by`` looks for what workers that are gone left open, in seconds.
+LEFT_LOOK_S = 60.0
 
 
 class Outcome(Enum):
@@ -98,6 +104,8 @@ class Committer:
         self._unfinished = owners.unfinished = Unfinished(cluster, written, options.group, options.broker_timeout_s)
         #: ``doubts`` of the producer at the last look for unfinished transactions; None: look before the next begin.
         self._settled: int | None = None
+        #: When ``look_after`` may look again, in monotonic seconds.
+        self._look_at = 0.0
         self._producer: TransactionProducer | None = None
         #: Sends the outputs; at-least-once sends them outside of the transaction.
         self._outputs: TransactionProducer | None = None
@@ -311,11 +319,30 @@ class Committer:
         if known is not None:
             self._own_ids.add(known)
 
-    def _settle(self, producer: TransactionProducer) -> None:
+    def _settle(self, producer: TransactionProducer, timeout_s: float | None = None) -> None:
         """End what Kafka left open of this worker's last transaction, which has ended."""
         doubts = producer.doubts
-        self._unfinished.settle(self.transactional_id, producer.on_wait)
+        self._unfinished.settle(self.transactional_id, producer.on_wait, timeout_s=timeout_s)
         self._settled = doubts
+
+    def look_after(self) -> None:
+        """Settle what Kafka left open, although nothing is sent now: those that read behind it wait.
+
+        It is this worker's last transaction; and with ``group_by`` those of workers that are gone for good, as nobody
+        else reads the topic that they wrote to. What Kafka refuses is an error only when there is something to send.
+        """
+        now, producer = self._clock.monotonic(), self._producer
+        if self._open or producer is None or now < self._look_at:
+            return
+        try:
+            if self._settled != producer.doubts:
+                self._settle(producer, LOOK_WITHOUT_WORK_S)
+            elif self._topology.repartitions:
+                self._look_at = now + LEFT_LOOK_S
+                self._assignment.standbys.owners.end_left()
+        except KafkaFailed as failed:
+            _log.debug("the last transaction can't be looked at now", error=failed.message)
+            self._look_at = now + LOOK_AGAIN_S
 
     def _abort(self, why: KafkaFailed) -> None:
         if why.fields.get("error") == "INVALID_TIMESTAMP":

@@ -73,8 +73,7 @@ class Worker:
         self.committer = Committer(topology, cluster, options, assignment, transactional_id)
         self.committer.on_wait = self._while_waiting
         self.started_at = self.heartbeat_at = cluster.clock.time()
-        self.processed = 0
-        self.paused = options.start.paused
+        self.processed, self.paused = 0, options.start.paused
         self.requests: list[Request] = []
         self.maintenance = Maintenance(self, cluster, commands)
         self.reach = Reach(bounded=options.start.shadow)
@@ -261,6 +260,7 @@ class Worker:
         self._update_phase(member)
         if self._open.is_due(self.clock.monotonic()):
             self._commit()
+        self.committer.look_after()
         self._purge.step(self.assignment.tasks)
         if self.assignment.checkpoints is not None:
             self.assignment.checkpoints.tend(self.assignment.tasks)
