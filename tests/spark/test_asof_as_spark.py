@@ -1,0 +1,56 @@
+"""As-of joins give what Spark recomputes in batch from the same messages, with a range join and a window."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+
+from holdfast import Application, InMemoryCluster
+
+#: The newest right message of each left one, by its time; without a match, or with one beyond the tolerance, none.
+QUERY = """
+SELECT t, k, v, IF(t - at <= {tolerance}, found, NULL) AS found FROM (
+  SELECT l.t, l.k, l.v, r.t AS at, r.v AS found,
+         row_number() OVER (PARTITION BY l.n ORDER BY r.t DESC, r.n DESC) AS rank
+  FROM l LEFT JOIN r ON l.k = r.k AND r.t <= l.t
+) WHERE rank = 1 ORDER BY t, v
+"""
+#: A number of a message, in the order of its topic; event time; key; value.
+SCHEMA = "n INT, t LONG, k STRING, v INT"
+TOLERANCE_MS = 60
+
+
+def drawn(random: Random, lates: list[int]) -> list[tuple[int, int, str, int]]:
+    """Messages, some of equal times; ``lates`` says how much older than the newest time they may be."""
+    made, now = [], 1_000
+    for number in range(400):
+        now += random.choice([0, 1, 5, 20])
+        made.append((number, now - random.choice(lates), random.choice("abc"), number))
+    return made
+
+
+@pytest.mark.parametrize("tolerance", [None, TOLERANCE_MS])
+def test_an_as_of_join_is_what_spark_recomputes(spark: Any, tolerance: int | None) -> None:
+    """Right messages come in order, left ones up to 50 ms late: a table of all messages has all matches, too."""
+    random, cluster = Random(1), InMemoryCluster()
+    app = Application("in-memory", consumer_group="p", auto_offset_reset="earliest", loglevel=None)
+    left, right = (app.dataframe(app.topic(name)) for name in ("l", "r"))
+    pairs = left.join_asof(right, "left", lambda one, other: [one, other], tolerance_ms=tolerance)
+    pairs.to_topic(app.topic("out"))
+    for name, lates in (("l", [0, 0, 10, 50]), ("r", [0])):
+        cluster.create_topic(name)
+        messages = drawn(random, lates)
+        for _, at, key, value in messages:
+            cluster.produce(name, b"%d" % value, key.encode(), timestamp_ms=at)
+        spark.createDataFrame(messages, SCHEMA).createOrReplaceTempView(name)
+    cluster.run(app)
+    rows = [
+        (each.timestamp_ms, (each.key or b"").decode(), *json.loads(each.value or b""))
+        for _, each in cluster.read("out")
+    ]
+    expected = [tuple(row) for row in spark.sql(QUERY.format(tolerance=tolerance or 10**9)).collect()]
+    assert sorted(rows, key=repr) == sorted(expected, key=repr)
+    assert 0 < sum(row[3] is None for row in rows) < len(rows)
