@@ -82,6 +82,7 @@ def _part(part: PartStatus) -> dict[str, Any]:
         "running": part.running,
         "lag_records": _text(part.lag),
         "lag_by_input": inputs,
+        "waits_for": ", ".join(part.awaited),
     }
 
 

@@ -194,13 +194,15 @@ class Snapshotted(Answer):
 
 
 class PartLag(Answer):
-    """A subtopology in one slot: its tasks, and the records left to process, by input topic; null where unknown."""
+    """A subtopology in one slot: its tasks, the records left to process by input topic, null where unknown, and the
+    inputs that messages of others wait for."""
 
     subtopology: str
     tasks: int
     running: int
     lag: int | None
     lags: dict[str, int | None]
+    awaited: list[str]
 
 
 class ProcessorRow(Answer):

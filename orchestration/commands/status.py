@@ -242,7 +242,7 @@ def subtopologies_of(worker: object) -> list[dict[str, Any]]:
     """The subtopologies in a worker's answer; none without an answer."""
     if not isinstance(worker, ProcessorStatus):
         return []
-    return [{**asdict(each), "lag": each.lag} for each in parts_of([worker])]
+    return [{**asdict(each), "awaited": list(each.awaited), "lag": each.lag} for each in parts_of([worker])]
 
 
 def print_services(services: Iterable[tuple[str, str | None]], console: Console) -> None:
@@ -261,15 +261,21 @@ def _in_words(timers: dict[str, Any] | None) -> str | None:
 
 
 def _parts_in_words(processors: list[dict[str, Any]]) -> list[str]:
-    """A line for each subtopology of the slots that have several."""
+    """A line for each subtopology of the slots that have several, or that wait for an input."""
     found = []
     for each in processors:
-        for part in each["subtopologies"] if len(each["subtopologies"]) > 1 else ():
+        parts = each["subtopologies"]
+        for part in parts:
+            if len(parts) < 2 and not part["awaited"]:
+                continue
             lags = ", ".join(
                 f"{topic} {'unknown' if lag is None else f'{lag:,} records'}" for topic, lag in part["lags"].items()
             )
+            waits = f"; messages wait for older ones of {', '.join(part['awaited'])}" if part["awaited"] else ""
             tasks = f"{part['running']} of {part['tasks']} tasks run"
-            found.append(f"{each['processor']}, slot {each['slot']}, {part['subtopology']}: {tasks}; lag of {lags}")
+            found.append(
+                f"{each['processor']}, slot {each['slot']}, {part['subtopology']}: {tasks}; lag of {lags}{waits}"
+            )
     return found
 
 

@@ -16,13 +16,15 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 class PartStatus:
     """One subtopology over all workers: its tasks, those that run, and by input topic the records left to process.
 
-    The lag of an input is None while a task of it is not fetching, as during a restore.
+    The lag of an input is None while a task of it is not fetching, as during a restore. ``awaited`` are the inputs that
+    messages of others wait for.
     """
 
     subtopology: str
     tasks: int
     running: int
     lags: Mapping[str, int | None]
+    awaited: tuple[str, ...] = ()
 
     @property
     def lag(self) -> int | None:
@@ -38,7 +40,8 @@ def parts_of(statuses: Sequence[ProcessorStatus]) -> tuple[PartStatus, ...]:
         own = [task for task in tasks if task.subtopology == name]
         topics = sorted({topic for task in own for topic in task.inputs})
         lags = {topic: _sum([task.inputs[topic].lag for task in own if topic in task.inputs]) for topic in topics}
-        found.append(PartStatus(name, len(own), sum(task.phase == "running" for task in own), lags))
+        awaited = tuple(sorted({topic for task in own for topic in task.awaited}))
+        found.append(PartStatus(name, len(own), sum(task.phase == "running" for task in own), lags, awaited))
     return tuple(found)
 
 

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 #: Timers of a store and a clock that a status counts at most: the loop waits for the count.
 TIMERS_COUNTED_MAX = 10_000
 
+#: An input that others have waited for so long, in seconds, is told.
+AWAITED_FOR_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class InputPosition:
@@ -58,7 +61,8 @@ class TaskStatus:
     ``checkpoint`` is the checkpoint that is being fetched or was used, or why none was used. ``restored`` is the number
     of changelog records replayed before the task ran, in ``restored_s`` seconds. ``stream_time`` is in seconds since
     1970, None for a task without windows or without a message; ``late`` has by store the windows that messages came too
-    late for, since the task runs here; ``timers`` has by store those that have not fired.
+    late for, since the task runs here; ``timers`` has by store those that have not fired. ``awaited`` are the inputs that
+    messages of others have waited for since a second or more.
     """
 
     task: str
@@ -78,6 +82,7 @@ class TaskStatus:
     stream_time: float | None = None
     late: Mapping[str, int] = field(default_factory=dict)
     timers: Mapping[str, TimersStatus] = field(default_factory=dict)
+    awaited: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +232,8 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
         place = Partition(topic, task.partition)
         end = None if member is None or worker.paused else member.high_watermark(place)
         lag = None if end is None else max(0, end - (position or 0))
+        if lag and member is not None and member.is_ended(place) and not (task.order and task.order.buffered):
+            lag = 0  # behind the last record are only markers of its transaction
         inputs[topic] = {"committed": task.committed.get(topic), "position": position, "end": end, "lag": lag}
     restore = worker.assignment.restoring.get(task.name)
     return {
@@ -236,6 +243,7 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
         "phase": task.phase.value,
         "inputs": inputs,
         "stores": store_offsets(task),
+        "awaited": [] if task.order is None else task.order.awaited_for(worker.clock.monotonic(), AWAITED_FOR_S),
         "restore": None if restore is None else restore.progress(worker.clock.monotonic()),
         "checkpoint": worker.assignment.checkpoint_of(task.name),
         "restored": task.restored,

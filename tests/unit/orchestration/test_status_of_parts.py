@@ -41,6 +41,8 @@ def test_the_lag_of_each_subtopology_is_told_where_there_are_several() -> None:
     assert "p0, slot 0, by: 1 of 1 tasks run; lag of fleet-by-repartition 1,200 records" in shown
     assert "p0, slot 0, flights: 1 of 2 tasks run; lag of flights 4 records" in shown
     assert "p1, slot" not in shown
+    [waiting] = [{**told[1], "awaited": ["weather"]}]
+    assert "lag of flights 4 records; messages wait for older ones of weather" in printed([waiting])
     assert subtopologies_of(None) == []
 
 
