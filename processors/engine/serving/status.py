@@ -61,8 +61,8 @@ class TaskStatus:
     ``checkpoint`` is the checkpoint that is being fetched or was used, or why none was used. ``restored`` is the number
     of changelog records replayed before the task ran, in ``restored_s`` seconds. ``stream_time`` is in seconds since
     1970, None for a task without windows or without a message; ``late`` has by store the windows that messages came too
-    late for, since the task runs here; ``timers`` has by store those that have not fired. ``awaited`` are the inputs that
-    messages of others have waited for since a second or more.
+    late for, since the task runs here; ``timers`` has by store those that have not fired. ``awaited`` are the inputs
+    that messages of others have waited for since a second or more.
     """
 
     task: str
