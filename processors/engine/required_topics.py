@@ -203,11 +203,15 @@ def plan(
     for store in topology.stores:
         counts = {name: resolved[name][1].partitions for name in store.inputs}
         if len(set(counts.values())) > 1:
+            grouped = all(topology.is_repartition(name) for name in counts)
+            widest = max(count for count in counts.values() if count is not None)
             refusals.append(
                 Refusal(
                     store.inputs[0],
                     f"Store {store.name} is shared by topics with different partition counts: {counts}.",
-                    "Give these topics the same number of partitions, or give each stream its own store.",
+                    f"Write `partitions={widest}` in each `group_by` of these topics."
+                    if grouped
+                    else "Give these topics the same number of partitions, or give each stream its own store.",
                     "source-repartitioned",
                 )
             )

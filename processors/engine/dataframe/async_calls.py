@@ -22,6 +22,24 @@ class AsyncCallFailed(HoldfastError):
     """A call of ``apply_async`` did not answer in time, or was cancelled."""
 
 
+async def awaited(func: Callable[[Any], Awaitable[Any]], value: Any) -> Any:
+    """The answer of a call.
+
+    Raises:
+        AsyncCallFailed: The function raised ``SystemExit``, which would end the process in mid-message.
+        Exception: What the function raised.
+    """
+    try:
+        return await func(value)
+    except SystemExit as ending:
+        name = getattr(func, "__qualname__", repr(func))
+        raise AsyncCallFailed(
+            f"{name} raised SystemExit({ending}), which would end the process in mid-message.",
+            action="Raise an Exception for a message that can't be processed; call `Application.stop()` to stop.",
+            function=name,
+        ) from ending
+
+
 @dataclass(frozen=True, slots=True)
 class AsyncCall:
     """How the calls of one step are made; ``timeout_ms`` limits each of them.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.infra.errors import BadConfiguration
-from holdfast.processors.engine.dataframe.signatures import refuses, written
+from holdfast.processors.engine.dataframe.signatures import is_async, refuses, written
 from holdfast.processors.engine.dataframe.topic import Topic
 
 
@@ -63,6 +63,7 @@ def check_step_function(func: Any, step: str, *, stateful: bool, metadata: bool)
     Raises:
         StepInvalid: It is no function, or takes other arguments; says whether `stateful` or `metadata` is forgotten.
     """
+    _check_not_async(func, f"`{step}`")
     expected = (*(_WITH_METADATA if metadata else _PLAIN), *(_STATE if stateful else ()))
     if not refuses(func, len(expected)):
         return
@@ -87,10 +88,24 @@ def _switched(stateful: bool, metadata: bool) -> str:
     return ", ".join(words for words, on in (("stateful=True", stateful), ("metadata=True", metadata)) if on)
 
 
-def check_function(func: Any, what: str, arguments: Sequence[str]) -> None:
-    """Raises StepInvalid unless ``func`` is a function that can be called with these arguments, or None."""
+def check_function(func: Any, what: str, arguments: Sequence[str], *, awaited: bool = False) -> None:
+    """Raises StepInvalid unless ``func`` is a function that can be called with these arguments, or None.
+
+    ``awaited``: it may be an async function.
+    """
+    if not awaited:
+        _check_not_async(func, what)
     if func is not None and refuses(func, len(arguments)):
         raise _wrong(func, what, arguments, "Give the function these arguments.")
+
+
+def _check_not_async(func: Any, what: str) -> None:
+    if is_async(func):
+        raise StepInvalid(
+            f"{what} got the async function {written(func)}, which it does not await.",
+            action="Write `def` in place of `async def`; or await it for each message by `sdf.apply_async(function)`.",
+            seen=written(func),
+        )
 
 
 def _wrong(func: Any, what: str, arguments: Sequence[str], action: str) -> StepInvalid:

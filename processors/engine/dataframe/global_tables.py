@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.dataframe.given import check_function
 from holdfast.processors.engine.dataframe.joins import TableRead
 from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge
 from holdfast.processors.engine.dataframe.serialization import Serializer
@@ -115,6 +116,8 @@ class GlobalRead(TableRead):
                 action='Write, for example, `on="plane_id"`, or `on=lambda value: value["plane"]["id"]`.',
                 seen=repr(on)[:80],
             )
+        if callable(on):
+            check_function(on, "`on` of `join_table`", ("value",))
         self._table, self._on = table, on
         self.functions = (*self.functions, *((on,) if callable(on) else ()))
 

@@ -24,6 +24,8 @@ from weakref import WeakKeyDictionary
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.dataframe.async_calls import awaited
+from holdfast.processors.engine.dataframe.given import check_function
 from holdfast.processors.engine.dataframe.joins import check_how
 from holdfast.processors.engine.dataframe.merging import (
     JoinInvalid,
@@ -146,7 +148,7 @@ class CachedLookup:
 
     async def _ask(self, asked: Asked) -> _Answer:
         try:
-            row, is_found = await self._lookup(asked.on), True
+            row, is_found = await awaited(self._lookup, asked.on), True
         except NotFound:
             row, is_found = None, False
         answer = _Answer(is_found, copy.deepcopy(row), self._monotonic() + self._ttl_s)
@@ -264,14 +266,14 @@ class LookupMerge:
             return [self._merge(found.value, row)]
         if not isinstance(found.value, Mapping):
             raise _no_object("value", found.value)
-        return [{**found.value, **{name: _taken(row, of) for name, of in self._fields.items()}}]
+        return [{**found.value, **{name: _taken(row, of, found.is_found) for name, of in self._fields.items()}}]
 
 
-def _taken(row: Any, of: str | Callable[[Any], Any]) -> Any:
+def _taken(row: Any, of: str | Callable[[Any], Any], is_found: bool) -> Any:
+    if not isinstance(of, str) and (is_found or row is not None):
+        return of(row)
     if row is None:
         return None
-    if not isinstance(of, str):
-        return of(row)
     if isinstance(row, Mapping):
         return row.get(of)
     raise _no_object("row", row)
@@ -301,6 +303,9 @@ def _checked_fields(fields: Any) -> Mapping[str, str | Callable[[Any], Any]] | N
             action='Write, for example, `fields={"owner": "name"}`, or `fields=["name", "city"]`.',
             seen=repr(fields)[:80],
         )
+    for name, of in fields.items():
+        if not isinstance(of, str):
+            check_function(of, f"`fields[{name!r}]` of `join_lookup`", ("row",))
     return dict(fields)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
+from holdfast.processors.engine.dataframe.given import check_function
 
 #: ``raise`` refuses a field that both have; ``keep-left`` and ``keep-right`` say whose field stays; or a function of
 #: (left, right) makes the value. A side without a match is None.
@@ -23,13 +24,15 @@ class MergeFailed(HoldfastError):
 
 
 def check_merge(on_merge: Any) -> None:
-    """Raises JoinInvalid unless it is one of ``OnMerge``."""
+    """Raises JoinInvalid unless it is one of ``OnMerge``, StepInvalid if the function takes other arguments."""
     if not callable(on_merge) and on_merge not in _NAMED:
         raise JoinInvalid(
             f"`on_merge` is {on_merge!r}, expected {', '.join(map(repr, _NAMED))}, or a function of (left, right).",
             action="Write, for example, `on_merge=lambda left, right: {**left, 'price': right}`.",
             seen=repr(on_merge),
         )
+    if callable(on_merge):
+        check_function(on_merge, "`on_merge`", ("left", "right"))
 
 
 def name_of(on_merge: OnMerge) -> str:

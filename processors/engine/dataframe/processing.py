@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.infra.kafka.records import Headers
-from holdfast.processors.engine.dataframe.signatures import refuses, written
+from holdfast.processors.engine.dataframe.signatures import is_async, refuses, written
 from holdfast.processors.engine.state.declared import DeclaredState
 from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
 from holdfast.processors.engine.state.timers import CLOCKS, Due, Timer, TimerClock, Timers
@@ -239,6 +239,12 @@ _METHODS = {"on_message": ("value", "context"), "on_timer": ("name", "time", "co
 def _check_method(kind: Any, method: str, arguments: tuple[str, ...]) -> None:
     """Raises ProcessorInvalid if a class has the method, and it takes other arguments."""
     made = inspect.getattr_static(kind, method, None) if isinstance(kind, type) else None
+    if made is not None and is_async(made):
+        raise ProcessorInvalid(
+            f"`process` got {kind.__name__}, whose method {method} is async; it is not awaited.",
+            action=f"Write `def {method}(self, {', '.join(arguments)})`; await other systems before it, by "
+            "`sdf.apply_async(function)`.",
+        )
     if inspect.isfunction(made) and refuses(made, 1 + len(arguments)):
         raise ProcessorInvalid(
             f"`process` got {kind.__name__}, whose method is {written(made)}.",

@@ -26,6 +26,12 @@ def refuses(func: Any, positional: int) -> bool:
     return False
 
 
+def is_async(func: Any) -> bool:
+    """Whether a call gives something to await in place of a value: a function of ``async def``, or an object of one."""
+    called = getattr(type(func), "__call__", None)  # noqa: B004 # of an object that is called
+    return inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(called)
+
+
 def written(func: Callable[..., Any]) -> str:
     """Name and parameters of a function, as in its definition."""
     name = str(getattr(func, "__name__", type(func).__name__))

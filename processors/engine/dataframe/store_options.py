@@ -42,6 +42,9 @@ class StoreOptions:
     steps: tuple[str, ...] = ()
     #: How values of a built-in step end that have their time in their state keys.
     dating: Dating | None = field(default=None, compare=False)
+    #: Whether values behind ``group_by`` end by the stream time alone: an older message may come after a younger one,
+    #: and asks for what was there before it.
+    asked_by_older: bool = field(default=False, compare=False)
     #: How long values stay readable without a ``ttl`` of their own, in milliseconds; None for always.
     ttl_ms: int | None = field(init=False, default=None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from datetime import timedelta
@@ -25,6 +24,7 @@ from holdfast.processors.engine.dataframe.lookups import (
 )
 from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge
 from holdfast.processors.engine.dataframe.node import Node, steps_of
+from holdfast.processors.engine.dataframe.signatures import is_async
 
 Stream = TypeVar("Stream")
 
@@ -118,14 +118,13 @@ class StreamCalls(Generic[Stream]):
 
 def check_async(func: Any, method: str, arguments: tuple[str, ...]) -> None:
     """Raises AsyncInvalid unless ``func`` is an async function, StepInvalid unless it takes these arguments."""
-    called = getattr(type(func), "__call__", None)  # noqa: B004 # of an object that is called
-    if not (inspect.iscoroutinefunction(func) or inspect.iscoroutinefunction(called)):
+    if not is_async(func):
         raise AsyncInvalid(
             f"{method} got {func!r}, expected an async function.",
             action="Write `async def`, or use `apply` for a function that does not wait.",
             seen=repr(func)[:80],
         )
-    check_function(func, method, arguments)
+    check_function(func, method, arguments, awaited=True)
 
 
 def _call_of(func: Callable[[Any], Awaitable[Any]], concurrency: Any, order: Any, timeout: Any) -> AsyncCall:

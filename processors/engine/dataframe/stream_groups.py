@@ -8,7 +8,6 @@ Messages of one key are in one partition, so a new key needs other partitions: e
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -19,6 +18,7 @@ from holdfast.processors.engine.dataframe.given import check_function
 from holdfast.processors.engine.dataframe.group_key import GroupKey, text_of_key
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer
+from holdfast.processors.engine.dataframe.signatures import is_async
 from holdfast.processors.engine.dataframe.topic import Topic
 
 Stream = TypeVar("Stream")
@@ -137,8 +137,8 @@ def _name_of(key: Any, name: Any) -> str:
             seen=repr(key)[:80],
         )
     if callable(key):
-        check_function(key, "`key` of `group_by`", ("value",))
-        if inspect.iscoroutinefunction(key):
+        check_function(key, "`key` of `group_by`", ("value",), awaited=True)
+        if is_async(key):
             raise GroupByInvalid(
                 f"The key function {key.__name__} of a `group_by` is async, expected a function that returns the key.",
                 action="Write `def`; await other systems in `apply_async` before `group_by`.",

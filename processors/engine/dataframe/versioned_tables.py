@@ -25,7 +25,7 @@ _SINCE = "since"
 
 def history_options(store: str) -> StoreOptions:
     """What the store of a table with a history is declared with."""
-    return StoreOptions(store, ttl=BY_VALUE, steps=("table with history",))
+    return StoreOptions(store, ttl=BY_VALUE, steps=("table with history",), asked_by_older=True)
 
 
 class VersionedPut(TablePut):

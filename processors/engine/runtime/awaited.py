@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import Any
 
 from holdfast.infra.kafka.records import Batch, Headers
-from holdfast.processors.engine.dataframe.async_calls import AsyncCall, AsyncCallFailed
+from holdfast.processors.engine.dataframe.async_calls import AsyncCall, AsyncCallFailed, awaited
 from holdfast.processors.engine.dataframe.compilation import CurrentMessage, Step, Timing, compile_steps
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.outbox import Output
@@ -155,7 +155,7 @@ async def _all(call: AsyncCall, keys: Sequence[bytes | None], jobs: Sequence[_Jo
 
 async def _in_time(call: AsyncCall, value: Any) -> tuple[Any]:
     name = getattr(call.func, "__qualname__", repr(call.func))
-    task = asyncio.ensure_future(call.func(value))
+    task = asyncio.ensure_future(awaited(call.func, value))
     done, _ = await asyncio.wait({task}, timeout=call.timeout_ms / 1000)
     if not done:
         task.cancel()  # it is not awaited: one that does not let itself be cancelled would hold the worker

@@ -109,7 +109,7 @@ def _ends_of(
         return None
     if options.dating is not None:
         return state.keep_dated(DatedValues(state, stream, options.dating, by_stream=regrouped))
-    made = Expiries(state, options.ttl_ms, stream, by_stream=regrouped and bool(options.steps))
+    made = Expiries(state, options.ttl_ms, stream, by_stream=regrouped and options.asked_by_older)
     return state.let_expire(made, _read_ttl)
 
 

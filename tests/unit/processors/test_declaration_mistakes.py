@@ -25,9 +25,22 @@ def count(value: Any, state: Any) -> int:
     return 1
 
 
+async def asking(value: Any) -> Any:
+    """A function that a step does not await."""
+
+
+async def merging(left: Any, right: Any) -> Any:
+    """A rule that a join does not await."""
+
+
 class Late:
     def on_message(self, value: Any) -> None:
         """Without the context."""
+
+
+class AsyncMessage:
+    async def on_message(self, value: Any, context: Any) -> None:
+        """Nobody awaits it."""
 
 
 class LateTimer:
@@ -76,6 +89,23 @@ MISTAKES: dict[str, tuple[Callable[[Application, Any], Any], str]] = {
         lambda app, sdf: sdf.apply(lambda value, key, timestamp, headers, state: None),
         "Write `apply(<lambda>, stateful=True, metadata=True)`",
     ),
+    "an async function": (
+        lambda app, sdf: sdf.filter(asking),
+        "`filter` got the async function asking(value: 'Any') -> 'Any', which it does not await. What to do: Write "
+        "`def` in place of `async def`; or await it for each message by `sdf.apply_async(function)`.",
+    ),
+    "an async rule of a join": (
+        lambda app, sdf: sdf.join_table(app.table(app.topic("t")), on_merge=merging),
+        "`on_merge` got the async function merging(",
+    ),
+    "a rule of a join for one side": (
+        lambda app, sdf: sdf.join_asof(app.dataframe(app.topic("t")), on_merge=lambda left: left),
+        "`on_merge` got the function <lambda>(left), which can't be called with (left, right).",
+    ),
+    "an async key of a global table": (
+        lambda app, sdf: sdf.join_table(app.global_table(app.topic("t")), on=asking),
+        "`on` of `join_table` got the async function",
+    ),
     "a call for a function": (
         lambda app, sdf: sdf.apply(3),
         "`apply` got 3 of type int; expected a function of (value). What to do: Pass a function, without calling it.",
@@ -102,6 +132,10 @@ MISTAKES: dict[str, tuple[Callable[[Application, Any], Any], str]] = {
         lambda app, sdf: sdf.process(Late),
         "`process` got Late, whose method is on_message(self, value: 'Any') -> 'None'. What to do: Write `def "
         "on_message(self, value, context)`.",
+    ),
+    "on_message that is async": (
+        lambda app, sdf: sdf.process(AsyncMessage),
+        "`process` got AsyncMessage, whose method on_message is async; it is not awaited.",
     ),
     "on_timer of the name": (
         lambda app, sdf: sdf.process(LateTimer),

@@ -135,6 +135,22 @@ def test_a_call_that_never_returns_fails_in_time(stubborn: bool) -> None:
     assert [each["n"] for each in sent(cluster, "dead")] == [3]
 
 
+def test_a_call_that_exits_fails_its_message_and_leaves_the_process_alone() -> None:
+    async def exiting(value: dict[str, int]) -> dict[str, int]:
+        await asyncio.sleep(0)
+        if value["n"] == 3:
+            raise SystemExit("enough")
+        return value
+
+    cluster = world(8)
+    app = application(dead_letter_topic="dead")
+    app.dataframe(app.topic("in")).apply_async(exiting).to_topic(app.topic("out"))
+    cluster.run(app)
+    assert sorted(each["n"] for each in sent(cluster)) == [0, 1, 2, 4, 5, 6, 7]
+    [(_, dead)] = cluster.read("dead")
+    assert "SystemExit(enough), which would end the process" in dict(dead.headers or ())["holdfast.error"].decode()
+
+
 def test_an_aborted_commit_repeats_calls_and_no_output(monkeypatch: pytest.MonkeyPatch) -> None:
     from holdfast.infra.kafka.errors import TransactionAborted
     from holdfast.processors.engine.runtime import commit

@@ -94,6 +94,23 @@ def test_none_and_falsy_rows_are_rows(row: Any) -> None:
     assert planes.calls == {"A": 1, "B": 1}
 
 
+@pytest.mark.parametrize("row", [None, 0, "", False, {}, []], ids=repr)
+def test_a_function_of_the_row_gets_falsy_rows_too(row: Any) -> None:
+    made = looked_up([{"plane": "A"}, {"plane": "B"}], Planes({"A": row}), {"row": lambda row: [row]}, "plane")
+    assert repr(made) == repr([{"plane": "A", "row": [row]}, {"plane": "B", "row": None}])
+
+
+def test_a_lookup_that_exits_fails_its_message_and_leaves_the_process_alone() -> None:
+    async def exits(key: str) -> Any:
+        raise SystemExit(key)
+
+    cluster, app = world([{"plane": "A"}]), application(dead_letter_topic="dead")
+    app.dataframe(app.topic("in")).join_lookup(exits, ["owner"], "plane").to_topic(app.topic("out"))
+    cluster.run(app)
+    [(_, dead)] = cluster.read("dead")
+    assert "SystemExit(A), which would end the process" in dict(dead.headers or ())["holdfast.error"].decode()
+
+
 def test_no_row_is_kept_as_an_answer_and_has_the_default() -> None:
     planes = Planes({})
     assert (
@@ -259,6 +276,8 @@ async def finds(value: Any, key: Any) -> Any: ...
         ((find, ["a"]), {"how": "outer"}, JoinInvalid, "expected 'left' or 'inner'"),
         ((find, ["a"]), {"on_merge": "keep-left"}, JoinInvalid, "expected one of them"),
         ((find, ["a"]), {"how": "inner", "default": 1}, JoinInvalid, "drops values"),
+        ((find, {"a": find}), {}, StepInvalid, "async function"),
+        ((find, {"a": lambda: 1}), {}, StepInvalid, "can't be called with .row."),
         ((find,), {"on_merge": "mine"}, JoinInvalid, "`on_merge`"),
         ((find,), {"ttl": -1}, AsyncInvalid, "seconds or a timedelta"),
         ((find,), {"ttl": True}, AsyncInvalid, "seconds or a timedelta"),

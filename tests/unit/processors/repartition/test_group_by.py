@@ -60,6 +60,25 @@ def test_messages_are_counted_by_another_key() -> None:
     assert len(cluster.read("out")) == len(FLIGHTS)
 
 
+def test_groupings_of_other_widths_are_joined_with_the_partitions_that_the_error_names() -> None:
+    cluster = world(3)
+    cluster.create_topic("carriers", partitions=2)
+    cluster.produce("carriers", json.dumps({"carrier": "LH", "name": "Lufthansa"}).encode(), b"1", timestamp_ms=0)
+
+    def joined(partitions: int | None) -> Application:
+        app = application()
+        names = app.dataframe(app.topic("carriers")).group_by("carrier", partitions=partitions)
+        flights = app.dataframe(app.topic("flights")).group_by("carrier", partitions=partitions, name="flown")
+        flights.join_asof(names, on_merge="keep-left").to_topic(app.topic("out"))
+        return app
+
+    with pytest.raises(HoldfastError, match="different partition counts") as refused:
+        cluster.run(joined(None))
+    assert "Write `partitions=3` in each `group_by`" in str(refused.value)
+    cluster.run(joined(3))
+    assert {value["name"] for value in newest(cluster).values()} == {"Lufthansa"}
+
+
 def windows_by_carrier(**options: Any) -> Application:
     app = application(**options)
     by_carrier = app.dataframe(app.topic("flights")).group_by("carrier")

@@ -54,6 +54,14 @@ def test_the_first_of_equal_messages_is_kept_until_the_time_is_over(cluster: InM
     assert [each["n"] for each in run(cluster, app, (1_002, {"id": 1, "n": 6}), key=b"b")] == [6]
 
 
+@pytest.mark.parametrize("commit_every", [0, 1])
+def test_behind_group_by_the_time_is_that_of_the_messages(cluster: InMemoryCluster, commit_every: int) -> None:
+    """Stream time moves with commits there, and is behind the messages."""
+    app = build(lambda frame: frame.group_by("k").drop_duplicates("id", within=1_000), commit_every=commit_every)
+    messages = [(number * 400, {"k": "a", "id": 1, "n": number}) for number in range(10)]
+    assert [each["n"] for each in run(cluster, app, *messages)] == [0, 3, 6, 9]
+
+
 @pytest.mark.parametrize(
     ("by", "first", "second", "same"),
     [
