@@ -106,6 +106,7 @@ def daemon(tmp_path: Path, code: Callable[[int], None]) -> Iterator[subprocess.P
     end_group(process.pid, timeout_s=10.0)
 
 
+@pytest.mark.thorough  # Dagster's intervals; what decides has unit tests
 def test_the_code_server_stays_until_its_code_changes_or_it_ends(
     daemon: subprocess.Popen[bytes], ticks: Ticks, code: Callable[[int], None], tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ MATCHES_CHANGELOG = "matches_changelog"
 HANGS_FOR_S = 3_600.0
 
 
-@drill(4, "changelog altered to `cleanup.policy=delete`", quick=True)
+@drill(4, "changelog altered to `cleanup.policy=delete`")
 def altered(it: Exercise) -> None:
     it.begin()
     it.green(it.changelog_asset, CONFIG_MATCHES)
@@ -48,7 +48,7 @@ def changelog_lost(it: Exercise) -> None:
     it.exact()
 
 
-@drill(6, "changelog recreated empty behind a warm store", quick=True)
+@drill(6, "changelog recreated empty behind a warm store")
 def changelog_anew(it: Exercise) -> None:
     it.begin()
     it.green(it.changelog_asset, CONFIG_MATCHES)

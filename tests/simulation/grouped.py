@@ -74,6 +74,12 @@ class GroupedWorkload(Workload):
     def names(self) -> tuple[str, ...]:
         return (TOTALS, WINDOWS)
 
+    @property
+    def records_behind(self) -> int:
+        """Each message may have a commit of its own, which writes a watermark to each partition of each topic."""
+        topics = 1 + len(TOPICS) * self.joins
+        return topics * (1 + len(self.messages)) * sum(map(len, self.messages))
+
     def stores_of(self, topic: str) -> tuple[str, ...]:
         return self.names if topic == REPARTITION else ()
 

@@ -12,6 +12,7 @@ from holdfast.processors.engine.dataframe import joins
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.versioned_tables import VersionedRead
 from holdfast.processors.engine.runtime.committer import Committer
+from holdfast.processors.engine.runtime.fencing import FormerOwners
 from holdfast.processors.engine.runtime.heard import NEVER, Heard
 from holdfast.processors.engine.runtime.purge import Purge
 from holdfast.processors.engine.runtime.task import Task
@@ -108,7 +109,13 @@ def _outer_row_never(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(joins.IntervalJoin, "on_timer", end)
 
 
+def _left_by_the_dead(patch: pytest.MonkeyPatch) -> None:
+    """A worker looks for what it left open itself, and not for what those left that are gone."""
+    patch.setattr(FormerOwners, "end_left", lambda self: None)
+
+
 PLANTS: Plants = {
+    "what workers left open that are gone stays open": _left_by_the_dead,
     "a repartition topic is purged ahead of the commit": _purge_ahead,
     "messages to a repartition topic are sent outside of the transaction": _sent_at_once,
     "a rewind reads the repartition topic from its start": _rewinds_between,

@@ -17,7 +17,6 @@ from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime import assignment
 from holdfast.processors.engine.runtime.assignment import Assignment
 from holdfast.processors.engine.runtime.committer import Committer
-from holdfast.processors.engine.runtime.fencing import FormerOwners
 from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.tickets import Work
 from holdfast.processors.lifecycle.verbs import compatibility
@@ -86,12 +85,7 @@ def lost_with_their_topic(patch: pytest.MonkeyPatch) -> None:
 
 def lost_markers_unseen(patch: pytest.MonkeyPatch) -> None:
     """Nobody looks for what Kafka left open."""
-    patch.setattr(Committer, "_settle", lambda self, producer: None)
-
-
-def left_by_the_dead(patch: pytest.MonkeyPatch) -> None:
-    """A worker looks for what it left open itself, and not for what those left that are gone."""
-    patch.setattr(FormerOwners, "end_left", lambda self: None)
+    patch.setattr(Committer, "_settle", lambda self, producer, timeout_s=None: None)
 
 
 def aborts_published(patch: pytest.MonkeyPatch) -> None:
@@ -142,7 +136,6 @@ PLANTS: Mapping[str, Callable[[pytest.MonkeyPatch], None]] = {
     "a clear deletes every second key": half_cleared,
     "outputs to a deleted topic count as sent": lost_with_their_topic,
     "markers that Kafka left out are not looked for": lost_markers_unseen,
-    "what workers left open that are gone stays open": left_by_the_dead,
     "an aborted transaction that was left open is committed": aborts_published,
     "an abort rewinds the first tasks only": few_rewound,
     "two versions with other tasks run beside each other": regrouped_in_turns,

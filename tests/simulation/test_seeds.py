@@ -87,6 +87,19 @@ def test_a_task_that_is_taken_from_a_clean_slate_is_told_and_the_next_call_ends_
     assert outcome.invariant is None, outcome.text()
 
 
+#: Joins begin to read when the silence of others counts already, and what these told is among what is not read yet.
+BEHIND = 510
+#: Each record behind ``group_by`` has a commit of its own, and each waits for slow markers.
+SLOW = 486
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [BEHIND, SLOW])
+def test_joins_that_are_far_behind_are_right(grouped_seeds: SeedRunner, seed: int) -> None:
+    outcome = grouped_seeds.run(seed)
+    assert outcome.invariant is None, outcome.text()
+
+
 #: A worker that is gone for good has a transaction open on a repartition topic, without a marker.
 GONE = 37
 

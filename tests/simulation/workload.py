@@ -137,6 +137,11 @@ class Workload:
         """All stores of all versions."""
         return (*self.names, JOINT) if self.apart else self.names
 
+    @property
+    def records_behind(self) -> int:
+        """How many records behind ``group_by`` there may be, besides the input."""
+        return 0
+
     def stores_of(self, topic: str) -> tuple[str, ...]:
         """The stores that an input feeds."""
         return (self.names[self.inputs.index(topic)],) if self.apart else self.names

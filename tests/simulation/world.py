@@ -441,10 +441,12 @@ class World:
         self._until(lambda: not any(machine.alive for machine in self.machines), 120.0, "liveness")
 
     def _until_settled(self, final: FinalCheck) -> None:
+        # Behind group_by, each record may have a commit of its own, too, and one worker waits for all markers in turn.
+        waits_s = self.workload.records_behind * self.schedule.marker_delay_s
         try:
             self._until(
                 lambda: self._all_owned() and final.settled() and not final.missing(self.databases()),
-                RECOVERY_S,
+                RECOVERY_S + waits_s,
                 "liveness",
             )
         except InvariantBroken:

@@ -194,6 +194,12 @@ class GroupedOrder(ReadingOrder):
             lows = [self._buffers[topic].pieces[-1].times[0]]
         self.in_hand.all_ms = min(self.in_hand.all_ms, lows[0])
 
+    def look_at_ends(self, end_of: Callable[[str], int | None]) -> None:
+        """Takes the ends of repartition topics, each once, from where on the silence of tasks before them counts."""
+        for topic, heard in self.heard.items():
+            if heard.asks_for_end:
+                heard.look_at(end_of(topic))
+
     def clear(self) -> None:
         """Forgets what is buffered: it is read again. Paused inputs stay paused until ``change_of_pauses``."""
         super().clear()

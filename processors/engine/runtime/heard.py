@@ -10,7 +10,8 @@ Invariants:
     - A task that has read its inputs to their ends holds nobody. Where the topic itself is not read to its end, such a
       task counts as far as the newest watermark was written: it may have had input again since.
     - An end that a task told before this one started counts after ``OLD_ENDS_COUNT_S``, as does the silence of a task
-      that has never told anything: its worker may be dead, and another one takes over after the session.
+      that has never told anything: its worker may be dead, and another one takes over after the session. What was in
+      the topic by then is heard before: with a backlog, what a task has told since is there, and not read yet.
 """
 
 from __future__ import annotations
@@ -58,6 +59,11 @@ class Heard:
         self._topic, self._tasks, self._end, self._stream = topic, tasks, end, stream
         self._monotonic = monotonic
         self._trusts_all_at = monotonic() + OLD_ENDS_COUNT_S
+        #: The topic's end at the first records that came after it: who is silent up to there has told nothing for so
+        #: long. None before.
+        self._trusts_all_from: int | None = None
+        #: Whether ``look_at`` has to say that end: after records came, Kafka's answer is not older than they are.
+        self.asks_for_end = False
         self._told: dict[str, tuple[int, bool]] = {}
         self._old: set[str] = set()
         #: When the newest watermark was written, in milliseconds since 1970.
@@ -68,13 +74,18 @@ class Heard:
 
     def begin(self) -> None:
         """The records from the task's positions on are heard again."""
+        heard, self._next = self._next, 0
         if self._stream is None:
-            self._again_to, self._next = max(self._again_to, self._next), 0
+            self._again_to = max(self._again_to, heard)
             return
         begin = len(self._topic) + 1
         told = {key[begin:]: told for key, told in self._stream.told.items() if key.startswith(f"{self._topic}/")}
         self._told = {task: each for task, each in told.items() if task in self._tasks}
         self._old, self._newest_ms = set(self._told), NO_TIME
+
+    def look_at(self, end: int | None) -> None:
+        """Takes the topic's end: old ends and silence count from there on. None while Kafka has not told it."""
+        self._trusts_all_from, self.asks_for_end = end, end is None
 
     def hear(self, batch: Batch, end: int) -> HeardTimes:
         """Takes the watermarks among the first ``end`` records of a batch; returns the times of these records."""
@@ -82,6 +93,7 @@ class Heard:
         for index in [index for index, key in enumerate(batch.keys[:end]) if key is None]:
             times[index], lows[index] = self._take(batch, index), NEVER
         self._next = batch.offsets[end - 1] + 1
+        self.asks_for_end = self._trusts_all_from is None and self._monotonic() >= self._trusts_all_at
         lows.reverse()
         lows = list(accumulate(lows, min))
         lows.reverse()
@@ -105,9 +117,13 @@ class Heard:
 
         ``position`` is the next offset to process; ``at_end``: whether the topic is read to its end.
         """
-        if max(position, self._next) < self._again_to:
+        heard_to = max(position, self._next)
+        if heard_to < self._again_to:
             return NO_TIME
-        trusts = self._monotonic() >= self._trusts_all_at
+        if at_end:
+            trusts = self._monotonic() >= self._trusts_all_at
+        else:
+            trusts = self._trusts_all_from is not None and heard_to >= self._trusts_all_from
         if not trusts and not self._tasks <= self._told.keys():
             return NO_TIME
         found = NEVER

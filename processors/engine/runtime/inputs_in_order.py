@@ -53,6 +53,8 @@ class InputsInOrder:
         def is_ended(topic: str) -> bool:
             return self._is_ended(task, topic, member)
 
+        if isinstance(order, GroupedOrder):
+            order.look_at_ends(lambda topic: member.high_watermark(Partition(topic, task.partition)))
         runs = order.runs(task.positions, most if left is None else min(most, left), self._clock.monotonic(), is_ended)
         self._tell(task, order, member)
         return runs

@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 
 from tests.spark.model.life import World
-from tests.spark.model.machine import CASES_OF_A_FILE, PATIENCE_S, SEQUENCES, run
+from tests.spark.model.machine import CASES_OF_A_FILE, PATIENCE_S, SEQUENCES, SHORT, run
 from tests.spark.model.warehouse_bugs import BUGS
 from tests.tiers import variants
 
 pytestmark = pytest.mark.timeout(PATIENCE_S)
 
 
-@pytest.mark.parametrize("number", variants(range(0, CASES_OF_A_FILE)))
-def test_tables_are_what_the_model_says_whatever_happens(world: World, number: int) -> None:
-    failures = run(world, number, SEQUENCES)
+@pytest.mark.parametrize(("number", "lives"), variants([(0, SHORT), *((n, SEQUENCES) for n in range(CASES_OF_A_FILE))]))
+def test_tables_are_what_the_model_says_whatever_happens(world: World, number: int, lives: int) -> None:
+    failures = run(world, number, lives)
     assert not failures, "\n\n".join(failure.text() for failure in failures)
 
 

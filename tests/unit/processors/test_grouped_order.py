@@ -38,13 +38,16 @@ class Reading:
     feeders: frozenset[str]
     wait_s: float | None = None
     begun: int = 0
+    stream: StreamTime | None = None
     now: float = 0.0
     arrived: dict[str, int] = field(default_factory=dict)
     positions: dict[str, int] = field(default_factory=dict)
     done: list[tuple[str, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        heard = {topic: Heard(topic, tasks, self.begun, lambda: self.now) for topic, tasks in self.tasks.items()}
+        heard = {
+            topic: Heard(topic, tasks, self.begun, lambda: self.now, self.stream) for topic, tasks in self.tasks.items()
+        }
         self.order = GroupedOrder(
             {topic: lambda batch: batch.timestamps for topic in self.logs}, heard, self.feeders, self.wait_s
         )
@@ -65,6 +68,7 @@ class Reading:
         return True
 
     def step(self, most: int = 500) -> bool:
+        self.order.look_at_ends(lambda name: len(self.logs[name]))
         runs = self.order.runs(self.positions, most, self.now, lambda name: self.arrived[name] == len(self.logs[name]))
         for run in runs:
             topic = run.batch.partition.topic
@@ -178,6 +182,61 @@ def test_a_task_that_never_told_anything_holds_for_a_bounded_time() -> None:
     assert not reading.step()
     reading.now = OLD_ENDS_COUNT_S
     assert reading.step()
+
+
+@pytest.mark.parametrize("old", [told("p-0", 40, ended=True, at=9_000), message(51)])
+def test_with_a_backlog_neither_an_old_end_nor_silence_counts_before_it_is_read(old: Record) -> None:
+    log = [old, message(30), told("p-0", 60), message(70)]
+    reading = Reading({"prices": log, "orders": [message(50)]}, {"prices": frozenset({"p-0"})}, PRICES, begun=1)
+    reading.now = OLD_ENDS_COUNT_S
+    reading.arrive("orders", 1)
+    for _ in range(2):
+        reading.arrive("prices", 1)
+        while reading.step():
+            pass
+        reading.order.clear()  # an abort
+        reading.arrived = dict(reading.positions)
+        reading.arrive("orders", 1)
+    assert ("orders", 50) not in reading.done
+    reading.arrive("prices", 4)
+    while reading.step():
+        pass
+    assert reading.done.index(("prices", 30)) < reading.done.index(("orders", 50))
+
+
+@pytest.mark.parametrize("stream", [None, StreamTime()])
+def test_after_an_abort_silence_counts_when_all_is_read_again(stream: StreamTime | None) -> None:
+    log = [message(51), message(30), told("p-0", 60)]
+    reading = Reading({"prices": log, "orders": [message(50)]}, {"prices": frozenset({"p-0"})}, PRICES, stream=stream)
+    reading.now = OLD_ENDS_COUNT_S
+    reading.arrive("prices", 3)
+    reading.order.look_at_ends(lambda name: 3)
+    reading.order.clear()
+    reading.arrived["prices"] = 0
+    reading.arrive("orders", 1)
+    assert not reading.step()
+    reading.arrive("prices", 3)
+    while reading.step():
+        pass
+    assert reading.done == [("prices", 51), ("prices", 30), ("orders", 50)]
+
+
+def test_what_comes_later_to_a_busy_topic_does_not_put_silence_off() -> None:
+    log = [told("p-0", 60), told("p-0", 61), told("p-0", 62), told("p-0", 63)]
+    reading = Reading({"prices": log, "orders": [message(50)]}, TWO, PRICES)
+    reading.arrive("orders", 1)
+    reading.arrive("prices", 1)
+    reading.now = OLD_ENDS_COUNT_S
+    reading.order.look_at_ends(lambda name: 1)  # nobody asks: that end may be older than the silence
+    reading.step()
+    assert reading.done == []
+    reading.arrive("prices", 1)
+    reading.order.look_at_ends(lambda name: 3)
+    reading.step()
+    assert reading.done == []
+    reading.arrive("prices", 1)  # there is more by now
+    reading.step()
+    assert reading.done == [("orders", 50)]
 
 
 def test_an_end_counts_as_far_as_the_topic_was_read() -> None:
