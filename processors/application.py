@@ -45,6 +45,7 @@ from holdfast.processors.engine.dataframe.topic import TimestampExtractor, Topic
 from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES, record_limits
 from holdfast.processors.engine.record_times import record_times
+from holdfast.processors.engine.runtime import own_topics
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.importing import refuse_while_imported
 
@@ -335,7 +336,7 @@ class Application(ApplicationTables):
             )
         state_dir = self.state_dir or settings.paths.state
         memory = self._memory(settings)
-        facts = required_topics.prepare(cluster.topics(), topology, may_create=self._may_create)
+        facts = own_topics.prepare(cluster.topics(), topology, may_create=self._may_create)
         options = self._options()
         written, start = topology.written(), self._start or options.start
         options = replace(

@@ -186,6 +186,19 @@ def resolve(
     return resolved
 
 
+def _same_width(topology: Topology, counts: Mapping[str, int | None]) -> str:
+    """What to do about topics of one store that have different partition counts."""
+    widest = max(count for count in counts.values() if count is not None)
+    if all(topology.is_repartition(name) for name in counts):
+        return f"Write `partitions={widest}` in each `group_by` of these topics."
+    others = ", ".join(name for name, count in counts.items() if count != widest)
+    return (
+        f"To join them, bring the stream of {others} to {widest} partitions, by the field that is its key: "
+        f'`sdf.group_by("field", partitions={widest})`. Or give these topics the same number of partitions. Streams '
+        "that are not joined can have a store each: `store=`."
+    )
+
+
 def plan(
     topology: Topology,
     facts: Mapping[str, TopicFacts],
@@ -203,15 +216,11 @@ def plan(
     for store in topology.stores:
         counts = {name: resolved[name][1].partitions for name in store.inputs}
         if len(set(counts.values())) > 1:
-            grouped = all(topology.is_repartition(name) for name in counts)
-            widest = max(count for count in counts.values() if count is not None)
             refusals.append(
                 Refusal(
                     store.inputs[0],
                     f"Store {store.name} is shared by topics with different partition counts: {counts}.",
-                    f"Write `partitions={widest}` in each `group_by` of these topics."
-                    if grouped
-                    else "Give these topics the same number of partitions, or give each stream its own store.",
+                    _same_width(topology, counts),
                     "source-repartitioned",
                 )
             )

@@ -141,6 +141,10 @@ class InMemoryTopics(TopicView):
             Member(each.member_id, each.client_id, each.process.name) for each in self._broker.group(group).members
         )
 
+    def committed_offsets(self, group: str) -> Mapping[Partition, int]:
+        self.answers("committed_offsets")
+        return dict(self._broker.group(group).committed)
+
     def group_shares(self, group: str) -> GroupShares | None:
         self.answers("group_shares")
         return self._broker.group(group).told()

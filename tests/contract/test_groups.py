@@ -223,6 +223,14 @@ def test_offsets_are_committed_outside_of_transactions(bench: Bench) -> None:
     assert bench.joined(group, topic, partitions=2).member.committed(places) == {places[0]: 4, places[1]: None}
 
 
+def test_the_committed_offsets_of_a_group_are_told(bench: Bench) -> None:
+    topic, group = bench.topic(partitions=2), bench.name("group")
+    reader = bench.joined(group, topic, partitions=2)
+    assert bench.cluster.topics().committed_offsets(group) == {}
+    reader.member.commit({Partition(topic, 1): 3})
+    assert bench.cluster.topics().committed_offsets(group) == {Partition(topic, 1): 3}
+
+
 def test_offsets_of_a_transaction_count_once_it_is_committed(bench: Bench) -> None:
     place, group = Partition(bench.topic(), 0), bench.name("group")
     reader, producer = bench.joined(group, place.topic), bench.producer(bench.name("id"))

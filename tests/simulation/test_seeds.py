@@ -90,6 +90,16 @@ def test_joins_that_are_far_behind_are_right(grouped_seeds: SeedRunner, seed: in
     assert outcome.invariant is None, outcome.text()
 
 
+#: The group takes a task from ``clear_state`` in the turn before its offsets are set.
+TAKEN = 449
+
+
+@pytest.mark.slow
+def test_a_task_that_is_taken_from_a_clean_slate_is_told_and_the_next_call_ends_it(grouped_seeds: SeedRunner) -> None:
+    outcome = grouped_seeds.run(TAKEN)
+    assert outcome.invariant is None, outcome.text()
+
+
 #: A worker that is gone for good has a transaction open on a repartition topic, without a marker.
 GONE = 37
 

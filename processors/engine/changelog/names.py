@@ -50,6 +50,16 @@ def repartition_topic(processor: str, name: str) -> str:
     return check_name(f"{processor}-{name}{REPARTITION_SUFFIX}", "name of a repartition topic")
 
 
+def other_processors_of(topic: str, processor: str) -> tuple[str, ...]:
+    """The processors, but for this one, whose ``group_by`` could have a repartition topic of this name.
+
+    ``a-b-c-repartition`` is the topic of ``a`` with the name ``b-c``, and of ``a-b`` with the name ``c``.
+    """
+    parts = topic.removesuffix(REPARTITION_SUFFIX).split("-")
+    found = ("-".join(parts[:end]) for end in range(1, len(parts)))
+    return tuple(name for name in found if name and name != processor)
+
+
 def is_repartition_topic(topic: str) -> bool:
     """Whether a topic has the name of a repartition topic."""
     return topic.endswith(REPARTITION_SUFFIX)

@@ -112,9 +112,9 @@ def clear(  # tidy: allow-wide because these are the parts of one command
 def position(worker: Owner, ticket: Ticket, moves: Mapping[str, Mapping[str, int]]) -> Work:
     """Set positions, in one commit for each task."""
     worker.maintenance.hold()
+    tasks = {task.name: task for task in worker.assignment.tasks}  # the group may take one in the next turn
     yield
     ticket.total = len(moves)
-    tasks = {task.name: task for task in worker.assignment.tasks}
     for name, inputs in moves.items():
         yield from settle(worker, tasks[name], ticket)
         yield from commit_apart(worker, tasks[name], ticket, {}, inputs)

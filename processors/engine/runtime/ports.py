@@ -168,6 +168,9 @@ class TopicView(TopicWorld, Protocol):
     def group_shares(self, group: str) -> GroupShares | None:
         """The members of a group and their partitions; None during a rebalance."""
 
+    def committed_offsets(self, group: str) -> Mapping[Partition, int]:
+        """The offsets that a group has committed."""
+
 
 class TransactionView(Protocol):
     """Facts about transactions; ``infra.kafka.inspection.Inspector`` implements it. Use it in a ``with`` block."""

@@ -353,8 +353,18 @@ def test_topics_of_other_counts_are_refused_before_the_start() -> None:
     cluster.create_topic("r", partitions=3)
     app, left, right = made()
     left.join_asof(right).to_topic(app.topic("out"))
-    with pytest.raises(HoldfastError, match="different partition counts"):
+    with pytest.raises(HoldfastError, match="different partition counts") as refused:
         cluster.run(app)
+    assert (
+        'bring the stream of l to 3 partitions, by the field that is its key: `sdf.group_by("field", partitions=3)`'
+        in (str(refused.value))
+    )
+    feed(cluster, "r", (1, {"b": 2}), key=b"K")
+    feed(cluster, "l", (2, {"id": "K"}), key=b"K")
+    app, left, right = made()
+    left.group_by("id", partitions=3).join_asof(right).to_topic(app.topic("out"))
+    cluster.run(app)
+    assert [json.loads(record.value or b"") for _, record in cluster.read("out")] == [{"id": "K", "b": 2}]
 
 
 @pytest.mark.parametrize("join", ["join_asof", "join_interval", "join_table"])

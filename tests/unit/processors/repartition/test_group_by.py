@@ -60,6 +60,28 @@ def test_messages_are_counted_by_another_key() -> None:
     assert len(cluster.read("out")) == len(FLIGHTS)
 
 
+def test_a_topic_that_another_processor_groups_by_is_refused_until_the_name_is_another_one() -> None:
+    """`p` with the name `b-c` and `p-b` with the name `c` have one topic."""
+    cluster = world()
+
+    def grouped(processor: str, name: str) -> Application:
+        app = Application("in-memory", consumer_group=processor, auto_offset_reset="earliest", loglevel=None)
+        stream = app.dataframe(app.topic("flights")).group_by(lambda flight: flight["carrier"], name=name)
+        stream.aggregate(n=Count()).to_topic(app.topic(f"out-{processor}"))
+        return app
+
+    cluster.run(grouped("p", "b-c"))
+    with pytest.raises(
+        HoldfastError, match="also the topic of a `group_by` of processor p, which has read it"
+    ) as refused:
+        cluster.run(grouped("p-b", "c"))
+    assert "Give the `group_by` another `name`." in str(refused.value)
+    cluster.run(grouped("p-b", "carrier"))
+    cluster.run(grouped("p", "b-c"))
+    counts = {carrier: {"n": sum(flight["carrier"] == carrier for flight in FLIGHTS)} for carrier in ("LH", "BA", "AF")}
+    assert newest(cluster, "out-p") == newest(cluster, "out-p-b") == counts
+
+
 def test_groupings_of_other_widths_are_joined_with_the_partitions_that_the_error_names() -> None:
     cluster = world(3)
     cluster.create_topic("carriers", partitions=2)
