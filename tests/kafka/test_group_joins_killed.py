@@ -108,6 +108,6 @@ def test_kill_9_changes_no_row_of_a_join_behind_group_by(
     for kind, rows in wanted.items():
         waiting(lambda kind=kind, rows=rows: sent(stream, kind).total() >= rows.total(), f"all rows of {kind}")
     for one in made:
-        assert one.terminate() == 0
+        assert one.wait_running().terminate() == 0
     for kind, rows in wanted.items():
         assert sent(stream, kind) == rows

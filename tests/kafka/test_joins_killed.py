@@ -181,7 +181,7 @@ def test_kill_9_neither_loses_nor_doubles_a_row(
     rows_referred = referred(stream)
     waiting(lambda: newest(stream, f"{stream.group}-referred") == rows_referred, "the rows of the foreign key")
     for one in made:
-        assert one.terminate() == 0
+        assert one.wait_running().terminate() == 0
     assert repr(sorted(newest(stream, f"{stream.group}-referred").items())) == repr(sorted(rows_referred.items()))
     for kind, rows in wanted.items():
         assert sent(stream, kind) == rows

@@ -153,7 +153,7 @@ def test_kill_9_in_the_middle_of_merges_neither_loses_nor_doubles_a_session(
     wanted = expected(stream)
     everything = sum(len(model.results) for model in wanted)
     waiting(lambda: len(sent(stream)) >= everything, "all sessions to be closed")
-    assert killed.terminate() == 0
+    assert killed.wait_running().terminate() == 0
     hashable = [(*made[:5], tuple(made[5]), *made[6:]) for model in wanted for made in model.results]
     assert Counter(sent(stream)) == Counter(hashable)
     kept = [(key, each) for model in wanted for key, found in model.by_key.items() for each in found]

@@ -140,7 +140,7 @@ def test_kill_9_neither_loses_nor_doubles_a_timer(
     everything = sum(len(model.sent) for model in wanted)
     waiting(lambda: len(stream.read(stream.sink)) >= everything, "all timers to have fired")
     for one in made:
-        assert one.terminate() == 0
+        assert one.wait_running().terminate() == 0
     results = [json.loads(record.value or b"") for record in stream.read(stream.sink)]
     assert sorted(results) == sorted(each for model in wanted for each in model.sent)
     for model in wanted:

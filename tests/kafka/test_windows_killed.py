@@ -145,7 +145,7 @@ def test_kill_9_neither_loses_nor_doubles_a_window(
     everything = sum(len(model.results) for model in wanted)
     waiting(lambda: len(sent(stream)) >= everything, "all windows to be closed")
     for one in made:
-        assert one.terminate() == 0
+        assert one.wait_running().terminate() == 0
     assert Counter(sent(stream)) == Counter(result for model in wanted for result in model.results)
     kept = {place: amounts for model in wanted for place, amounts in {**model.open, **model.closed}.items()}
     assert stored(stream) == {place: (len(amounts), sum(amounts)) for place, amounts in kept.items()}
