@@ -168,7 +168,7 @@ class Topology:
         return next((spec.store for spec in self.changelogs if spec.topic.name == changelog), None)
 
     def read(self) -> tuple[str, ...]:
-        """The processor reads these topics: its inputs, and those of its global tables, each once."""
+        """The topics that the processor reads: its inputs and those of its global tables, without repeats."""
         return tuple(dict.fromkeys(spec.name for spec in (*self.inputs, *self.global_tables)))
 
     def written(self) -> list[str]:

@@ -32,6 +32,7 @@ from holdfast.processors.engine.dataframe.group_key import text_of_key
 from holdfast.processors.engine.dataframe.joins import ROW, check_how
 from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge, check_merge, merge_function, name_of
 from holdfast.processors.engine.dataframe.processing import Context, Processing
+from holdfast.processors.engine.dataframe.table_joins import changed
 from holdfast.processors.engine.state.interface import State
 
 #: The key of the row of another table: a field of the row, or a function of it. None for no row.
@@ -222,13 +223,7 @@ class ForeignJoined:
         row = None if left is None or (right is None and self._needs_right) else self._merge(left, right)
         if version > newest:
             state.set(_VERSION, version)
-        if row is not None:
-            state.set(ROW, row)
-            return [row]
-        if not state.exists(ROW):
-            return []
-        state.delete(ROW)
-        return [None]
+        return changed(row, state)
 
 
 def subscription_key(value: list[Any]) -> bytes:

@@ -71,18 +71,23 @@ class JoinedRow:
     def __call__(self, pair: tuple[Any, Any], state: State) -> list[Any]:
         """The change, or nothing; ``state`` is that of the result."""
         row = self._merge(*pair) if self._is_wanted(*pair) else None
-        if row is not None:
-            state.set(ROW, row)
-            return [row]
-        if not state.exists(ROW):
-            return []
-        state.delete(ROW)
-        return [None]
+        return changed(row, state)
 
     def _is_wanted(self, left: Any, right: Any) -> bool:
         if left is None and (self._needs_left or right is None):
             return False
         return right is not None or not self._needs_right
+
+
+def changed(row: Any, state: State) -> list[Any]:
+    """Set the row of a result, or delete it for None; returns the change, or nothing where there was no row."""
+    if row is not None:
+        state.set(ROW, row)
+        return [row]
+    if not state.exists(ROW):
+        return []
+    state.delete(ROW)
+    return [None]
 
 
 #: The functions of steps that joins of tables are made of.

@@ -195,7 +195,7 @@ class GroupedOrder(ReadingOrder):
         self.in_hand.all_ms = min(self.in_hand.all_ms, lows[0])
 
     def look_at_ends(self, end_of: Callable[[str], int | None]) -> None:
-        """Takes the ends of repartition topics, each once, from where on the silence of tasks before them counts."""
+        """Takes the end of each repartition topic once; from there on, the silence of tasks before it counts."""
         for topic, heard in self.heard.items():
             if heard.asks_for_end:
                 heard.look_at(end_of(topic))
