@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from holdfast.processors.engine.runtime import restore
+from holdfast.processors.engine.runtime.restore import Restorer
 from tests.kafka.faults.verification import verify
 
 
@@ -42,26 +42,31 @@ def test_scaling_from_one_to_three_to_two_under_load(on_site, workers, waiting):
 
 def test_rebalances_in_the_middle_of_restores_lose_and_double_nothing(stream, waiting, monkeypatch):
     messages = [(b"k%d" % (number % 3000), b"1") for number in range(6000)]
+    monkeypatch.setenv("HOLDFAST_CHECKPOINTS__ENABLED", "false")  # with one there would be nothing left to read
     stream.feed(messages)
     stream.application(slot="0").run(count=6000, timeout=60)
     stream.delete_local_state()
-    monkeypatch.setattr(restore, "RECORDS_PER_STEP", 3)  # a restore takes a thousand turns
+    half_way = threading.Event()  # restores stop half-way, until all have come
+    monkeypatch.setattr(Restorer.__init__, "__defaults__", (3,))  # records of a step
+    monkeypatch.setattr(Restorer, "step", _stopping(Restorer.step, half_way))
     apps = [stream.application(slot=str(number)) for number in range(3)]
     threads = [threading.Thread(target=app.run) for app in apps]
     try:
-        for number, (app, thread) in enumerate(zip(apps, threads, strict=True)):
+        for members, thread in enumerate(threads, start=1):
             thread.start()
-            waiting(lambda: any(is_restoring(app) for app in apps), "a restore to be under way")
-            members = number + 1
             waiting(lambda: stream.topics.members(stream.group) == members, "the member to have joined")  # noqa: B023
-        monkeypatch.undo()
+            sharing = min(members, stream.partitions)
+            waiting(lambda: sum(map(is_half_restored, apps)) == sharing, "a restore half done in each")  # noqa: B023
+        half_way.set()
         stream.feed(messages)
         waiting(lambda: committed(stream) == 12_000, "all to be committed")
     finally:
+        half_way.set()
         for app in apps:
             app.stop()
         for thread in threads:
-            thread.join(60)
+            if thread.ident is not None:  # it was started
+                thread.join(60)
     assert stream.counts() == Counter(key for key, _ in messages + messages)
     verify(stream)
 
@@ -76,6 +81,24 @@ def running(worker):
     return 0 if status is None else sum(task.phase == "running" for task in status.tasks)
 
 
-def is_restoring(app):
+def is_half_restored(app):
+    """Whether a restore of this worker has read some of its records, and not all."""
     worker = app._worker
-    return worker is not None and bool(worker.assignment.restoring)
+    restores = [] if worker is None else list(worker.assignment.restoring.values())
+    return any(_has_half(each) for each in restores)
+
+
+def _has_half(task_restore):
+    return task_restore.records >= 500 and not task_restore.done
+
+
+def _stopping(step, goes_on):
+    """Steps of a restore that stop half-way until the event is set."""
+
+    def stopping(restorer, timeout_s):
+        if not goes_on.is_set() and any(_has_half(each) for each in restorer.active.values()):
+            goes_on.wait(timeout_s)
+            return []
+        return step(restorer, timeout_s)
+
+    return stopping
