@@ -114,6 +114,16 @@ def test_what_a_worker_that_is_gone_left_open_holds_no_group_back(
     assert grouped_seeds.run(GONE).invariant == "outputs"
 
 
+#: A worker is frozen while it takes a task. Another worker commits, and deletes what it has committed.
+FROZEN = 620
+
+
+@pytest.mark.slow
+def test_a_worker_that_was_frozen_while_it_took_a_task_joins_again(grouped_seeds: SeedRunner) -> None:
+    outcome = grouped_seeds.run(FROZEN)
+    assert outcome.invariant is None, outcome.text()
+
+
 def test_a_seed_with_windows_reproduces_its_trace_too(timed_seeds: SeedRunner) -> None:
     first, second = timed_seeds.run(3, hashed=True), timed_seeds.run(3, hashed=True)
     assert first == second
