@@ -66,9 +66,18 @@ def _count(value: dict[str, Any], state: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedWorkload(Workload):
-    """All messages by partition, in order, grouped by their group; ``joins``: whether there are joins, too."""
+    """All messages by partition, in order, grouped by their group.
+
+    Attributes:
+        joins: Whether there are joins, too.
+        at_first: By partition, how many messages are there from the start. The others come while no process runs: no
+            message of theirs is older than one of these, and what a task has told of its end is of before.
+        rest_at: When the others come, as a part of ``horizon_s``; None where all are there from the start.
+    """
 
     joins: bool = False
+    at_first: tuple[int, ...] = ()
+    rest_at: float | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -118,23 +127,34 @@ def grouped_workload(schedule: Schedule) -> GroupedWorkload:
     most, spoils = max(3, 160 // schedule.partitions), random.choice([0.0, 0.05, 0.15])
     groups = GROUPS[: random.choice([1, 3, len(GROUPS)])]
     apart = random.choice([0, 0, 1_000, 3_600_000])
+    made = [
+        _messages(
+            random, range(random.randint(min(10, most), most)), groups, FIRST_MS - random.randint(0, apart), spoils
+        )
+        for _ in range(schedule.partitions)
+    ]
+    joins, at_first = random.random() < 0.6, tuple(map(len, made))
+    rest = Random(f"rest of {schedule.seed}")
+    rest_at = rest.uniform(0.2, 1.0) if rest.random() < 0.4 else None
+    if rest_at is not None:
+        from_ms = max(each.at for messages in made for each in messages) + GRACE_MS
+        for messages in made:
+            numbers = range(len(messages), len(messages) + rest.randint(0, most))
+            messages += _messages(rest, numbers, groups, from_ms + rest.randint(0, apart), spoils)
     return GroupedWorkload(
-        tuple(
-            tuple(_messages(random, random.randint(min(10, most), most), groups, random.randint(0, apart), spoils))
-            for _ in range(schedule.partitions)
-        ),
+        tuple(map(tuple, made)),
         stores=0,
         exactly_once=schedule.exactly_once,
         dead_letters=schedule.dead_letters,
-        joins=random.random() < 0.6,
+        joins=joins,
+        at_first=at_first,
+        rest_at=rest_at,
     )
 
 
-def _messages(
-    random: Random, count: int, groups: tuple[str, ...], behind_ms: int, spoils: float
-) -> list[GroupedMessage]:
-    at, made = FIRST_MS - behind_ms, list[GroupedMessage]()
-    for number in range(count):
+def _messages(random: Random, numbers: range, groups: tuple[str, ...], at: int, spoils: float) -> list[GroupedMessage]:
+    made = list[GroupedMessage]()
+    for number in numbers:
         at += random.choice([0, 1, 10, 30, 300])
         time = at - random.choice([0, 0, 0, 5, GRACE_MS - 1])
         group, amount = random.choice(groups), random.randint(1, 9)

@@ -1,7 +1,8 @@
 """What others do while processors run: operators, members of other programs, and somebody who deletes topics.
 
 An operator clears all state, or deploys the other version where tasks are joined and parted. For both, all processes
-are stopped first; for a deployment, because the product's own plan says so (``compatibility``).
+are stopped first; for a deployment, because the product's own plan says so (``compatibility``). The rest of a grouped
+input comes while they are stopped, too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from holdfast.infra.kafka.records import Record
 from holdfast.processors.lifecycle.plans.shape import shape_of
 from holdfast.processors.lifecycle.verbs import compatibility
+from tests.simulation.grouped import GroupedWorkload
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.workload import DEAD, GROUP, INPUT, JOINT, OUTPUT
 
@@ -51,6 +53,20 @@ class Others:
             world.clock.call_at(at * schedule.horizon_s, self.intrude)
         for at in schedule.regroups_at:
             world.clock.call_at(at * schedule.horizon_s, self.regroup)
+        if isinstance(world.workload, GroupedWorkload) and world.workload.rest_at is not None:
+            world.clock.call_at(world.workload.rest_at * schedule.horizon_s, self.feed_rest)
+
+    def feed_rest(self) -> None:
+        """The rest of the input comes while no process runs."""
+        if self.busy:
+            self._world.clock.call_later(0.5, self.feed_rest)
+        else:
+            self._stop_all_for(self._fed)
+
+    def _fed(self) -> bool:
+        for partition, messages in enumerate(self._world.workload.messages):
+            self._world.feed(partition, len(messages))
+        return True
 
     def clear(self) -> None:
         """An operator stops all processes, and begins when none is left."""

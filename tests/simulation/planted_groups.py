@@ -62,7 +62,7 @@ def _messages_move_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def _first_tells_all(patch: pytest.MonkeyPatch) -> None:
-    def newest(self: Any, now: float) -> int:
+    def newest(self: Any) -> int:
         return max((time_ms for time_ms, _ in self._stream.told.values()), default=-1)
 
     patch.setattr(Upstream, "time_ms", newest)
@@ -71,6 +71,10 @@ def _first_tells_all(patch: pytest.MonkeyPatch) -> None:
 
 def _told_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Upstream, "begin", lambda self: self._stream.told.clear())
+
+
+def _old_ends_count(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Upstream, "_held", lambda self: [])
 
 
 def _watermarks_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -122,6 +126,7 @@ PLANTS: Plants = {
     "messages behind group_by move the stream time": _messages_move_time,
     "the first task before group_by tells the time of all": _first_tells_all,
     "a restart forgets what the tasks before have told": _told_forgotten,
+    "an end that was told before a restart counts at once for windows": _old_ends_count,
     "the order of reading ignores watermarks": _watermarks_ignored,
     "a join behind group_by reads a row that is too new": _row_too_new,
     "an as-of join takes a falsy value for none": _falsy_is_none,

@@ -131,7 +131,7 @@ class Schedule:
         regroups_at: When an operator deploys a version that joins the tasks of two inputs, or parts them again. Each
             input has a store of its own then, and the joined version one more that both feed.
         timed: Windows, sessions and timers are run instead of functions.
-        grouped: A stream grouped by another key is run instead; the whole input is there from the start.
+        grouped: A stream grouped by another key is run instead; no input comes while a process runs.
     """
 
     seed: int

@@ -32,6 +32,7 @@ from holdfast.processors.testing.network import Fate, Network
 from holdfast.processors.testing.producer import ClientRaised
 from tests.simulation.checkpoint_store import CheckpointCheck
 from tests.simulation.disk import Damage
+from tests.simulation.grouped import GroupedWorkload
 from tests.simulation.machines import Machine, Operator
 from tests.simulation.objects import SimulatedObjects
 from tests.simulation.others import Others
@@ -271,8 +272,8 @@ class World:
 
     def _run(self) -> None:
         for partition_number, messages in enumerate(self.workload.messages):
-            if self.schedule.grouped:  # what is fed later may be late
-                self.feed(partition_number, len(messages))
+            if isinstance(self.workload, GroupedWorkload):  # what is fed while a process runs may be late
+                self.feed(partition_number, self.workload.at_first[partition_number])
                 continue
             for _ in range(self.random.randint(1, 4)):
                 upto = self.random.randint(0, len(messages))

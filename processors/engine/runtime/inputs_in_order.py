@@ -65,16 +65,25 @@ class InputsInOrder:
         for task in tasks:
             if task.time is None:
                 continue
+            self._look_upstream(task, member, now)
             if task.time.teller is not None:
-                ended = self._is_read(task, member) and task.time.upstream_ended(now)
+                ended = self._is_read(task, member) and task.time.upstream_ended
                 moved |= task.time.teller.look(task.time.stream.time_ms, now, ended=ended)
-            moved |= task.time.hear(now)
+            moved |= task.time.hear()
         return moved
+
+    def _look_upstream(self, task: Task, member: GroupMember, now: float) -> None:
+        """Tell how far a task has read its repartition topics, while it waits for old ends to count."""
+        if task.time is None or (upstream := task.time.upstream) is None:
+            return
+        for topic in upstream.waits(now):
+            end = member.high_watermark(Partition(topic, task.partition))
+            at_end = not _has_buffered(task) and self._is_ended(task, topic, member)
+            upstream.look(topic, task.positions[topic], at_end=at_end, end=end)
 
     def _is_read(self, task: Task, member: GroupMember) -> bool:
         """Whether a task has processed all of its inputs, after all records of the last poll were processed or kept."""
-        kept = task.order is not None and task.order.buffered > 0
-        return not kept and all(self._is_ended(task, topic, member) for topic in task.inputs)
+        return not _has_buffered(task) and all(self._is_ended(task, topic, member) for topic in task.inputs)
 
     def _is_ended(self, task: Task, topic: str, member: GroupMember) -> bool:
         place = Partition(topic, task.partition)
@@ -107,6 +116,10 @@ class InputsInOrder:
             )
 
 
+def _has_buffered(task: Task) -> bool:
+    return task.order is not None and task.order.buffered > 0
+
+
 def order_of(
     task: Task,
     declared: Sequence[str],
@@ -131,7 +144,7 @@ def order_of(
     feeders = frozenset(each.topic.name for each in own if _feeds_others(each))
     made = GroupedOrder(times_of, heard, feeders, options.wait_s)
     if task.time is not None and task.time.upstream is not None:
-        task.time.upstream.in_hand = made.in_hand
+        task.time.upstream.follow(made.in_hand, {topic: each.old_ends for topic, each in heard.items()})
     return made
 
 

@@ -321,8 +321,8 @@ class Task:
     def _take_watermark(self, batch: Batch, index: int) -> None:
         topic, offset = batch.partition.topic, batch.offsets[index]
         if self.time is not None and self.time.upstream is not None:
-            self.time.upstream.take(topic, offset, batch.values[index])
-            self.time.hear(self._monotonic())
+            self.time.upstream.take(topic, offset, batch.values[index], self._monotonic())
+            self.time.hear()
         self.positions[topic] = offset + 1
 
     def _process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
