@@ -448,7 +448,8 @@ class Assignment:
             task.begun_empty = restore.never_written(may_begin_empty(self.options.start.begin_empty, restore.facts))
             held = {name: at for name, at in restore.state_inputs().items() if name not in task.begun_empty}
             fed_by = {name: self._topology.inputs_of(name) for name in held}
-            resume = check_inputs(task.name, held, restore.committed, fed_by)
+            chained = [name for name in held if len(self._topology.chain_of(name)) > 1]
+            resume = check_inputs(task.name, held, restore.committed, fed_by, chained)
         else:
             resume = committed
             self._check_local_only(task, resume)

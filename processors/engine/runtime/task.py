@@ -448,10 +448,10 @@ class Task:
 
     def _fail(self, batch: Batch, index: int, error: BaseException, on_failure: OnFailure) -> None:
         """Decide about a failed message, whose writes are undone, and move the position behind it."""
-        instead = on_failure(failed_record(batch, index, error if isinstance(error, Exception) else exits(error)))
-        if instead is not None:
+        topic = batch.partition.topic
+        if (instead := on_failure(failed_record(batch, index, error, regrouped=topic in self._regrouped))) is not None:
             self.outboxes.add(instead)
-        self.positions[batch.partition.topic] = batch.offsets[index] + 1
+        self.positions[topic] = batch.offsets[index] + 1
 
     @property
     def progressed(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Application, HoldfastError, InMemoryCluster
+from holdfast import Application, HoldfastError, InMemoryCluster, load_settings
 from holdfast.dataframe.windows import Count, Sum
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.topic import Topic
@@ -169,6 +169,25 @@ def test_an_end_that_was_told_before_a_restart_counts_after_the_backlog(partitio
     fed += hours(cluster, [0], first=2)
     cluster.run(windows(2.0 * OLD_ENDS_COUNT_S / 120))
     assert closed(cluster) == {window: n for window, n in fed.items() if is_closed(window, 4)}
+
+
+def test_commit_every_counts_messages_and_no_watermarks() -> None:
+    """Each of the ten commits before the topic has a watermark for each of the two partitions behind it."""
+
+    class Counting(InlineProcess):
+        commits = 0
+
+        def point(self, name: str) -> None:
+            self.commits += name == "commit:after"
+
+    cluster = InMemoryCluster(clock=VirtualClock(1e9))
+    cluster.create_topic("flights", partitions=2)
+    fed = hours(cluster, [0, 1], hours=1)
+    process = Counting(cluster.clock)
+    windows_by_carrier(commit_every=12).run_on(cluster.connect(process), load_settings(), timeout=3.0)
+    assert closed(cluster) == {window: n for window, n in fed.items() if is_closed(window, 1)}
+    messages = 2 * sum(fed.values())  # before the topic and behind it
+    assert messages // 12 <= process.commits <= messages // 12 + 8
 
 
 def totals(**options: Any) -> Application:
