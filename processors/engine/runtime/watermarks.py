@@ -32,9 +32,11 @@ from holdfast.processors.engine.topology import Subtopology, Topology
 
 _log = structlog.get_logger("runtime.watermarks")
 
-#: Watermarks that all tasks before a topic write in a second, at most. With twelve on each side, each commit has them;
-#: with a hundred, every fifth second.
+#: Watermarks that all tasks before a wide topic write in a second, at most: with a hundred tasks on each side, they
+#: come every fifth second.
 WATERMARKS_PER_S = 2_000.0
+#: Topics that would get them more often than in so many seconds have them with each commit: twelve tasks on each side.
+EACH_COMMIT_S = 0.1
 #: Seconds after a task's start from which on old ends and silence count: more than a session of the group lasts.
 OLD_ENDS_COUNT_S = 90.0
 #: The header of a watermark, for people who read the topic.
@@ -150,14 +152,15 @@ class _Told(NamedTuple):
 class Teller:
     """Decides when a task writes watermarks, and which; ``topics`` are the repartition topics that it writes to.
 
-    A commit that moves the stream time has them, so that a successor, which knows no time, has nothing to tell. Only
-    where the topics are very wide, they come less often.
+    A commit that moves the stream time has them, however soon it comes: a successor without a store knows no time, and
+    without new input it has none to tell. Only where the topics are very wide, they come less often.
     """
 
     def __init__(self, task: str, topics: Mapping[str, Grouping]) -> None:
         self._task = task
         self.topics = topics
-        self._every_s = sum(each.partitions * each.writers for each in topics.values()) / WATERMARKS_PER_S
+        every_s = sum(each.partitions * each.writers for each in topics.values()) / WATERMARKS_PER_S
+        self._every_s = every_s if every_s > EACH_COMMIT_S else 0.0
         self._told: _Told | None = None
         self._pending: _Told | None = None
         self._told_at = 0.0

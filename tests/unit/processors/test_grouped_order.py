@@ -14,7 +14,14 @@ from holdfast.infra.kafka.records import Batch, Partition, TopicFacts
 from holdfast.processors.engine.runtime import reading_order
 from holdfast.processors.engine.runtime.grouped_order import GroupedOrder
 from holdfast.processors.engine.runtime.heard import Heard
-from holdfast.processors.engine.runtime.watermarks import OLD_ENDS_COUNT_S, Upstream, Watermark, groupings_of
+from holdfast.processors.engine.runtime.watermarks import (
+    OLD_ENDS_COUNT_S,
+    Grouping,
+    Teller,
+    Upstream,
+    Watermark,
+    groupings_of,
+)
 from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
 
 #: A record: its event time, and what a watermark says; None for a message.
@@ -302,6 +309,16 @@ def test_a_task_that_is_gone_holds_no_time() -> None:
     upstream.take(MAKERS, 5, watermark("planes-1", 20), 0.0)  # before it went
     assert upstream.time_ms() == 90
     assert not upstream.is_ended()
+
+
+@pytest.mark.parametrize(("tasks", "told_again"), [(1, True), (12, True), (100, False)])
+def test_a_commit_tells_its_time_however_soon_it_comes_but_for_wide_topics(tasks: int, told_again: bool) -> None:
+    names = frozenset(f"planes-{number}" for number in range(tasks))
+    teller = Teller("planes-0", {MAKERS: Grouping(tasks, names)})
+    assert teller.tell(40, 7.0) == watermark("planes-0", 40)
+    teller.committed()
+    assert (teller.tell(50, 7.0) == watermark("planes-0", 50)) is told_again
+    assert teller.tell(60, 12.0) == watermark("planes-0", 60)
 
 
 def test_an_old_end_counts_when_the_topic_is_read_as_far_as_it_went() -> None:
