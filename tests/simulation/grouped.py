@@ -20,7 +20,7 @@ from holdfast.processors.engine.changelog.format import decode_value, key_prefix
 from holdfast.processors.engine.changelog.names import repartition_topic
 from holdfast.processors.engine.state.window_keys import window_of
 from holdfast.processors.testing.cluster import InMemoryCluster
-from tests.simulation.grouped_joins import TOPICS, JoinsCheck, Sent, add_joins
+from tests.simulation.grouped_joins import SIDES, TOPICS, WHICH, JoinsCheck, Sent, add_joins
 from tests.simulation.schedule import Schedule
 from tests.simulation.verifier import Content, Expected, FinalCheck, History, InvariantBroken, Seen
 from tests.simulation.workload import GROUP, INPUT, OUTPUT, Spoilt, Workload
@@ -53,31 +53,22 @@ class GroupedMessage(NamedTuple):
         ).encode()
 
 
-def _checked(value: dict[str, Any]) -> dict[str, Any]:
+def checked(value: dict[str, Any]) -> dict[str, Any]:
     if value["spoil"]:
         raise Spoilt(GROUPING)
     return value
 
 
-def _count(value: dict[str, Any], state: Any) -> dict[str, Any]:
+def count(value: dict[str, Any], state: Any) -> dict[str, Any]:
     state.set("total", [state.get("total", [0, 0])[0] + 1, state.get("total", [0, 0])[1] + value["v"]])
     return {"of": TOTALS, "p": value["p"], "n": value["n"]}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupedWorkload(Workload):
-    """All messages by partition, in order, grouped by their group.
-
-    Attributes:
-        joins: Whether there are joins, too.
-        at_first: By partition, how many messages are there from the start. The others come while no process runs: no
-            message of theirs is older than one of these, and what a task has told of its end is of before.
-        rest_at: When the others come, as a part of ``horizon_s``; None where all are there from the start.
-    """
+    """All messages by partition, in order, grouped by their group; ``joins``: whether there are joins, too."""
 
     joins: bool = False
-    at_first: tuple[int, ...] = ()
-    rest_at: float | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,13 +87,14 @@ class GroupedWorkload(Workload):
         """The processor; there is no other version."""
         app = self.without_steps(lambda error, *_: isinstance(error, Spoilt), settings)
         output = app.topic(OUTPUT)
-        source = app.dataframe(app.topic(INPUT)).apply(_checked)
+        source = app.dataframe(app.topic(INPUT)).apply(checked)
         grouped = source.group_by("g", GROUPING)
-        grouped.apply(_count, stateful=True, store=TOTALS).to_topic(output)
+        grouped.apply(count, stateful=True, store=TOTALS).to_topic(output)
         window = grouped.tumbling_window(WINDOW_MS, GRACE_MS, WINDOWS).agg(n=Count(), total=Sum("v"))
         window.final().apply(lambda value: {"of": WINDOWS, **value}).to_topic(output)
         if self.joins:
-            add_joins(source, output, GRACE_MS)
+            left, right = (source.filter(which).group_by("g", side) for which, side in zip(WHICH, SIDES, strict=True))
+            add_joins(left, right, output, GRACE_MS)
         return app
 
 
@@ -124,6 +116,22 @@ class GroupedExpected(Expected):
 def grouped_workload(schedule: Schedule) -> GroupedWorkload:
     """Messages of few groups in each partition, whose partitions may be hours apart."""
     random = Random(f"grouped of {schedule.seed}")
+    messages, at_first, rest_at = draw_messages(random, schedule)
+    return GroupedWorkload(
+        messages,
+        stores=0,
+        exactly_once=schedule.exactly_once,
+        dead_letters=schedule.dead_letters,
+        at_first=at_first,
+        rest_at=rest_at,
+        joins=random.random() < 0.6,
+    )
+
+
+def draw_messages(
+    random: Random, schedule: Schedule
+) -> tuple[tuple[tuple[GroupedMessage, ...], ...], tuple[int, ...], float | None]:
+    """The messages of all partitions, how many are there from the start, and when the rest comes (``Workload``)."""
     most, spoils = max(3, 160 // schedule.partitions), random.choice([0.0, 0.05, 0.15])
     groups = GROUPS[: random.choice([1, 3, len(GROUPS)])]
     apart = random.choice([0, 0, 1_000, 3_600_000])
@@ -133,7 +141,7 @@ def grouped_workload(schedule: Schedule) -> GroupedWorkload:
         )
         for _ in range(schedule.partitions)
     ]
-    joins, at_first = random.random() < 0.6, tuple(map(len, made))
+    at_first = tuple(map(len, made))
     rest = Random(f"rest of {schedule.seed}")
     rest_at = rest.uniform(0.2, 1.0) if rest.random() < 0.4 else None
     if rest_at is not None:
@@ -141,15 +149,7 @@ def grouped_workload(schedule: Schedule) -> GroupedWorkload:
         for messages in made:
             numbers = range(len(messages), len(messages) + rest.randint(0, most))
             messages += _messages(rest, numbers, groups, from_ms + rest.randint(0, apart), spoils)
-    return GroupedWorkload(
-        tuple(map(tuple, made)),
-        stores=0,
-        exactly_once=schedule.exactly_once,
-        dead_letters=schedule.dead_letters,
-        joins=joins,
-        at_first=at_first,
-        rest_at=rest_at,
-    )
+    return tuple(map(tuple, made)), at_first, rest_at
 
 
 def _messages(random: Random, numbers: range, groups: tuple[str, ...], at: int, spoils: float) -> list[GroupedMessage]:

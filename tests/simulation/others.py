@@ -1,8 +1,8 @@
 """What others do while processors run: operators, members of other programs, and somebody who deletes topics.
 
 An operator clears all state, or deploys the other version where tasks are joined and parted. For both, all processes
-are stopped first; for a deployment, because the product's own plan says so (``compatibility``). The rest of a grouped
-input comes while they are stopped, too.
+are stopped first; for a deployment, because the product's own plan says so (``compatibility``). The rest of an input
+that must not come late comes while they are stopped, too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from holdfast.infra.kafka.records import Record
 from holdfast.processors.lifecycle.plans.shape import shape_of
 from holdfast.processors.lifecycle.verbs import compatibility
-from tests.simulation.grouped import GroupedWorkload
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.workload import DEAD, GROUP, INPUT, JOINT, OUTPUT
 
@@ -53,7 +52,7 @@ class Others:
             world.clock.call_at(at * schedule.horizon_s, self.intrude)
         for at in schedule.regroups_at:
             world.clock.call_at(at * schedule.horizon_s, self.regroup)
-        if isinstance(world.workload, GroupedWorkload) and world.workload.rest_at is not None:
+        if world.workload.rest_at is not None:
             world.clock.call_at(world.workload.rest_at * schedule.horizon_s, self.feed_rest)
 
     def feed_rest(self) -> None:

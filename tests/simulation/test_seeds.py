@@ -77,6 +77,20 @@ def test_groups_are_right_under_every_schedule(grouped_seeds: SeedRunner, first:
         assert outcome.invariant is None, outcome.text()
 
 
+@pytest.fixture(scope="module")
+def joined_seeds() -> Iterator[SeedRunner]:
+    with runner(of="joined") as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", variants(range(0, 120, 10), tested=1))
+def test_joins_are_right_under_every_schedule(joined_seeds: SeedRunner, first: int) -> None:
+    for seed in range(first, first + 10):
+        outcome = joined_seeds.run(seed)
+        assert outcome.invariant is None, outcome.text()
+
+
 #: The group takes a task from ``clear_state`` in the turn before its offsets are set.
 TAKEN = 449
 

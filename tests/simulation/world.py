@@ -32,7 +32,6 @@ from holdfast.processors.testing.network import Fate, Network
 from holdfast.processors.testing.producer import ClientRaised
 from tests.simulation.checkpoint_store import CheckpointCheck
 from tests.simulation.disk import Damage
-from tests.simulation.grouped import GroupedWorkload
 from tests.simulation.machines import Machine, Operator
 from tests.simulation.objects import SimulatedObjects
 from tests.simulation.others import Others
@@ -272,7 +271,7 @@ class World:
 
     def _run(self) -> None:
         for partition_number, messages in enumerate(self.workload.messages):
-            if isinstance(self.workload, GroupedWorkload):  # what is fed while a process runs may be late
+            if self.workload.at_first is not None:  # what is fed while a process runs may be late
                 self.feed(partition_number, self.workload.at_first[partition_number])
                 continue
             for _ in range(self.random.randint(1, 4)):

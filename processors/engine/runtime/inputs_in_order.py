@@ -10,7 +10,9 @@ import structlog
 from holdfast.infra.clock import Clock
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.joins import AsOfRight, TablePut
+from holdfast.processors.engine.dataframe.foreign_keys import ForeignJoined
+from holdfast.processors.engine.dataframe.joins import AsOfRight, TablePut, TableRead
+from holdfast.processors.engine.dataframe.table_joins import JoinedRow
 from holdfast.processors.engine.dataframe.topic import TimestampType
 from holdfast.processors.engine.runtime.grouped_order import GroupedOrder
 from holdfast.processors.engine.runtime.heard import Heard
@@ -129,7 +131,8 @@ def order_of(
 ) -> ReadingOrder | None:
     """The order in which a task reads its inputs, given all inputs in the order of their declaration; None for one."""
     own = [frames[topic] for topic in declared if topic in task.inputs]
-    own.sort(key=lambda frame: not _feeds_others(frame))  # a row is there for messages of its own millisecond
+    read = {node.store for frame in own for node in frame.source.walk() if isinstance(node.function, TableRead)}
+    own.sort(key=lambda frame: not _feeds_others(frame, read))  # a row is there for messages of its own millisecond
     if len(own) < 2:
         return None
     times_of = {each.topic.name: _times_of(each, options.record_times.stamped) for each in own}
@@ -141,16 +144,24 @@ def order_of(
     }
     if not heard:
         return ReadingOrder(times_of, options.wait_s)
-    feeders = frozenset(each.topic.name for each in own if _feeds_others(each))
+    feeders = frozenset(each.topic.name for each in own if _feeds_others(each, read))
     made = GroupedOrder(times_of, heard, feeders, options.wait_s)
     if task.time is not None and task.time.upstream is not None:
         task.time.upstream.follow(made.in_hand, {topic: each.old_ends for topic, each in heard.items()})
     return made
 
 
-def _feeds_others(frame: StreamingDataFrame) -> bool:
-    """Whether a stream has the rows of a table, or is the right side of an as-of join."""
-    return any(isinstance(node.function, (AsOfRight, TablePut)) for node in frame.source.walk())
+def _feeds_others(frame: StreamingDataFrame, read: Container[str | None]) -> bool:
+    """Whether a stream is the right side of an as-of join, or changes a table among those that streams read.
+
+    A table that is joined with tables only feeds no stream: the stream that changes it may be the left side of another
+    join, and then has to wait for the right side.
+    """
+    return any(
+        isinstance(node.function, AsOfRight)
+        or (isinstance(node.function, (TablePut, JoinedRow, ForeignJoined)) and node.store in read)
+        for node in frame.source.walk()
+    )
 
 
 def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
