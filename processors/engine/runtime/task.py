@@ -321,8 +321,8 @@ class Task:
     def _take_watermark(self, batch: Batch, index: int) -> None:
         topic, offset = batch.partition.topic, batch.offsets[index]
         if self.time is not None and self.time.upstream is not None:
-            self.time.upstream.take(topic, offset, batch.values[index])
-            self.time.hear(self._monotonic())
+            self.time.upstream.take(topic, offset, batch.values[index], self._monotonic())
+            self.time.hear()
         self.positions[topic] = offset + 1
 
     def _process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
@@ -448,10 +448,10 @@ class Task:
 
     def _fail(self, batch: Batch, index: int, error: BaseException, on_failure: OnFailure) -> None:
         """Decide about a failed message, whose writes are undone, and move the position behind it."""
-        instead = on_failure(failed_record(batch, index, error if isinstance(error, Exception) else exits(error)))
-        if instead is not None:
+        topic = batch.partition.topic
+        if (instead := on_failure(failed_record(batch, index, error, regrouped=topic in self._regrouped))) is not None:
             self.outboxes.add(instead)
-        self.positions[batch.partition.topic] = batch.offsets[index] + 1
+        self.positions[topic] = batch.offsets[index] + 1
 
     @property
     def progressed(self) -> bool:
