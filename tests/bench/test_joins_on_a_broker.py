@@ -299,8 +299,7 @@ def test_a_restart_with_one_partition_an_hour_behind(engines: Engines) -> None:
     run()
     ours, theirs = map(in_hours, both)
     print(f"messages counted by hour: Holdfast {ours}, Kafka Streams {theirs}")
-    # Behind in a backlog: all count in Holdfast.
+    # Behind in a backlog: all count in Holdfast. How many do in Kafka Streams depends on what it reads first.
     assert [ours[hour] for hour in (0, 1, 2, 4)] == [3_600] * 4
     assert [theirs[hour] for hour in (0, 2, 4)] == [3_600] * 3
-    assert theirs.get(1, 0) < 3_600
     assert 3 not in ours
