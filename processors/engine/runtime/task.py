@@ -196,7 +196,7 @@ class Task:
             read = {topic: groups.topics[topic] for topic in self._regrouped}
             self.time.upstream = Upstream(self.time.stream, read, groups.ends, groups.monotonic())
             self._monotonic = groups.monotonic
-        processors = processors_of(own, declared, self.time, self._times)
+        processors = processors_of(own, self.states, declared, self.time, self._times)
         limits, seen = (self._record_bytes_max, self._times), set[int]()
         for topic in self.inputs:
             frame = frames[topic]
@@ -239,7 +239,7 @@ class Task:
                     if closes is not None:
                         time.add(WindowSteps(topic.name, closes, run.function, topic.deserialize_key))
             processor = processors.get(id(declared))
-            if processor is not None and time.timers is not None:
+            if processor is not None and processor.fires and time.timers is not None:
                 first = Node("source", children=[replace(node, function=processor.on_timer)])
                 run = compile_run(first, self.states, self.outboxes, *limits, replace(timing, stream=None))
                 time.timers.add(TimerSteps(topic.name, processor.timers, run.function, topic.deserialize_key))
