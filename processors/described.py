@@ -28,11 +28,13 @@ from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.topology import (
     ChangelogSpec,
     RepartitionSpec,
+    SourceLog,
     Topology,
     code_version_of,
     source_of,
     subtopologies_of,
 )
+from holdfast.processors.source_tables import check_source_tables, check_time_of_tables
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,13 @@ class Declared:
     consumer_config: Mapping[str, Any]
     global_tables: Mapping[str, GlobalTable]
     table_topics: Collection[str]
+    source_logs: Sequence[SourceLog]
     exactly_once: bool
     prove: bool
     #: Whether `on_processing_error` is asked about failed messages.
     asks: bool = False
+    #: Whether a partition without a committed offset is read from its end.
+    skips_old: bool = False
 
 
 def describe(app: Declared) -> Topology:
@@ -90,7 +95,7 @@ def describe(app: Declared) -> Topology:
             TopicSpec(changelog_topic(app.group, store.name), config=chosen_config(store.name, config.get(store.name))),
         )
         for store in stores
-        if has_changelogs
+        if has_changelogs and store.name not in {log.store for log in app.source_logs}
     )
     check_stores_named("changelog_config", config, users)
     check_stores_named("renamed_stores", app.renamed_stores.values(), users)
@@ -100,7 +105,13 @@ def describe(app: Declared) -> Topology:
     check_dead_letters(app.group, app.dead_letter_topic, taken)
     check_own_topics(app.group, feeds, (*outputs, *(each.topic.name for each in app.global_tables.values())))
     late = [node.store or "" for node in steps if getattr(node.window, "on_late", None) == "dead-letter"]
-    check_late(late, goes_somewhere=app.dead_letter_topic is not None or app.asks)
+    aside = app.dead_letter_topic is not None or app.asks
+    check_late(late, goes_somewhere=aside)
+    subtopologies = subtopologies_of(tuple(spec.name for spec in inputs), stores)
+    sources = {name: frame.source for name, frame in app.frames.items()}
+    named = (*app.stores, *config) if has_changelogs else None
+    check_source_tables(app.source_logs, sources, named, skips_old=app.skips_old, aside=aside)
+    check_time_of_tables(app.source_logs, stores, subtopologies, aside=aside)
     described = Topology(
         processor=app.group,
         inputs=inputs,
@@ -108,12 +119,13 @@ def describe(app: Declared) -> Topology:
         dead_letter=None if app.dead_letter_topic is None else TopicSpec(app.dead_letter_topic),
         stores=stores,
         changelogs=changelogs,
-        subtopologies=subtopologies_of(tuple(spec.name for spec in inputs), stores),
-        # A proof has the last messages only, and not the rows of a global table.
-        prove=app.prove and not app.global_tables,
+        subtopologies=subtopologies,
+        # A proof has the last messages only, and not the rows that a topic has of a table.
+        prove=app.prove and not app.global_tables and not app.source_logs,
         table_topics=tuple(name for name in app.frames if name in app.table_topics),
         global_tables=tuple(_table_topic(each.topic) for each in app.global_tables.values()),
         repartitions=_grouped(app.frames, feeds),
+        source_logs=tuple(app.source_logs),
     )
     _check_circles(described, [name for name in feeds if app.frames[name].topic.of_join])
     check_strategy(app.consumer_config, described)
