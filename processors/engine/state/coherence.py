@@ -268,7 +268,7 @@ def changelog_truncated(task: str, store: str, facts: ChangelogFacts, held: int)
             f"from {held}: rows of the table are gone.",
             action=f"Write the rows to {facts.topic} again, then build the state from it: `holdfast apply clear "
             "PROCESSOR --all --rewind earliest`.",
-            cause="source-truncated",
+            cause="source-recreated",
             task=task,
             store=store,
             topic=facts.topic,
