@@ -36,6 +36,9 @@ from holdfast.processors.engine.topology import (
 )
 from holdfast.processors.source_tables import check_source_tables, check_time_of_tables
 
+#: `min.compaction.lag.ms` of a new topic that a table is restored from: a day.
+SOURCE_LAG_MS = "86400000"
+
 
 @dataclass(frozen=True, slots=True)
 class Declared:
@@ -82,8 +85,10 @@ def describe(app: Declared) -> Topology:
                 feeds.setdefault(node.topic.name, []).append(name)
             elif node.topic is not None:
                 outputs[node.topic.name] = node.topic.spec()
+    logs = {log.topic for log in app.source_logs}
     inputs = tuple(
-        _table_topic(each.topic) if name in app.table_topics else each.topic.spec() for name, each in app.frames.items()
+        _table_topic(each.topic, is_log=name in logs) if name in app.table_topics else each.topic.spec()
+        for name, each in app.frames.items()
     )
     steps = steps_of(frame.source for frame in app.frames.values())
     stores = described_stores(steps, users, app.stores)
@@ -160,7 +165,8 @@ def _check_circles(described: Topology, topics: Iterable[str]) -> None:
             )
 
 
-def _table_topic(topic: Topic) -> TopicSpec:
-    """The topic of a table as it is created if it is missing: compacted."""
+def _table_topic(topic: Topic, *, is_log: bool = False) -> TopicSpec:
+    """The topic of a table as it is created if it is missing: compacted, and not at once if it is a changelog, too."""
     spec = topic.spec()
-    return replace(spec, config={"cleanup.policy": "compact", **spec.config})
+    waits = {"min.compaction.lag.ms": SOURCE_LAG_MS} if is_log else {}
+    return replace(spec, config={"cleanup.policy": "compact", **waits, **spec.config})

@@ -10,13 +10,23 @@ from holdfast.processors.engine.topology import Topology
 #: How long and how much a topic without settings keeps, as Kafka does.
 _RETENTION = {"retention.ms": "604800000", "retention.bytes": "-1"}
 
+#: The shortest `min.compaction.lag.ms` of a topic that a table is restored from, without a warning: an hour.
+COMPACTION_LAG_MIN_MS = 3_600_000
+
 
 def table_warnings(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[str, ...]:
     """A sentence with its action for each topic of a table that loses rows; ``facts`` has the topics that exist."""
     restored_from = {log.topic for log in topology.source_logs}  # ``forgetful`` refuses these
     lost = {name: "a rebuild of the table lacks" for name in topology.table_topics if name not in restored_from}
     lost |= {spec.name: "a restart of a worker lacks" for spec in topology.global_tables}
-    found = []
+    found = [
+        f"Topic {log.topic}, from which table {log.store} is restored, has min.compaction.lag.ms="
+        f"{_compaction_lag_ms(facts[log.topic])}: where the processor is behind, a restore may lack rows until it has "
+        f"read the records that replaced them. Set `min.compaction.lag.ms` on {log.topic} to more than the processor "
+        "may be behind."
+        for log in topology.source_logs
+        if log.topic in facts and _compaction_lag_ms(facts[log.topic]) < COMPACTION_LAG_MIN_MS
+    ]
     for name, lacks in lost.items():
         if said := _limits_of_rows(facts.get(name)):
             found.append(
@@ -37,6 +47,10 @@ def forgetful(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[tupl
         for log in topology.source_logs
         if (said := _limits_of_rows(facts.get(log.topic)))
     )
+
+
+def _compaction_lag_ms(seen: TopicFacts) -> int:
+    return int(seen.config.get("min.compaction.lag.ms", "0"))
 
 
 def _limits_of_rows(seen: TopicFacts | None) -> str:
