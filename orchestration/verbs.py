@@ -237,8 +237,7 @@ class Verbs:
             HoldfastError: A worker or Kafka does not answer.
         """
         topology = self.definition(processor).topology
-        logged = {spec.store: spec.topic.name for spec in topology.changelogs}
-        logged |= {log.store: log.topic for log in topology.source_logs}
+        logged = topology.log_names
         unknown = unknown_stores(topology, stores)
         if unknown is not None:
             raise applying.PlanRefused(unknown.sentence, action=unknown.action, processor=processor)

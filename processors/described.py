@@ -29,6 +29,8 @@ from holdfast.processors.engine.topology import (
     ChangelogSpec,
     RepartitionSpec,
     SourceLog,
+    StoreSpec,
+    Subtopology,
     Topology,
     code_version_of,
     source_of,
@@ -85,11 +87,7 @@ def describe(app: Declared) -> Topology:
                 feeds.setdefault(node.topic.name, []).append(name)
             elif node.topic is not None:
                 outputs[node.topic.name] = node.topic.spec()
-    logs = {log.topic for log in app.source_logs}
-    inputs = tuple(
-        _table_topic(each.topic, is_log=name in logs) if name in app.table_topics else each.topic.spec()
-        for name, each in app.frames.items()
-    )
+    inputs = _inputs(app)
     steps = steps_of(frame.source for frame in app.frames.values())
     stores = described_stores(steps, users, app.stores)
     has_changelogs, config = app.changelog_config is not None, app.changelog_config or {}
@@ -113,10 +111,7 @@ def describe(app: Declared) -> Topology:
     aside = app.dead_letter_topic is not None or app.asks
     check_late(late, goes_somewhere=aside)
     subtopologies = subtopologies_of(tuple(spec.name for spec in inputs), stores)
-    sources = {name: frame.source for name, frame in app.frames.items()}
-    named = (*app.stores, *config) if has_changelogs else None
-    check_source_tables(app.source_logs, sources, named, skips_old=app.skips_old, aside=aside)
-    check_time_of_tables(app.source_logs, stores, subtopologies, aside=aside)
+    _check_source_tables(app, stores, subtopologies, aside=aside)
     described = Topology(
         processor=app.group,
         inputs=inputs,
@@ -138,6 +133,24 @@ def describe(app: Declared) -> Topology:
     functions += [code for options in app.stores.values() for code in options.functions]
     texts = [*map(source_of, functions), *(node.rule for node in steps)]
     return replace(described, code_version=code_version_of(described, "".join(texts)))
+
+
+def _inputs(app: Declared) -> tuple[TopicSpec, ...]:
+    logs = {log.topic for log in app.source_logs}
+    return tuple(
+        _table_topic(each.topic, is_log=name in logs) if name in app.table_topics else each.topic.spec()
+        for name, each in app.frames.items()
+    )
+
+
+def _check_source_tables(
+    app: Declared, stores: Sequence[StoreSpec], subtopologies: Sequence[Subtopology], *, aside: bool
+) -> None:
+    """Raises ApplicationInvalid for tables that can't be restored from their topics."""
+    sources = {name: frame.source for name, frame in app.frames.items()}
+    named = None if app.changelog_config is None else (*app.stores, *app.changelog_config)
+    check_source_tables(app.source_logs, sources, named, skips_old=app.skips_old, aside=aside)
+    check_time_of_tables(app.source_logs, stores, subtopologies, aside=aside)
 
 
 def _grouped(

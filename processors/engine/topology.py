@@ -179,9 +179,15 @@ class Topology:
         return next((log for log in self.source_logs if log.store == store), None)
 
     @property
+    def log_names(self) -> dict[str, str]:
+        """By store, the topic that restores it: its changelog, or the topic of a table."""
+        topics = {log.store: log.topic for log in self.source_logs}
+        return {spec.store: spec.topic.name for spec in self.changelogs} | topics
+
+    @property
     def logged(self) -> frozenset[str]:
-        """The stores that a lost disk does not lose: they have a changelog, or the topic of a table for one."""
-        return frozenset([*(spec.store for spec in self.changelogs), *(log.store for log in self.source_logs)])
+        """The stores that a lost disk does not lose."""
+        return frozenset(self.log_names)
 
     def inputs_of(self, store: str) -> tuple[str, ...]:
         """The input topics of a store; empty for an unknown one."""
