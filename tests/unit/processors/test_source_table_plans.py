@@ -6,10 +6,15 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+import dagster as dg
 import pytest
 
 from holdfast import Application, Topic
+from holdfast.assets import keys
+from holdfast.assets.factory import build_assets
+from holdfast.assets.state import CHECKPOINTS_STORED, MATCHES_CHANGELOG
 from holdfast.infra.kafka.records import TopicFacts
+from holdfast.orchestration.resources import build_resources
 from holdfast.processors.arguments import ApplicationInvalid
 from holdfast.processors.engine.required_topics import CreateTopic, plan
 from holdfast.processors.engine.state.coherence import ChangelogFacts
@@ -17,6 +22,7 @@ from holdfast.processors.engine.state.restore_start import doubt_of_tail, may_be
 from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta
 from holdfast.processors.engine.table_topics import table_warnings
 from holdfast.processors.engine.topology import SourceLog, Topology
+from holdfast.processors.engine.topology_drawing import drawing_of
 from holdfast.processors.lifecycle.plans.facts import LocalTask
 from holdfast.processors.lifecycle.plans.plan import Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import (
@@ -32,6 +38,7 @@ from holdfast.processors.lifecycle.plans.stages import ClearKeys, DeleteTopic, S
 from holdfast.processors.lifecycle.plans.stages import CreateTopic as CreateStage
 from holdfast.processors.lifecycle.verbs.compatibility import compare
 from holdfast.processors.lifecycle.verbs.table import decide
+from holdfast.processors.registration import ProcessorDefinition
 from tests.unit.processors.lifecycle.worlds import PARTITIONS, stopped, world_of
 
 LOG = SourceLog("rows", "prices")
@@ -82,6 +89,24 @@ def test_the_topic_is_no_changelog_that_is_written_or_created() -> None:
     }
     assert created["prices"] == COMPACT
     assert "orders-rows-changelog" not in created
+
+
+def test_the_drawing_tells_where_the_rows_come_from() -> None:
+    drawn = drawing_of(declared(), {"prices": 2, "placed": 2})
+    assert "rows (restored from prices)" in drawn
+    assert "totals (orders-totals-changelog)" in drawn
+
+
+def test_the_topic_is_upstream_of_the_state_which_is_compared_with_it() -> None:
+    app = Application("unused:1", consumer_group="orders", auto_offset_reset="earliest")
+    app.table(app.topic("prices"), "rows", changelog="source")
+    definition = ProcessorDefinition("orders", app, app.topology(), "", (), "module:app")
+    made = dg.Definitions.merge(build_assets([definition]), dg.Definitions(resources=build_resources()))
+    graph = made.resolve_asset_graph()
+    state = keys.state_key("orders", "rows")
+    assert keys.topic_key("prices") in graph.get(state).parent_keys
+    assert {check.name for check in graph.get_check_keys_for_assets({state})} == {MATCHES_CHANGELOG, CHECKPOINTS_STORED}
+    assert keys.changelog_key("orders", "rows") not in graph.get_all_asset_keys()
 
 
 def test_another_changelog_is_another_version() -> None:

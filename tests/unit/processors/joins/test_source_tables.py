@@ -15,10 +15,13 @@ import pytest
 from holdfast import Application, InMemoryCluster, Partition
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.processors.engine.changelog.format import decode_value, encode_value, full_keys, split_key
+from holdfast.processors.engine.commands.table import COMMANDS
 from holdfast.processors.engine.dataframe import source_rows
 from holdfast.processors.engine.runtime import loop, reading_order, restore
 from holdfast.processors.engine.runtime.commands import Adopt, Clear, CommandWrong, Export, Position
 from holdfast.processors.engine.runtime.options import Start
+from holdfast.processors.engine.runtime.owner import Owner
+from holdfast.processors.engine.runtime.tickets import Ticket, Work
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.exports import entry_of
 from holdfast.processors.engine.state.task_store import TaskStore
@@ -256,6 +259,30 @@ def test_commands_that_would_part_the_table_from_its_topic_are_refused(command: 
     with pytest.raises(CommandWrong, match=said):
         carry_out(cluster, application(tmp_path), command)
     assert rows_held(cluster, tmp_path) == {b"a": 1, b"b": 2}
+
+
+def test_a_worker_that_goes_on_after_a_rewind_has_no_row_in_memory(tmp_path: Path) -> None:
+    cluster = filled((b"a", b"1"))
+    cluster.produce("l", b"0", b"a")
+    app, seen = application(tmp_path), list[Any]()
+
+    def errand(worker: Owner, ticket: Ticket) -> Work:
+        worker.maintenance.waits = True
+        while not worker.assignment.tasks or sum(worker.assignment.tasks[0].committed.values()) < 2:
+            yield
+        worker.maintenance.waits = False
+        worker.pause()  # type: ignore[attr-defined]
+        yield
+        done = yield from COMMANDS.work_of(Clear(store="rows", all=True, positions={"r": {0: 0}}), worker, ticket)
+        state = worker.assignment.tasks[0].states["rows"]
+        state.point_at(b"a", 0)
+        seen.append(state.get("row"))
+        worker.stop()
+        return done
+
+    app._errand = errand
+    cluster.run(app)
+    assert seen == [None]
 
 
 def test_a_kill_in_a_rewind_leaves_no_half_table(tmp_path: Path) -> None:
