@@ -137,10 +137,10 @@ def test_kill_9_and_a_lost_disk_neither_lose_a_row_nor_bring_one_back(
     assert Counter(map(repr, sent)) == wanted
     put_aside = [each for each in stream.read(f"{stream.group}-rows") if each.value == POISON]
     assert len(stream.read(f"{stream.group}-dead")) == len(put_aside) > 0
-    assert not [name for name in stream.topics.names() if name.startswith(stream.group) and "changelog" in name]
+    assert f"{stream.group}-rows-changelog" not in stream.topics.names()
 
 
-def test_a_standby_follows_the_topic_and_takes_the_table_over(
+def test_a_standby_takes_the_table_over_and_a_lost_disk_begins_with_a_checkpoint(
     stream: Any, worker: Callable[..., Any], waiting: Callable[..., Any]
 ) -> None:
     begin(stream)
@@ -178,4 +178,13 @@ def test_a_standby_follows_the_topic_and_takes_the_table_over(
     audit = audited(stream, [other])
     assert audit.differences == ()
     assert sum(each.stored.count for each in audit.partitions) == 15_000
+    other.kill()  # the audit took a checkpoint
+    feed_rows(stream, [(b"k%d" % number, None, BEGIN_MS + 90_000 + number) for number in range(5_000, 5_100)])
+    shutil.rmtree(other.paths.state)
+    other.start().wait_running()
+    assert all(task.checkpoint["used"] and task.restored < 1_000 for task in running(other).values())
+    waiting(read, "the last rows to be processed")
+    audit = audited(stream, [other])
+    assert audit.differences == ()
+    assert sum(each.stored.count for each in audit.partitions) == 14_900
     assert other.terminate() == 0
