@@ -46,6 +46,7 @@ def read_changelogs(
         found[log.store] = {
             number: facts_of_source(log, seen, start, committed.get(Partition(log.topic, number)), young[number])
             for number, start in starts.items()
+            if number in young  # partitions may be added meanwhile
         }
     for spec in specs:
         name = spec.topic.name
