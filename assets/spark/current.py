@@ -37,7 +37,7 @@ _INTERPRETED = {
     "spark.sql.adaptive.enabled": "false",
 }
 #: A snapshot that handles at most so many rows is interpreted.
-FEW_ROWS = 100_000
+FEW_ROWS = 50_000
 _CHANGES = "holdfast_changes"
 #: Changes up to this size, bytes of keys and values, are joined in memory; larger ones are sorted, and spill to disk.
 #: The result is the same.

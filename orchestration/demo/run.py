@@ -5,7 +5,8 @@
                                      three times kill -9 → recovery ─────────┤
                                      Spark starts beside the feed ───────────┘
 
-    caught up ─┬─► state and snapshot of all results ┬─► compare ─► verify
+    fed ───────┬─► state and snapshot of the others
+    caught up ─┼─► state and snapshot of the killed ─┬─► compare ─► verify
                ├─► results recomputed with Spark ────┤
                └─► outputs read ─────────────────────┘
 
@@ -22,8 +23,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -36,13 +37,10 @@ from typing import TypeVar
 import dagster as dg
 from dagster._core.instance.ref import InstanceRef
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
-from dagster._core.utils import make_new_run_id
 from rich.console import Console
 from rich.markup import escape
 
 from holdfast.assets import keys
-from holdfast.assets.audits import COPIES_EQUAL
-from holdfast.assets.times import current_key, snapshot_partitions
 from holdfast.infra.database.records import Incident
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.deployer import open_deployer
@@ -61,6 +59,7 @@ from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import local
 from holdfast.orchestration.demo.home import demo_settings, prepare_home
 from holdfast.orchestration.demo.lag import lag_of
+from holdfast.orchestration.demo.publishing import DemoFailed, Publishing, materialize, results_of
 from holdfast.orchestration.demo.report import command, report
 from holdfast.orchestration.demo.terminal import Terminal, stderr_to
 from holdfast.orchestration.demo.verification import (
@@ -75,10 +74,8 @@ from holdfast.orchestration.demo.verification import (
     read_outputs,
     verify,
 )
-from holdfast.orchestration.run_launcher import record_own_process
 from holdfast.orchestration.world import environment_of
 from holdfast.processors.audits.comparison import Side
-from holdfast.processors.definitions import RESULTS
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.registration import ProcessorDefinition, load_processors
 
@@ -96,10 +93,6 @@ RUNS_END_S = 60.0
 
 
 T = TypeVar("T")
-
-
-class DemoFailed(HoldfastError):
-    """A step of the demo failed or took too long."""
 
 
 @dataclass(slots=True)
@@ -166,6 +159,7 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
 def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     registry, daemon = _start(demo, running)
     instance = running.enter_context(_instance(demo.settings))
+    publishing = Publishing(demo.settings, instance, _beside(running, "publish"))
     _provision_and_deploy(demo, instance)
     with demo.terminal.step("dagster", "wait until Dagster's daemon works") as say:
         say(f"{daemon.result()}, started beside the deployment")
@@ -175,35 +169,57 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     aside = _beside(running, "daemon-stop")
     partitions = demo.topics.describe([FLIGHTS_TOPIC])[FLIGHTS_TOPIC].partitions
     expected = _beside(running, "count").submit(outputs_expected, partitions)
-    _feed_and_kill(demo, registry, expected, recovered=lambda: aside.submit(_retire_daemon, demo, instance))
+    killed = [one for one in demo.definitions if one.name in VICTIMS]
+    unharmed = [one for one in demo.definitions if one.name not in VICTIMS]
+    _feed_and_kill(
+        demo,
+        registry,
+        expected,
+        fed=lambda: publishing.begin(unharmed, partial(_await_results, demo, unharmed, expected, spark)),
+        recovered=lambda: aside.submit(_retire_daemon, demo, instance),
+    )
+    publishing.begin(killed, lambda: None)
     if spark is not None:
         with demo.terminal.step("spark", "wait until Spark answers") as say:
             say(f"Spark, process {spark.result().pid}, started beside the feed")
     folder = Path(running.enter_context(TemporaryDirectory(prefix="holdfast-demo-")))
-    return _publish_and_verify(demo, instance, expected.result(), folder)
+    return _verify(demo, publishing, expected.result(), folder)
 
 
-def _publish_and_verify(
-    demo: Demo, instance: dg.DagsterInstance, expected: Expected, folder: Path
-) -> tuple[ProcessorVerdict, ...]:
-    """Snapshot all results; meanwhile read the outputs into ``folder``, and recompute all results with Spark."""
+def _await_results(
+    demo: Demo,
+    definitions: Sequence[ProcessorDefinition],
+    expected: Future[Expected],
+    spark: Future[SparkServer] | None,
+) -> None:
+    """Wait until these processors have no lag and have sent all windows that are due, and until Spark is there."""
+    # A client of its own: the demo's asks meanwhile.
+    topics = Topics(bootstrap_servers(demo.settings), client_config(demo.settings))
+    _await(lambda: lag_of(topics, definitions) == 0, CATCH_UP_S, "the processors that were not killed to catch up")
+    await_windows(topics, definitions, expected.result())
+    if spark is not None:
+        spark.result()
+
+
+def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path) -> tuple[ProcessorVerdict, ...]:
+    """While the tables are written, read the outputs into ``folder``, and recompute all results with Spark; compare."""
     side_by_side = demo.settings.spark.over_connect  # a JVM of this process has one session
     with ThreadPoolExecutor(max_workers=4, thread_name_prefix="aside") as aside:
         outputs = aside.submit(read_outputs, demo.topics, demo.definitions, expected, folder)
-        tables = aside.submit(_publish, demo, instance)
         if not side_by_side:
-            tables.result()
+            publishing.tables()
 
         def published() -> Mapping[str, Outputs]:
-            tables.result()
+            publishing.tables()
             return outputs.result()
 
         comparing = aside.submit(compare_with_spark, demo.settings, published)
         began = time.monotonic()
-        _show_publishing(demo, instance, tables)
-        words = f"each result equals its changelog and its table: {', '.join(tables.result())}"
+        publishing.show(demo.terminal, demo.definitions)
+        tables = publishing.tables()
+        words = f"each result equals its changelog and its table: {', '.join(tables)}"
         demo.terminal.line("snapshot", words, time.monotonic() - began)
-        auditing = aside.submit(_copies, demo, tables.result())
+        auditing = aside.submit(_copies, demo, tables)
         with demo.terminal.step("recompute", "recompute all results with Spark from the file of flights") as say:
             compared = comparing.result()
             keys_and_windows = sum(one.keys for one in compared.values())
@@ -262,11 +278,11 @@ def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] 
 def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
     with demo.terminal.step("provision", "create topics and changelogs") as say:
         # Each creates all topics and changelogs of its processor.
-        _materialize(instance, [keys.changelog_key(*result) for result in _results(demo)])
+        materialize(instance, [keys.changelog_key(*result) for result in results_of(demo.definitions)])
         names = {spec.name for one in demo.definitions for spec in one.topology.topics()}
         say(f"{len(demo.topics.describe(names))} topics")
     with demo.terminal.step("deploy", "deploy the processors and wait until they process all partitions") as say:
-        _materialize(instance, [keys.processor_key(one.name) for one in demo.definitions])
+        materialize(instance, [keys.processor_key(one.name) for one in demo.definitions])
         say(", ".join(one.name for one in demo.definitions) + " process all partitions")
 
 
@@ -282,10 +298,17 @@ def _retire_daemon(demo: Demo, instance: dg.DagsterInstance) -> None:
         local.stop(demo.settings, local.DAEMON)
 
 
-def _feed_and_kill(demo: Demo, registry: Registry, expected: Future[Expected], recovered: Callable[[], object]) -> None:
+def _feed_and_kill(
+    demo: Demo,
+    registry: Registry,
+    expected: Future[Expected],
+    fed: Callable[[], object],
+    recovered: Callable[[], object],
+) -> None:
     """Send the flights, kill three processors on the way, and wait until all is processed.
 
-    ``recovered`` is called when the killed ones are recovered, before they have caught up.
+    ``fed`` is called when all flights are sent, ``recovered`` when the killed ones are recovered, before they have
+    caught up.
     """
     terminal = demo.terminal
     began = time.monotonic()
@@ -293,10 +316,10 @@ def _feed_and_kill(demo: Demo, registry: Registry, expected: Future[Expected], r
     bars = dict.fromkeys(("fed", *(one.name for one in demo.definitions)), FLIGHTS)
     with _feeding(demo) as feeding, terminal.bars(bars) as move:
         while feeding.poll() is None:
-            fed = _show(demo, move)
+            sent = _show(demo, move)
             for victim, share in VICTIMS.items():
-                if victim not in killed and fed >= share * FLIGHTS:
-                    killed[victim] = _kill(demo, victim, fed)
+                if victim not in killed and sent >= share * FLIGHTS:
+                    killed[victim] = _kill(demo, victim, sent)
             time.sleep(_POLL_EVERY_S)
         if feeding.returncode != 0 or len(killed) < len(VICTIMS):
             raise DemoFailed(
@@ -304,6 +327,7 @@ def _feed_and_kill(demo: Demo, registry: Registry, expected: Future[Expected], r
                 action=f"Read the end of {demo.settings.paths.logs / 'feed.log'}.",
             )
         terminal.line("feed", f"{FLIGHTS:,} flights sent to {len(_OF_FLIGHTS)} topics", time.monotonic() - began)
+        fed()
         for victim in VICTIMS:
             closed = partial(_closed_incident, registry, victim)
             _tell_recovery(demo, _await(closed, RECOVERY_S, f"the recovery of {victim}"), killed[victim])
@@ -314,7 +338,7 @@ def _feed_and_kill(demo: Demo, registry: Registry, expected: Future[Expected], r
             CATCH_UP_S,
             "the processors to catch up",
         )
-        await_windows(demo.topics, expected.result())
+        await_windows(demo.topics, demo.definitions, expected.result())
         terminal.line("caught up", "lag 0 on all partitions", time.monotonic() - caught_up)
     seconds = time.monotonic() - began
     processed = len(demo.definitions) * FLIGHTS
@@ -381,85 +405,12 @@ def _tell_recovery(demo: Demo, incident: Incident, killed_at: datetime) -> None:
     demo.figures[f"recovery of {victim}, from kill -9 to processing all partitions"] = f"{seconds:.1f} s"
 
 
-def _results(demo: Demo) -> list[tuple[str, str]]:
-    """Each processor with the store of its result."""
-    return [(one.name, RESULTS[one.name]) for one in demo.definitions]
-
-
 def _copies(demo: Demo, checked: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[Side, Fingerprint]]:
     """Processor -> fingerprints of the three copies: those of the run's checks, else those of an audit now."""
     by_processor = {table.split(".")[1]: told for table, told in checked.items()}
     found = copies_checked(by_processor)
     rest = [one for one in demo.definitions if one.name not in found]
     return found | (audit_copies(demo.settings, rest) if rest else {})
-
-
-def _publish(demo: Demo, instance: dg.DagsterInstance) -> dict[str, dict[str, str]]:
-    """Checkpoint, measure and snapshot all results in one run; returns each table with its checks' fingerprints.
-
-    One run, because two in one process can deadlock: the start of a run configures Python's logging again.
-    """
-    stores = _results(demo)
-    selection = [key for store in stores for key in (keys.state_key(*store), keys.snapshot_key(*store))]
-    partition = current_key(snapshot_partitions(demo.settings.snapshots))
-    result = _materialize(instance, selection, partition_key=partition)
-    checked = {
-        each.asset_key: {
-            name: str(value.value) for name, value in each.metadata.items() if name.endswith("_fingerprint")
-        }
-        for each in result.get_asset_check_evaluations()
-        if each.check_name == COPIES_EQUAL
-    }
-    return {
-        f"holdfast.{processor}.{store}": checked.get(keys.snapshot_key(processor, store), {})
-        for processor, store in stores
-    }
-
-
-def _show_publishing(demo: Demo, instance: dg.DagsterInstance, tables: Future[dict[str, dict[str, str]]]) -> None:
-    """Show how many stores are checkpointed and how many are tables, until all are or a run failed."""
-    stores = _results(demo)
-    shown = {"stores": keys.state_key, "tables": keys.snapshot_key}
-    with demo.terminal.bars(dict.fromkeys(shown, len(stores))) as move:
-        while not wait([tables], timeout=3.0).done:
-            for name, key_of in shown.items():
-                found = instance.get_latest_materialization_events([key_of(*store) for store in stores])
-                move(name, sum(event is not None for event in found.values()))
-
-
-def _materialize(
-    instance: dg.DagsterInstance, selection: list[dg.AssetKey], partition_key: str | None = None
-) -> dg.ExecuteInProcessResult:
-    """Materialise assets and run their checks; returns the run's result.
-
-    Raises:
-        DemoFailed: An asset or a check failed.
-    """
-    from holdfast.orchestration.code_location import defs
-
-    job, run_id = defs.resolve_implicit_global_asset_job_def(), make_new_run_id()
-    record_own_process(instance, run_id, job.name)
-    result = job.execute_in_process(
-        instance=instance,
-        asset_selection=selection,
-        raise_on_error=False,
-        partition_key=partition_key,
-        run_id=run_id,
-    )
-    if result.success:
-        return result
-    failed = [event for event in result.all_events if event.is_failure and event.is_step_event]
-    causes = "; ".join(_cause(event) for event in failed) or f"Run {result.run_id} failed."
-    raise DemoFailed(
-        causes, action=f"Start Dagster's UI with `holdfast up` and open run {result.run_id}.", run=result.run_id
-    )
-
-
-def _cause(event: dg.DagsterEvent) -> str:
-    error = getattr(event.event_specific_data, "error", None)
-    while error is not None and error.cause is not None:
-        error = error.cause
-    return f"{event.step_key}: {error.message.strip() if error is not None else event.message}"
 
 
 def _show(demo: Demo, move: Callable[[str, int], None]) -> int:

@@ -72,11 +72,14 @@ class _Window(msgspec.Struct):
     start: int
 
 
-def committed(topics: Topics, topic: str) -> Iterator[Record]:
-    """Yield the committed records of a topic, partition by partition."""
-    starts = topics.start_offsets(topic)
-    for partition, end in topics.settled_end_offsets(topic).items():
-        yield from read_range(topics.bootstrap, topic, partition, starts[partition], end)
+def committed(
+    topics: Topics, topic: str, starts: Mapping[int, int] | None = None, ends: Mapping[int, int] | None = None
+) -> Iterator[Record]:
+    """Yield the committed records of a topic between two offsets of each partition, by default all of them."""
+    starts = topics.start_offsets(topic) if starts is None else starts
+    for partition, end in (topics.settled_end_offsets(topic) if ends is None else ends).items():
+        if starts[partition] < end:
+            yield from read_range(topics.bootstrap, topic, partition, starts[partition], end)
 
 
 def updates_of(records: Iterable[Record]) -> Iterator[tuple[str, int]]:

@@ -44,7 +44,7 @@ from holdfast.orchestration.demo.sequences import (
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.processors.audits.comparison import Side
 from holdfast.processors.audits.stores import StoreAudit
-from holdfast.processors.definitions import RESULTS, carriers, models
+from holdfast.processors.definitions import RESULTS, models
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.registration import ProcessorDefinition
 
@@ -186,10 +186,14 @@ def outputs_expected(partitions: int) -> Expected:
     return Expected({**updates, **counted}, closed)
 
 
-def await_windows(topics: Topics, expected: Expected) -> None:
-    """Wait until all hours of carriers are sent that are due, up to ``CLOSED_WITHIN_S``: their table has the newest."""
-    (output,) = carriers.application.topology().outputs
-    _sent(topics, output.name, sum(expected.updates[carriers.application.consumer_group].values()))
+def await_windows(topics: Topics, definitions: Sequence[ProcessorDefinition], expected: Expected) -> None:
+    """Wait until all windows of these processors are sent that are due, up to ``CLOSED_WITHIN_S`` for each.
+
+    The table of carriers has the newest ones. Those of the others may be in their tables, or have been sent.
+    """
+    for one in definitions:
+        if one.name in expected.closed:
+            sent(topics, one.topology.outputs[0].name, sum(expected.updates[one.name].values()))
 
 
 def read_outputs(
@@ -206,7 +210,7 @@ def read_outputs(
         if starts is None:
             sequences = check_sequences(updates_of(committed(topics, topic)), updates)
         else:
-            records = _sent(topics, topic, sum(updates.values()))
+            records = sent(topics, topic, sum(updates.values()))
             sequences = check_sequences(numbered(starts_of(records), starts), updates)
             closed = write_lines(records, folder / f"{one.name}.jsonl")
         letters = one.topology.dead_letter
@@ -215,12 +219,15 @@ def read_outputs(
     return found
 
 
-def _sent(topics: Topics, topic: str, count: int) -> list[Record]:
+def sent(topics: Topics, topic: str, count: int) -> list[Record]:
     """The committed records of a topic, when there are ``count``; those that there are after ``CLOSED_WITHIN_S``."""
     records: list[Record] = []
+    read_to = topics.start_offsets(topic)
 
     def enough() -> bool:
-        records[:] = committed(topics, topic)
+        ends = topics.settled_end_offsets(topic)
+        records.extend(committed(topics, topic, read_to, ends))
+        read_to.update(ends)
         return len(records) >= count
 
     wait_until(enough, CLOSED_WITHIN_S)

@@ -1,4 +1,4 @@
-"""The lag that the demo waits for, of a processor with a repartition topic, on a real broker."""
+"""What the demo waits for on a real broker: the lag of a processor with a repartition topic, and records that come."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.demo.lag import lag_of
+from holdfast.orchestration.demo.verification import sent
 from holdfast.processors.registration import ProcessorDefinition
 
 MESSAGES = 20
@@ -43,3 +44,30 @@ def test_a_repartition_topic_that_is_read_has_no_lag_though_its_end_is_behind_a_
     committed = sum(offset for place, offset in topics.committed_offsets(group).items() if place.topic == grouped.topic)
     assert sum(topics.end_offsets(grouped.topic, committed=True).values()) > committed > 0
     assert lag_of(topics, [definition]) == 0
+
+
+def test_records_that_come_while_they_are_awaited_are_read_once_each(broker: str, unique: Callable[[str], str]) -> None:
+    topic, topics = unique("demo-sent"), Topics(broker)
+    topics.create(TopicSpec(topic, 2))
+    keys = [f"k{number}".encode() for number in range(MESSAGES)]
+
+    def send(some: list[bytes]) -> None:
+        with Feeder(broker) as feeder:
+            for key in some:
+                feeder.send(topic, key, b"{}", 1_690_000_000_000)
+
+    send(keys[:15])
+    looked = threading.Event()
+
+    class Looked(Topics):
+        """Tells that the first look has found too few."""
+
+        def settled_end_offsets(self, topic: str, *args: float, **options: object) -> dict[int, int]:
+            ends = super().settled_end_offsets(topic)
+            if looked.is_set() and sum(ends.values()) == 15:
+                send(keys[15:])
+            looked.set()
+            return ends
+
+    found = sent(Looked(broker), topic, MESSAGES)
+    assert sorted(record.key or b"" for record in found) == sorted(keys)

@@ -1,0 +1,126 @@
+"""Publishes the results of the demo: runs of Dagster, which write the tables of those processors that are ready.
+
+    processors that nobody killed: no lag, all windows sent ─► run 1 ─┐
+    all others: no lag, all windows sent ────────────────────► run 2 ─┴─► tables and what their checks measured
+
+Invariants:
+    - One run after the other, on one thread: two at once can deadlock, because the start of a run configures Python's
+      logging again.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+
+import dagster as dg
+from dagster._core.utils import make_new_run_id
+
+from holdfast.assets import keys
+from holdfast.assets.audits import COPIES_EQUAL
+from holdfast.assets.times import current_key, snapshot_partitions
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.settings import Settings
+from holdfast.orchestration.demo.terminal import Terminal
+from holdfast.orchestration.run_launcher import record_own_process
+from holdfast.processors.definitions import RESULTS
+from holdfast.processors.registration import ProcessorDefinition
+from holdfast.processors.snapshots.names import table_name
+
+#: Table -> name of a fingerprint in the metadata of its check ``copies_equal`` -> the fingerprint.
+Checked = dict[str, dict[str, str]]
+
+
+class DemoFailed(HoldfastError):
+    """A step of the demo failed or took too long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Publishing:
+    """The runs that publish results, in the order in which they were begun, on a thread of one worker."""
+
+    settings: Settings
+    instance: dg.DagsterInstance
+    thread: ThreadPoolExecutor
+    _runs: list[Future[Checked]] = field(default_factory=list)
+
+    def begin(self, definitions: Sequence[ProcessorDefinition], ready: Callable[[], object]) -> None:
+        """Publish the results of these processors when ``ready`` returns and the runs before have ended."""
+
+        def run() -> Checked:
+            ready()
+            return self._publish(results_of(definitions))
+
+        self._runs.append(self.thread.submit(run))
+
+    def tables(self) -> Checked:
+        """Each table with its checks' fingerprints, when all runs that were begun have ended.
+
+        Raises:
+            DemoFailed: An asset or a check failed.
+        """
+        return {table: checked for run in self._runs for table, checked in run.result().items()}
+
+    def show(self, terminal: Terminal, definitions: Sequence[ProcessorDefinition]) -> None:
+        """Show how many stores are checkpointed and how many are tables, until all are or a run failed."""
+        stores = results_of(definitions)
+        shown = {"stores": keys.state_key, "tables": keys.snapshot_key}
+        with terminal.bars(dict.fromkeys(shown, len(stores))) as move:
+            while not all(run.done() for run in self._runs):
+                for name, key_of in shown.items():
+                    found = self.instance.get_latest_materialization_events([key_of(*store) for store in stores])
+                    move(name, sum(event is not None for event in found.values()))
+                wait(self._runs, timeout=5.0)
+
+    def _publish(self, stores: Sequence[tuple[str, str]]) -> Checked:
+        """Checkpoint, measure and snapshot these results in one run."""
+        selection = [key for store in stores for key in (keys.state_key(*store), keys.snapshot_key(*store))]
+        partition = current_key(snapshot_partitions(self.settings.snapshots))
+        result = materialize(self.instance, selection, partition_key=partition)
+        checked = {
+            each.asset_key: {
+                name: str(value.value) for name, value in each.metadata.items() if name.endswith("_fingerprint")
+            }
+            for each in result.get_asset_check_evaluations()
+            if each.check_name == COPIES_EQUAL
+        }
+        return {table_name(*store): checked.get(keys.snapshot_key(*store), {}) for store in stores}
+
+
+def results_of(definitions: Sequence[ProcessorDefinition]) -> list[tuple[str, str]]:
+    """Each processor with the store of its result."""
+    return [(one.name, RESULTS[one.name]) for one in definitions]
+
+
+def materialize(
+    instance: dg.DagsterInstance, selection: list[dg.AssetKey], partition_key: str | None = None
+) -> dg.ExecuteInProcessResult:
+    """Materialise assets and run their checks; returns the run's result.
+
+    Raises:
+        DemoFailed: An asset or a check failed.
+    """
+    from holdfast.orchestration.code_location import defs
+
+    job, run_id = defs.resolve_implicit_global_asset_job_def(), make_new_run_id()
+    record_own_process(instance, run_id, job.name)
+    result = job.execute_in_process(
+        instance=instance,
+        asset_selection=selection,
+        raise_on_error=False,
+        partition_key=partition_key,
+        run_id=run_id,
+    )
+    if result.success:
+        return result
+    failed = [event for event in result.all_events if event.is_failure and event.is_step_event]
+    causes = "; ".join(_cause(event) for event in failed) or f"Run {result.run_id} failed."
+    raise DemoFailed(
+        causes, action=f"Start Dagster's UI with `holdfast up` and open run {result.run_id}.", run=result.run_id
+    )
+
+
+def _cause(event: dg.DagsterEvent) -> str:
+    error = getattr(event.event_specific_data, "error", None)
+    while error is not None and error.cause is not None:
+        error = error.cause
+    return f"{event.step_key}: {error.message.strip() if error is not None else event.message}"
