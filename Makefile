@@ -42,10 +42,11 @@ bill: setup ## write build/bill.json: packages and jars, CycloneDX
 advisories: setup ## known holes of the packages; needs a network
 	@$(BIN)/python -m tests.tidy.advisories
 
-test-simulation: setup ## 20,000 simulated schedules of crashes and faults
+test-simulation: setup ## 25,000 simulated schedules of crashes and faults
 	@$(BIN)/python -m tests.simulation.run --seeds 10000
 	@$(BIN)/python -m tests.simulation.run --of timed --seeds 5000
 	@$(BIN)/python -m tests.simulation.run --of grouped --seeds 5000
+	@$(BIN)/python -m tests.simulation.run --of joined --seeds 5000
 
 fuzz: setup ## 100,000 fuzzed messages, functions and kills
 	@$(BIN)/python -m tests.fuzz.many

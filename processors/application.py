@@ -210,11 +210,7 @@ class Application(ApplicationTables):
         """
         check_topic(topic, "app.dataframe")
         if topic.name in self._frames:
-            raise ApplicationInvalid(
-                f"Topic {topic.name} already has a stream in application {self.consumer_group}; expected one.",
-                action="Keep the first `app.dataframe(topic)` in a variable and branch from it.",
-                topic=topic.name,
-            )
+            raise self._declared_twice(topic.name)
         frame = self._frames[topic.name] = StreamingDataFrame(
             topic, renamed=self._renamed_stores, declared=self._stores, groups=self._streams
         )

@@ -67,6 +67,23 @@ class ApplicationTables:
             )
         return table
 
+    def _declared_twice(self, topic: str) -> ApplicationInvalid:
+        """The error for a second stream or table of a topic."""
+        if is_table := topic in self._table_topics:
+            action = (
+                "Keep the first `app.table(topic)` in a variable and use it again; `table.to_stream()` is its stream."
+            )
+        else:
+            action = (
+                "Keep the first `app.dataframe(topic)` in a variable and branch from it; `sdf.to_table()` is its table."
+            )
+        return ApplicationInvalid(
+            f"Topic {topic} already has a {'table' if is_table else 'stream'} in application {self.consumer_group}; "
+            "expected one stream or table.",
+            action=action,
+            topic=topic,
+        )
+
     def global_table(self, topic: Topic) -> GlobalTable:
         """All rows of a topic in the memory of each worker, for ``join_table(table, on=...)`` and for functions.
 

@@ -55,6 +55,7 @@ def judged(results: Results, cores: int) -> list[Judged]:
     """All goals, in the order of the table."""
     return [
         *_against_peers(results),
+        *_of_joins(results),
         *_against_ourselves(results),
         *_of_scenarios(results, cores),
         *_of_snapshots(results),
@@ -94,6 +95,22 @@ def _against_peers(results: Results) -> Iterator[Judged]:
     for what, case, name, of, goals in below:
         for peer, title, goal in zip(PEERS, TITLES, goals, strict=True):
             yield Judged(f"{what} / {title}", False, goal, _ratio(results, case, name, peer, of))
+
+
+def _of_joins(results: Results) -> Iterator[Judged]:
+    """CPU of joins and groups against the peers that have them."""
+    function, builtin = (1 / 4, 1.2), (1 / 4, 0.9)
+    below: tuple[tuple[str, str, str, Of, tuple[float | None, float | None]], ...] = (
+        ("stream and table, function", "join-table", "ours", _cpu, (None, function[1])),
+        ("as-of join, function", "join-asof", "ours", _cpu, (function[0], None)),
+        # Groups are read ahead, so most of their work may be done before the warm part: of the whole process.
+        ("group and count, function", "join-group", "ours", _whole_cpu, function),
+        ("group and count, built-in", "join-group", "ours-builtin", _whole_cpu, builtin),
+    )
+    for what, case, name, of, goals in below:
+        for peer, title, goal in zip(PEERS, TITLES, goals, strict=True):
+            if goal is not None:
+                yield Judged(f"{what}, CPU s/M / {title}", False, goal, _ratio(results, case, name, peer, of))
 
 
 def _against_ourselves(results: Results) -> Iterator[Judged]:
@@ -189,6 +206,10 @@ def _warm(run: Result) -> float:
 def _cpu(run: Result) -> float:
     """As in the table: of the warm part where there is one, of the whole process otherwise."""
     return run.cpu if run.warm_cpu is None else run.warm_cpu
+
+
+def _whole_cpu(run: Result) -> float:
+    return run.cpu
 
 
 def _p99(run: Result) -> float:

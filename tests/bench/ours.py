@@ -25,6 +25,7 @@ GROUPED_S = 10.0
 
 Fold = Callable[[StreamingDataFrame], StreamingDataFrame]
 Windowed = Callable[[StreamingDataFrame, str], StreamingDataFrame]
+Counted = Callable[[StreamingDataFrame], StreamingDataFrame]
 
 
 def totals(value: dict[str, Any], state: State) -> dict[str, Any]:
@@ -63,7 +64,9 @@ def bound_for(block_cache_mb: int) -> int:
     return max(MEMORY_BYTES_MIN, MEMORY_BYTES_MIN + above * GIB // shared)
 
 
-def application_of(work: Work, fold: Fold = add_up, windowed: Windowed = windows.builtin) -> Application:
+def application_of(
+    work: Work, fold: Fold = add_up, windowed: Windowed = windows.builtin, counted: Counted = joins.by_function
+) -> Application:
     """The application; nothing is touched yet."""
     application = Application(
         work.bootstrap,
@@ -78,7 +81,7 @@ def application_of(work: Work, fold: Fold = add_up, windowed: Windowed = windows
     frame = application.dataframe(application.topic(work.source))
     if work.joins:
         right = None if work.joins.startswith("group") else application.topic(work.source + joins.RIGHT)
-        made = joins.joined(frame, right and application.dataframe(right), work.joins)
+        made = joins.joined(frame, right and application.dataframe(right), work.joins, counted)
     else:
         made = windowed(frame, work.windows) if work.windows else fold(frame)
     made.to_topic(application.topic(work.output))
@@ -103,10 +106,12 @@ class Watch:
         raise structlog.DropEvent
 
 
-def main(work: Work, fold: Fold = add_up, windowed: Windowed = windows.function) -> None:
+def main(
+    work: Work, fold: Fold = add_up, windowed: Windowed = windows.function, counted: Counted = joins.by_function
+) -> None:
     watch = Watch()
     structlog.configure(processors=[watch])
-    application = application_of(work, fold, windowed)
+    application = application_of(work, fold, windowed, counted)
     if work.joins.startswith("group"):
         application.run(timeout=GROUPED_S)
     else:

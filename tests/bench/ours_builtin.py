@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast import Count, Last, Max, Mean, Min, Sum
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from tests.bench import windows
+from tests.bench import joins, windows
 from tests.bench.ours import main
 from tests.bench.stream import FIRST_TIMESTAMP_MS
 from tests.bench.told import Work
@@ -44,4 +44,4 @@ def stored(user_id: str, times: int, total: float, least: float, most: float) ->
 
 
 if __name__ == "__main__":
-    main(Work.parse(sys.argv[1:]), add_up, windows.builtin)
+    main(Work.parse(sys.argv[1:]), add_up, windows.builtin, joins.by_column)

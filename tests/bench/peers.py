@@ -55,7 +55,7 @@ class Machine:
     jars: JarSource
 
 
-def _module(name: str) -> tuple[str, ...]:
+def module(name: str) -> tuple[str, ...]:
     return (sys.executable, "-m", f"tests.bench.{name}")
 
 
@@ -64,15 +64,15 @@ OURS = {"PYTHONPATH": str(PROJECT), "HOLDFAST_CHECKPOINTS__ENABLED": "false"}
 
 
 def floor(_: Machine) -> Contender:
-    return Contender("floor", "raw client", _module("floor"), {"PYTHONPATH": str(PROJECT)})
+    return Contender("floor", "raw client", module("floor"), {"PYTHONPATH": str(PROJECT)})
 
 
 def ours(_: Machine) -> Contender:
-    return Contender("ours", "ours, function", _module("ours"), OURS)
+    return Contender("ours", "ours, function", module("ours"), OURS)
 
 
 def ours_builtin(_: Machine) -> Contender:
-    return Contender("ours-builtin", "ours, built-in", _module("ours_builtin"), OURS)
+    return Contender("ours-builtin", "ours, built-in", module("ours_builtin"), OURS)
 
 
 def quix(machine: Machine) -> Contender:

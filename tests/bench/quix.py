@@ -49,11 +49,26 @@ def folded(frame, windows):
     return getattr(window, emit)(closing_strategy="partition")
 
 
+def count_one(value, state):
+    seen = state.get("count", 0) + 1
+    state.set("count", seen)
+    return seen
+
+
+def pair(left, right):
+    return [left, right]
+
+
 def joined(application, source, given):
-    grace_ms = int(given["joins"].split(":")[4])
+    kind, _, back, _, grace = given["joins"].split(":")
+    left = application.dataframe(source)
+    if kind == "group":
+        return left.group_by("merchant").apply(count_one, stateful=True)
     right = application.topic(given["source"] + "-right", value_deserializer="json", key_deserializer="str")
-    left, right = application.dataframe(source), application.dataframe(right)
-    return left.join_asof(right, on_merge=lambda one, other: [one, other], grace_ms=grace_ms)
+    right = application.dataframe(right)
+    if kind == "stream":
+        return left.join_interval(right, on_merge=pair, grace_ms=int(grace), backward_ms=int(back))
+    return left.join_asof(right, on_merge=pair, grace_ms=int(grace))
 
 
 def watch_recovery(seen):

@@ -57,6 +57,23 @@ def test_latency_and_memory_have_to_be_below_their_goals() -> None:
     assert told["peak RSS at 1 M keys / Quix Streams"] == ("0.50x", "met")
 
 
+def test_joins_are_judged_by_cpu_and_groups_by_that_of_the_whole_process() -> None:
+    results = Results()
+    add(results, "join-asof", "ours", warm_cpu=10.0)
+    add(results, "join-asof", "quix", warm_cpu=40.0)
+    add(results, "join-table", "ours", warm_cpu=12.1)
+    add(results, "join-table", "streams", warm_cpu=10.0)
+    for contender, cpu in (("ours", 11.0), ("ours-builtin", 9.5), ("quix", 100.0), ("streams", 10.0)):
+        add(results, "join-group", contender, cpu=cpu, warm_cpu=1.0)
+    told = verdicts(results)
+    assert told["as-of join, function, CPU s/M / Quix Streams"] == ("0.25x", "met")
+    assert told["stream and table, function, CPU s/M / Kafka Streams"] == ("1.21x", "not met")
+    assert told["group and count, function, CPU s/M / Quix Streams"] == ("0.11x", "met")
+    assert told["group and count, function, CPU s/M / Kafka Streams"] == ("1.10x", "met")
+    assert told["group and count, built-in, CPU s/M / Kafka Streams"] == ("0.95x", "not met")
+    assert not any(what.startswith(("as-of join", "stream and table")) and "built-in" in what for what in told)
+
+
 def test_exactly_once_is_compared_with_at_least_once() -> None:
     results = Results()
     add(results, "few-eos-1s", "ours", warm_rate=96.0)

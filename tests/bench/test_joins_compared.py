@@ -2,105 +2,63 @@
 
 Messages are out of order and late by a seed. ``docs/joins-compared.md`` has the differences; some tests show them, and
 the other tests show that there are no more. Kafka Streams runs in its own test driver, Holdfast on the cluster in
-memory, so a test takes seconds. The compiled program and its jars are those of ``make bench``.
+memory, so a test takes seconds; ``test_joins_on_a_broker.py`` has both on a real one. The compiled program and its jars
+are those of ``make bench``.
 """
 
 from __future__ import annotations
 
 import json
-import random
 import subprocess
 import time
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
-from holdfast import Application, Count, InMemoryCluster, VirtualClock
+from holdfast import Application, InMemoryCluster, VirtualClock
+from tests.bench.compared_joins import (
+    BEGIN,
+    FOREIGN,
+    GROUPS,
+    HOUR,
+    MIXED,
+    OUT_OF_ORDER,
+    SECOND,
+    STREAMS,
+    TABLES,
+    VALUES,
+    WITH_HISTORY,
+    WITH_TABLE,
+    Kind,
+    Message,
+    Order,
+    Row,
+    Rows,
+    Side,
+    are_equal_tables,
+    counted,
+    encoded,
+    hours,
+    in_turns,
+    in_windows,
+    last_rows,
+    newest,
+    one_by_one,
+    raw,
+    rows_of,
+    sides,
+    text,
+    told,
+    topic_of,
+)
 from tests.bench.peers import Contender
 
 pytestmark = pytest.mark.thorough
 
-SECOND = 1_000
-HOUR, DAY = 3_600 * SECOND, 86_400 * SECOND
-#: The first event time, a whole number of windows since 1970, and long ago.
-BEGIN = 1_735_689_600_000
 #: A run that lasts longer is taken for stuck, in seconds.
 PATIENCE_S = 240.0
-#: Falsy values are values like others.
-VALUES: list[Any] = [0, "", False, {}, [], 1, "x", {"a": 2}]
-
-
-class Message(NamedTuple):
-    """A message of one partition; the value None is a record without a value, which deletes a row."""
-
-    key: str | None
-    time: int
-    value: Any
-
-
-class Row(NamedTuple):
-    """A result, without its key: event time, and the value as text; None deletes."""
-
-    time: int
-    value: str | None
-
-
-#: The results of each key in their order.
-Rows = Mapping[str | None, list[Row]]
-#: The messages of each partition.
-Side = Sequence[Sequence[Message]]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A join or a group as both declare it; milliseconds."""
-
-    name: str
-    how: str
-    first: int = 0
-    second: int = 0
-    grace: int = 0
-
-    @property
-    def label(self) -> str:
-        return f"{self.name}-{self.how}"
-
-    def theirs(self) -> str:
-        return f"{self.name}:{self.how}:{self.first}:{self.second}:{self.grace}"
-
-    def ours(self, left: Any, right: Any) -> Any:
-        how: Any = self.how
-        match self.name:
-            case "stream":
-                return left.join_interval(right, how, both, self.grace, self.label, self.first, self.second)
-            case "table":
-                return left.join_table(right.to_table(self.label), how, both)
-            case "history":
-                return left.join_table(right.to_table(self.label, history_retention=self.first), how, both)
-            case "tables":
-                sides = left.to_table(f"{self.label}-left"), right.to_table(f"{self.label}-right")
-                return sides[0].join(sides[1], how, both, self.label).to_stream()
-            case "foreign":
-                sides = left.to_table(f"{self.label}-left"), right.to_table(f"{self.label}-right")
-                return sides[0].join(sides[1], how, both, self.label, on=lambda row: row).to_stream()
-        grouped = left.group_by(text, name=f"value-{how}")
-        if how == "count":
-            return grouped.aggregate(count=Count())
-        return grouped.tumbling_window(self.first, self.grace, self.label).agg(count=Count()).current("partition")
-
-
-def both(left: Any, right: Any) -> list[Any]:
-    return [left, right]
-
-
-def text(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"))
-
 
 #: What runs both; the order of messages of several partitions in Kafka Streams is an argument.
 Compare = Callable[..., tuple[dict[str, Rows], dict[str, Rows]]]
@@ -111,9 +69,10 @@ def compare(kafka_streams: Contender, tmp_path: Path) -> Compare:
     """Runs both over the same messages; returns the results of Holdfast, then those of Kafka Streams."""
 
     def run(left: Side, right: Side, kinds: Sequence[Kind], order: Order = one_by_one) -> tuple[Any, Any]:
-        named = {"out" if len(kinds) == 1 else f"out-{kind.label}": kind for kind in kinds}
-        found = ours(left, right, named), theirs(order(left, right), named)
-        return tuple({kind.label: each.get(topic, {}) for topic, kind in named.items()} for each in found)
+        named = {topic_of("out", kind, len(kinds)): kind for kind in kinds}
+        found: list[Any] = [ours(left, right, named), theirs(order(left, right), named)]
+        made, others = ({kind.label: each.get(topic, {}) for topic, kind in named.items()} for each in found)
+        return made, others
 
     def ours(left: Side, right: Side, kinds: Mapping[str, Kind]) -> dict[str, Rows]:
         cluster = InMemoryCluster(clock=VirtualClock(time.time()))
@@ -132,7 +91,7 @@ def compare(kafka_streams: Contender, tmp_path: Path) -> Compare:
         return {topic: rows_of(record for _, record in cluster.read(topic)) for topic in kinds}
 
     def theirs(messages: Sequence[tuple[str, Message]], kinds: Mapping[str, Kind]) -> dict[str, Rows]:
-        asked = ",".join(kind.theirs() for kind in kinds.values())
+        asked = ",".join(kind.told() for kind in kinds.values())
         lines = [
             text({"topic": topic, "key": at.key, "value": told(at.value), "time": at.time}) for topic, at in messages
         ]
@@ -141,93 +100,13 @@ def compare(kafka_streams: Contender, tmp_path: Path) -> Compare:
             command, input="\n".join(lines), capture_output=True, text=True, timeout=PATIENCE_S, check=False
         )
         assert done.returncode == 0, done.stderr[-2_000:]
-        found: dict[str, dict[str | None, list[Row]]] = {}
+        found: dict[str, Any] = {}
         for made in map(json.loads, done.stdout.splitlines()):
             row = Row(made["time"], made["value"])
             found.setdefault(made["topic"], {}).setdefault(made["key"], []).append(row)
         return found
 
     return run
-
-
-def told(value: Any) -> str | None:
-    return None if value is None else text(value)
-
-
-def raw(value: Any) -> bytes | None:
-    return None if value is None else text(value).encode()
-
-
-def encoded(key: str | None) -> bytes | None:
-    return None if key is None else key.encode()
-
-
-def rows_of(records: Iterable[Any]) -> Rows:
-    found: dict[str | None, list[Row]] = {}
-    for record in records:
-        key = None if record.key is None else record.key.decode()
-        value = None if record.value is None else record.value.decode()
-        found.setdefault(key, []).append(Row(record.timestamp_ms, value))
-    return found
-
-
-#: Puts the messages of all partitions and both sides in the order in which Kafka Streams reads them.
-Order = Callable[[Side, Side], list[tuple[str, Message]]]
-
-
-def one_by_one(left: Side, right: Side) -> list[tuple[str, Message]]:
-    """Partition by partition; in each, the head with the smallest time is next, as both read."""
-    found = []
-    for of in zip(left, right, strict=True):
-        heads = [deque(("in", each) for each in of[0]), deque(("in-right", each) for each in of[1])]
-        while any(heads):
-            found.append(min((side for side in heads if side), key=lambda side: side[0][1].time).popleft())
-    return found
-
-
-def in_turns(left: Side, right: Side) -> list[tuple[str, Message]]:
-    """A message of each partition of the left side in turn."""
-    return [("in", each) for messages in zip(*left, strict=True) for each in messages]
-
-
-def drawn(partition: int, keys: int, lates: Sequence[int], values: Sequence[Any], seed: int) -> list[Message]:
-    """Messages of one side of one partition, each as old as the time of the side less one of ``lates``.
-
-    Sides have no time in common: which of two equal times comes first is not a matter of joins.
-    """
-    random_ = random.Random(keys * 100 + partition * 10 + seed)
-    made: list[Message] = []
-    now = BEGIN + seed
-    for _ in range(500):
-        now += 10 * random_.choice([1, 50, 200, 400, random_.randrange(1_000)])
-        key, at = f"key-{partition}-{random_.randrange(keys)}", now - random_.choice(lates)
-        made.append(Message(key, at, random_.choice(values)))
-    # The last messages move the time of both sides on, and match.
-    return [*made, *(Message(f"end-{partition}", BEGIN + HOUR * each + seed, "end") for each in (2, 4))]
-
-
-def sides(partitions: int, keys: int, lates: Sequence[int], left: Sequence[Any], right: Sequence[Any]) -> list[Side]:
-    numbers = range(partitions)
-    return [[drawn(number, keys, lates, of, seed) for number in numbers] for seed, of in ((1, left), (2, right))]
-
-
-#: In order; out of order, as far as the grace allows; later than all that is kept.
-MIXED = [0, 0, 0, 0, 10, 5 * SECOND, 10 * SECOND, 300 * SECOND]
-OUT_OF_ORDER = [0, 0, 0, 10, 5 * SECOND, 20 * SECOND]
-STREAMS = [Kind("stream", how, 20 * SECOND, 10 * SECOND, 10 * SECOND) for how in ("inner", "left", "outer")]
-WITH_TABLE = [Kind("table", "inner"), Kind("table", "left")]
-WITH_HISTORY = [Kind("history", how, HOUR) for how in ("inner", "left")]
-FOREIGN = [Kind("foreign", how) for how in ("inner", "left")]
-TABLES = [Kind("tables", how) for how in ("inner", "left", "outer")]
-
-
-def counted(rows: Rows) -> Counter[tuple[str | None, Row]]:
-    return Counter((key, row) for key, of in rows.items() for row in of)
-
-
-def values(rows: Rows) -> dict[str | None, list[str | None]]:
-    """The values of each key in their order, without times."""
-    return {key: [row.value for row in of] for key, of in rows.items()}
 
 
 @pytest.mark.parametrize(("partitions", "keys"), [(1, 5), (1, 1)])
@@ -257,10 +136,8 @@ def test_two_tables_are_joined_to_equal_rows_and_changes(compare: Compare, parti
     given = sides(partitions, keys, OUT_OF_ORDER, [*VALUES, None, None], [*VALUES, None, None])
     ours, theirs = compare(*given, TABLES)
     for kind in TABLES:
-        last = [{key: of[-1] for key, of in values(each[kind.label]).items()} for each in (ours, theirs)]
-        assert last[0] == last[1], kind
-        changes = {key: without_repeated_deletions(of) for key, of in values(theirs[kind.label]).items()}
-        assert values(ours[kind.label]) == {key: of for key, of in changes.items() if of}, kind
+        assert last_rows(ours[kind.label]) == last_rows(theirs[kind.label]), kind
+        assert are_equal_tables(ours[kind.label], theirs[kind.label]), kind
 
 
 def test_two_tables_are_joined_by_a_key_inside_the_row_to_equal_rows(compare: Compare) -> None:
@@ -269,45 +146,20 @@ def test_two_tables_are_joined_by_a_key_inside_the_row_to_equal_rows(compare: Co
     given = sides(1, 3, OUT_OF_ORDER, [*keys, None], [*VALUES, None])
     ours, theirs = compare(*given, FOREIGN)
     for kind in FOREIGN:
-        last = [{key: of[-1] for key, of in values(each[kind.label]).items()} for each in (ours, theirs)]
-        rows = [{key: value for key, value in each.items() if value is not None} for each in last]
-        assert rows[0] == rows[1], kind
-        assert rows[0]
-
-
-def without_repeated_deletions(changes: Sequence[str | None]) -> list[str | None]:
-    """Kafka Streams also deletes a row that is not there, if one side is; Holdfast sends nothing then."""
-    return [each for before, each in pairwise((None, *changes)) if before is not None or each is not None]
-
-
-def newest(rows: Rows, part: Callable[[Any], Any] = lambda made: made) -> dict[Any, Any]:
-    return {key: part(json.loads(of[-1].value or "null")) for key, of in rows.items()}
-
-
-def windows_of(rows: Rows, part: Callable[[Any], tuple[int, int]]) -> dict[tuple[str | None, int], int]:
-    """The last count of each window."""
-    made = ((key, part(json.loads(row.value or ""))) for key, of in rows.items() for row in of)
-    return {(key, start): count for key, (start, count) in made}
-
-
-def in_windows(ours: Rows, theirs: Rows) -> tuple[dict[Any, int], dict[Any, int]]:
-    return windows_of(ours, lambda made: (made["start"], made["count"])), windows_of(theirs, tuple)
+        rows = last_rows(ours[kind.label])
+        assert rows == last_rows(theirs[kind.label]), kind
+        assert rows
 
 
 def test_groups_count_equally(compare: Compare) -> None:
     """Counts, and counts in windows of which no message is late."""
     left, _ = sides(3, 5, OUT_OF_ORDER, VALUES, VALUES)
-    ours, theirs = compare(left, [[] for _ in left], [Kind("group", "count"), Kind("group", "windows", HOUR, 0, DAY)])
+    ours, theirs = compare(left, [[] for _ in left], GROUPS)
     assert newest(ours["group-count"], lambda made: made["count"]) == newest(theirs["group-count"])
     assert sum(newest(theirs["group-count"]).values()) == sum(map(len, left))
     made, others = in_windows(ours["group-windows"], theirs["group-windows"])
     assert made == others
     assert sum(made.values()) == sum(map(len, left))
-
-
-def hours(first: int) -> list[Message]:
-    """An hour of messages, one each second."""
-    return [Message("any", BEGIN + first * HOUR + at * SECOND, at % 5) for at in range(3_600)]
 
 
 def test_no_message_is_late_behind_a_group_because_another_partition_was_read_further(compare: Compare) -> None:

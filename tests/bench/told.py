@@ -32,6 +32,8 @@ class Work:
     windows: str = ""
     #: Joins in place of running totals, as ``kafka_streams/Joins.java`` describes them.
     joins: str = ""
+    #: After how many milliseconds of silence a process that was killed is no member of its group; 0 leaves the default.
+    session_ms: int = 0
 
     def arguments(self) -> list[str]:
         return [f"{name}={value}" for name, value in asdict(self).items()]
@@ -39,7 +41,8 @@ class Work:
     @staticmethod
     def parse(arguments: list[str]) -> Work:
         given: dict[str, Any] = dict(argument.split("=", 1) for argument in arguments)
-        kinds = {"count": int, "linger_ms": int, "restore": int, "block_cache_mb": int, "commit_s": float}
+        kinds: dict[str, type] = dict.fromkeys(("count", "linger_ms", "restore", "block_cache_mb", "session_ms"), int)
+        kinds["commit_s"] = float
         return Work(**{name: kinds.get(name, str)(given[name]) for name in (field.name for field in fields(Work))})
 
 

@@ -20,7 +20,7 @@ from holdfast.processors.engine.changelog.format import decode_value, key_prefix
 from holdfast.processors.engine.changelog.names import repartition_topic
 from holdfast.processors.engine.state.window_keys import window_of
 from holdfast.processors.testing.cluster import InMemoryCluster
-from tests.simulation.grouped_joins import TOPICS, JoinsCheck, Sent, add_joins
+from tests.simulation.grouped_joins import SIDES, TOPICS, WHICH, JoinsCheck, Sent, add_joins
 from tests.simulation.schedule import Schedule
 from tests.simulation.verifier import Content, Expected, FinalCheck, History, InvariantBroken, Seen
 from tests.simulation.workload import GROUP, INPUT, OUTPUT, Spoilt, Workload
@@ -53,13 +53,13 @@ class GroupedMessage(NamedTuple):
         ).encode()
 
 
-def _checked(value: dict[str, Any]) -> dict[str, Any]:
+def checked(value: dict[str, Any]) -> dict[str, Any]:
     if value["spoil"]:
         raise Spoilt(GROUPING)
     return value
 
 
-def _count(value: dict[str, Any], state: Any) -> dict[str, Any]:
+def count(value: dict[str, Any], state: Any) -> dict[str, Any]:
     state.set("total", [state.get("total", [0, 0])[0] + 1, state.get("total", [0, 0])[1] + value["v"]])
     return {"of": TOTALS, "p": value["p"], "n": value["n"]}
 
@@ -87,13 +87,14 @@ class GroupedWorkload(Workload):
         """The processor; there is no other version."""
         app = self.without_steps(lambda error, *_: isinstance(error, Spoilt), settings)
         output = app.topic(OUTPUT)
-        source = app.dataframe(app.topic(INPUT)).apply(_checked)
+        source = app.dataframe(app.topic(INPUT)).apply(checked)
         grouped = source.group_by("g", GROUPING)
-        grouped.apply(_count, stateful=True, store=TOTALS).to_topic(output)
+        grouped.apply(count, stateful=True, store=TOTALS).to_topic(output)
         window = grouped.tumbling_window(WINDOW_MS, GRACE_MS, WINDOWS).agg(n=Count(), total=Sum("v"))
         window.final().apply(lambda value: {"of": WINDOWS, **value}).to_topic(output)
         if self.joins:
-            add_joins(source, output, GRACE_MS)
+            left, right = (source.filter(which).group_by("g", side) for which, side in zip(WHICH, SIDES, strict=True))
+            add_joins(left, right, output, GRACE_MS)
         return app
 
 
@@ -115,26 +116,45 @@ class GroupedExpected(Expected):
 def grouped_workload(schedule: Schedule) -> GroupedWorkload:
     """Messages of few groups in each partition, whose partitions may be hours apart."""
     random = Random(f"grouped of {schedule.seed}")
-    most, spoils = max(3, 160 // schedule.partitions), random.choice([0.0, 0.05, 0.15])
-    groups = GROUPS[: random.choice([1, 3, len(GROUPS)])]
-    apart = random.choice([0, 0, 1_000, 3_600_000])
+    messages, at_first, rest_at = draw_messages(random, schedule)
     return GroupedWorkload(
-        tuple(
-            tuple(_messages(random, random.randint(min(10, most), most), groups, random.randint(0, apart), spoils))
-            for _ in range(schedule.partitions)
-        ),
+        messages,
         stores=0,
         exactly_once=schedule.exactly_once,
         dead_letters=schedule.dead_letters,
+        at_first=at_first,
+        rest_at=rest_at,
         joins=random.random() < 0.6,
     )
 
 
-def _messages(
-    random: Random, count: int, groups: tuple[str, ...], behind_ms: int, spoils: float
-) -> list[GroupedMessage]:
-    at, made = FIRST_MS - behind_ms, list[GroupedMessage]()
-    for number in range(count):
+def draw_messages(
+    random: Random, schedule: Schedule
+) -> tuple[tuple[tuple[GroupedMessage, ...], ...], tuple[int, ...], float | None]:
+    """The messages of all partitions, how many are there from the start, and when the rest comes (``Workload``)."""
+    most, spoils = max(3, 160 // schedule.partitions), random.choice([0.0, 0.05, 0.15])
+    groups = GROUPS[: random.choice([1, 3, len(GROUPS)])]
+    apart = random.choice([0, 0, 1_000, 3_600_000])
+    made = [
+        _messages(
+            random, range(random.randint(min(10, most), most)), groups, FIRST_MS - random.randint(0, apart), spoils
+        )
+        for _ in range(schedule.partitions)
+    ]
+    at_first = tuple(map(len, made))
+    rest = Random(f"rest of {schedule.seed}")
+    rest_at = rest.uniform(0.2, 1.0) if rest.random() < 0.4 else None
+    if rest_at is not None:
+        from_ms = max(each.at for messages in made for each in messages) + GRACE_MS
+        for messages in made:
+            numbers = range(len(messages), len(messages) + rest.randint(0, most))
+            messages += _messages(rest, numbers, groups, from_ms + rest.randint(0, apart), spoils)
+    return tuple(map(tuple, made)), at_first, rest_at
+
+
+def _messages(random: Random, numbers: range, groups: tuple[str, ...], at: int, spoils: float) -> list[GroupedMessage]:
+    made = list[GroupedMessage]()
+    for number in numbers:
         at += random.choice([0, 1, 10, 30, 300])
         time = at - random.choice([0, 0, 0, 5, GRACE_MS - 1])
         group, amount = random.choice(groups), random.randint(1, 9)

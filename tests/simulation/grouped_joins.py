@@ -1,9 +1,12 @@
-"""Joins behind ``group_by`` for the shared simulation: as of, by interval, and with a table that has a history.
+"""Joins for the shared simulation: as of, by interval, with a table that has a history, and of two tables.
 
-Messages with an even number are the left side, the others the right one; both come through a ``group_by`` of their own.
-A right message is named by one number, and one of them by 0, which is a value like others. ``JoinsCheck`` knows the
-right answers from the input alone. Messages of a partition are out of order by less than ``disorder_ms``, so which of
-those few a left message finds is open.
+Messages with an even number are the left side, the others the right one. Behind ``group_by``, both come through one of
+their own; in ``joined``, each has a topic. A right message is named by one number, and one of them by 0, which is a
+value like others. ``JoinsCheck`` knows the right answers from the input alone. Messages of a partition are out of order
+by less than ``disorder_ms``, so which of those few a left message finds is open.
+
+The join of two tables has the rows that were processed last. Behind ``group_by``, messages of several partitions have
+no order, so ``JoinsCheck`` compares each row with the one before it: one side changes, to a message that is new.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from holdfast.processors.engine.changelog.names import repartition_topic
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP
 
-ASOF, NEAR, TABLE = "as of", "near", "table"
+ASOF, NEAR, TABLE, PAIR = "as of", "near", "table", "pair"
 SIDES = ("left", "right")
 TOPICS = tuple(repartition_topic(GROUP, side) for side in SIDES)
 #: The interval and its grace, in milliseconds.
@@ -55,26 +58,35 @@ def _tag(value: dict[str, Any]) -> int:
     return value["p"] + PARTITIONS_MAX * (value["n"] // 2)
 
 
-def _is_left(value: dict[str, Any]) -> bool:
+def is_left(value: dict[str, Any]) -> bool:
     return value["n"] % 2 == 0
 
 
-def _is_right(value: dict[str, Any]) -> bool:
+def is_right(value: dict[str, Any]) -> bool:
     return value["n"] % 2 == 1
+
+
+#: What is of which side.
+WHICH = (is_left, is_right)
 
 
 def _row(left: dict[str, Any], right: int | None) -> dict[str, Any]:
     return {"p": left["p"], "n": left["n"], "right": right}
 
 
-def add_joins(source: Any, output: Any, grace_ms: int) -> None:
-    """Joins both sides of a stream, which has messages of ``GroupedMessage``."""
-    left = source.filter(_is_left).group_by("g", SIDES[0])
-    right = source.filter(_is_right).group_by("g", SIDES[1]).apply(_tag)
+def _pair(left: dict[str, Any] | None, right: int | None) -> dict[str, Any]:
+    return {"left": None if left is None else [left["p"], left["n"]], "right": right}
+
+
+def add_joins(left: Any, messages: Any, output: Any, grace_ms: int) -> None:
+    """Joins two streams of ``GroupedMessage``, the left side and the right one."""
+    right = messages.apply(_tag)
+    lefts, rights = left.to_table("lefts"), right.to_table("rights")
     found = {
         ASOF: left.join_asof(right, "left", _row, name=ASOF.replace(" ", "-")),
         NEAR: left.join_interval(right, "left", _row, grace_ms, NEAR, BACKWARD_MS, FORWARD_MS),
         TABLE: left.join_table(right.to_table(TABLE, history_retention=7 * 86_400_000), "left", _row),
+        PAIR: lefts.join(rights, "outer", _pair, PAIR).to_stream(),
     }
     for kind, joined in found.items():
         joined.apply(_marked(kind)).to_topic(output)
@@ -85,6 +97,17 @@ def _marked(kind: str) -> Any:
         return {"of": kind, **value}
 
     return marked
+
+
+def _name_of(row: dict[str, Any]) -> Name | None:
+    """The left message of a row of two tables."""
+    return None if row["left"] is None else (row["left"][0], row["left"][1])
+
+
+def _parted(rows: Iterable[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of joins of streams, and those of two tables."""
+    every = list(rows)
+    return [row for row in every if row["of"] != PAIR], [row for row in every if row["of"] == PAIR]
 
 
 @dataclass(slots=True)
@@ -114,6 +137,11 @@ class JoinsCheck:
 
     def complete(self, rows: Iterable[dict[str, Any]]) -> bool:
         """Whether all rows are there."""
+        rows, pairs = _parted(rows)
+        if not {each.name for each in self.messages if each.left} <= {_name_of(row) for row in pairs}:
+            return False
+        if not {each.tag for each in self.messages if not each.left} <= {row["right"] for row in pairs}:
+            return False
         found = {(row["of"], (row["p"], row["n"]), row["right"]) for row in rows}
         sent = {(kind, name) for kind, name, _ in found}
         single = {(kind, each.name) for kind in (ASOF, TABLE) for each in self.messages if each.left}
@@ -121,7 +149,9 @@ class JoinsCheck:
 
     def check(self, rows: Sequence[dict[str, Any]], *, once: bool) -> None:
         """Raises InvariantBroken unless each row is there, right, and, if ``once``, there once."""
-        counts = Counter((row["of"], (row["p"], row["n"]), row["right"]) for row in rows)
+        others, pairs = _parted(rows)
+        self._check_pairs(pairs, once=once)
+        counts = Counter((row["of"], (row["p"], row["n"]), row["right"]) for row in others)
         if once and (again := [row for row, count in counts.items() if count > 1]):
             raise InvariantBroken("outputs", f"rows of joins sent more than once: {again[:3]}, {len(again)} in all")
         by_name = {each.name: each for each in self.messages}
@@ -137,6 +167,29 @@ class JoinsCheck:
                 raise InvariantBroken("outputs", f"{kind}: more than one row for {twice[:3]}")
         if not self.complete(rows):
             raise InvariantBroken("outputs", "rows of joins are missing")
+
+    def _check_pairs(self, pairs: Sequence[dict[str, Any]], *, once: bool) -> None:
+        by_name = {each.name: each for each in self.messages if each.left}
+        by_tag = {each.tag: each for each in self.messages if not each.left}
+        before: dict[str, tuple[Sent | None, Sent | None]] = {}
+        newest: dict[tuple[str, bool, int], int] = {}
+        for row in pairs:
+            name, tag = _name_of(row), row["right"]
+            now = (None if name is None else by_name.get(name), None if tag is None else by_tag.get(tag))
+            groups = {each.group for each in now if each is not None}
+            if len(groups) != 1 or (name is None) != (now[0] is None) or (tag is None) != (now[1] is None):
+                raise InvariantBroken("outputs", f"the tables have no such pair: {row}")
+            [group] = groups
+            new = [each for each, former in zip(now, before.get(group, (None, None)), strict=True) if each != former]
+            before[group] = now
+            if not once:
+                continue
+            if len(new) != 1 or new[0] is None:
+                raise InvariantBroken("outputs", f"tables: {row} does not follow from one change of a row")
+            place = (group, new[0].left, new[0].partition)
+            if newest.get(place, -1) >= new[0].number:
+                raise InvariantBroken("outputs", f"tables: {row} came again, or behind a newer one")
+            newest[place] = new[0].number
 
     def _check_newest(self, kind: str, left: Sent, tag: int | None) -> None:
         older = [each for each in self.messages if not each.left and each.group == left.group and each.at <= left.at]

@@ -1,7 +1,8 @@
 """What others do while processors run: operators, members of other programs, and somebody who deletes topics.
 
 An operator clears all state, or deploys the other version where tasks are joined and parted. For both, all processes
-are stopped first; for a deployment, because the product's own plan says so (``compatibility``).
+are stopped first; for a deployment, because the product's own plan says so (``compatibility``). The rest of an input
+that must not come late comes while they are stopped, too.
 """
 
 from __future__ import annotations
@@ -51,6 +52,20 @@ class Others:
             world.clock.call_at(at * schedule.horizon_s, self.intrude)
         for at in schedule.regroups_at:
             world.clock.call_at(at * schedule.horizon_s, self.regroup)
+        if world.workload.rest_at is not None:
+            world.clock.call_at(world.workload.rest_at * schedule.horizon_s, self.feed_rest)
+
+    def feed_rest(self) -> None:
+        """The rest of the input comes while no process runs."""
+        if self.busy:
+            self._world.clock.call_later(0.5, self.feed_rest)
+        else:
+            self._stop_all_for(self._fed)
+
+    def _fed(self) -> bool:
+        for partition, messages in enumerate(self._world.workload.messages):
+            self._world.feed(partition, len(messages))
+        return True
 
     def clear(self) -> None:
         """An operator stops all processes, and begins when none is left."""

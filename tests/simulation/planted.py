@@ -370,6 +370,8 @@ BUGS = (
 TIMED_BUGS = tuple(Planted(name, plant) for name, plant in planted_time.PLANTS.items())
 #: Those that only a stream grouped by another key shows.
 GROUPED_BUGS = tuple(Planted(name, plant) for name, plant in planted_groups.PLANTS.items())
+#: Those that joins of two topics show.
+JOINED_BUGS = tuple(Planted(name, plant) for name, plant in planted_groups.JOINED_PLANTS.items())
 
 
 def seeds_until_caught(seeds: Any, bug: Any, seeds_max: int) -> tuple[int, Any] | None:
@@ -401,7 +403,7 @@ def print_table(seeds: Any, bugs: Iterable[Any], seeds_max: int) -> None:
 
 def main() -> None:
     """Print the tables of the bugs of the engine."""
-    for bugs, of in ((BUGS, "functions"), (TIMED_BUGS, "timed"), (GROUPED_BUGS, "grouped")):
+    for bugs, of in ((BUGS, "functions"), (TIMED_BUGS, "timed"), (GROUPED_BUGS, "grouped"), (JOINED_BUGS, "joined")):
         with runner(of=of) as seeds:
             print_table(seeds, bugs, 500)
 

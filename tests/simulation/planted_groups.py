@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from holdfast.processors.engine.commands.clean_slate import CleanSlate
-from holdfast.processors.engine.dataframe import joins
+from holdfast.processors.engine.dataframe import joins, table_joins
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.versioned_tables import VersionedRead
 from holdfast.processors.engine.runtime.committer import Committer
 from holdfast.processors.engine.runtime.fencing import FormerOwners
 from holdfast.processors.engine.runtime.heard import NEVER, Heard
 from holdfast.processors.engine.runtime.purge import Purge
+from holdfast.processors.engine.runtime.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.runtime.watermarks import Upstream
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
@@ -62,7 +63,7 @@ def _messages_move_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def _first_tells_all(patch: pytest.MonkeyPatch) -> None:
-    def newest(self: Any, now: float) -> int:
+    def newest(self: Any) -> int:
         return max((time_ms for time_ms, _ in self._stream.told.values()), default=-1)
 
     patch.setattr(Upstream, "time_ms", newest)
@@ -71,6 +72,10 @@ def _first_tells_all(patch: pytest.MonkeyPatch) -> None:
 
 def _told_forgotten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Upstream, "begin", lambda self: self._stream.told.clear())
+
+
+def _old_ends_count(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Upstream, "_held", lambda self: [])
 
 
 def _watermarks_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -91,6 +96,25 @@ def _falsy_is_none(patch: pytest.MonkeyPatch) -> None:
         return [row if row["right"] else {**row, "right": None} for row in former(self, value, *rest)]
 
     patch.setattr(joins.AsOfLeft, "__call__", found)
+
+
+def _falsy_row_is_none(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(table_joins.RightRow, "__call__", lambda self, left, state: (left, state.get(joins.ROW) or None))
+
+
+def _row_before(patch: pytest.MonkeyPatch) -> None:
+    former = table_joins.JoinedRow.__call__
+
+    def joined(self: Any, pair: Any, state: Any) -> list[Any]:
+        before = state.get(joins.ROW)
+        found = former(self, pair, state)
+        return found if before is None else [before]
+
+    patch.setattr(table_joins.JoinedRow, "__call__", joined)
+
+
+def _not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ReadingOrder, "_complete", lambda self, now, is_ended: True)
 
 
 def _outer_row_too(patch: pytest.MonkeyPatch) -> None:
@@ -122,9 +146,18 @@ PLANTS: Plants = {
     "messages behind group_by move the stream time": _messages_move_time,
     "the first task before group_by tells the time of all": _first_tells_all,
     "a restart forgets what the tasks before have told": _told_forgotten,
+    "an end that was told before a restart counts at once for windows": _old_ends_count,
     "the order of reading ignores watermarks": _watermarks_ignored,
     "a join behind group_by reads a row that is too new": _row_too_new,
     "an as-of join takes a falsy value for none": _falsy_is_none,
+    "a join of tables takes a falsy row for none": _falsy_row_is_none,
     "an outer row is sent for a message with a match": _outer_row_too,
     "an outer row is never sent": _outer_row_never,
+}
+#: Those that joins of two topics show, without ``group_by``.
+JOINED_PLANTS: Plants = {
+    "an input that is not read to its end is not waited for": _not_waited_for,
+    "a join of tables sends the row before": _row_before,
+    "a join reads a row that is too new": _row_too_new,
+    "an interval join sends an outer row for a message with a match": _outer_row_too,
 }

@@ -4,6 +4,7 @@ python -m tests.simulation.run --seed 17              one seed, with its trace
 python -m tests.simulation.run --seeds 10000          seeds 0 to 9999; prints progress and every failing seed
 python -m tests.simulation.run --of timed --seeds 5000   the same with windows, sessions and timers
 python -m tests.simulation.run --of grouped --seeds 5000   the same with a stream grouped by another key
+python -m tests.simulation.run --of joined --seeds 5000    the same with joins of two topics
 """
 
 from __future__ import annotations
@@ -26,12 +27,17 @@ import structlog
 
 from holdfast.infra.settings import Settings
 from tests.simulation.faults import Faults
-from tests.simulation.schedule import draw_schedule, grouped_schedule, timed_schedule
+from tests.simulation.schedule import draw_schedule, grouped_schedule, joined_schedule, timed_schedule
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.world import World
 
 #: What the processors of a seed do.
-SCHEDULES = {"functions": draw_schedule, "timed": timed_schedule, "grouped": grouped_schedule}
+SCHEDULES = {
+    "functions": draw_schedule,
+    "timed": timed_schedule,
+    "grouped": grouped_schedule,
+    "joined": joined_schedule,
+}
 #: So much of a failing trace is printed.
 TAIL = 60
 

@@ -131,7 +131,8 @@ class Schedule:
         regroups_at: When an operator deploys a version that joins the tasks of two inputs, or parts them again. Each
             input has a store of its own then, and the joined version one more that both feed.
         timed: Windows, sessions and timers are run instead of functions.
-        grouped: A stream grouped by another key is run instead; the whole input is there from the start.
+        grouped: A stream grouped by another key is run instead; no input comes while a process runs.
+        joins: Two inputs are joined instead; no input comes while a process runs.
     """
 
     seed: int
@@ -170,6 +171,7 @@ class Schedule:
     faults: tuple[Fault, ...]
     timed: bool = False
     grouped: bool = False
+    joins: bool = False
 
 
 def draw_schedule(seed: int) -> Schedule:
@@ -271,6 +273,11 @@ def grouped_schedule(seed: int) -> Schedule:
     # Each task tells each partition how far it is, which is slow by steps of one record with 64 of them. One process
     # has to read both sides of a join.
     return replace(drawn, timed=False, grouped=True, partitions=min(drawn.partitions, 6), assignor="range")
+
+
+def joined_schedule(seed: int) -> Schedule:
+    """The schedule of a seed with two inputs that are joined, each by its key."""
+    return replace(grouped_schedule(seed), grouped=False, joins=True)
 
 
 def _outages(seed: int) -> list[Fault]:

@@ -32,7 +32,7 @@ def tuned(schedule: Schedule) -> Iterator[None]:
         values.append((task_store, "BATCH_OPERATIONS_MAX", schedule.pieces))
     if schedule.grouped:
         values.append((purge, "PURGE_EVERY_S", 0.2))
-    if schedule.timed or schedule.grouped:
+    if schedule.timed or schedule.grouped or schedule.joins:
         values += portions_of_time(schedule.seed)
     former = [(module, name, getattr(module, name)) for module, name, _ in values]
     for module, name, value in values:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.planted import BUGS, GROUPED_BUGS, TIMED_BUGS, Planted, seeds_until_caught
+from tests.simulation.planted import BUGS, GROUPED_BUGS, JOINED_BUGS, TIMED_BUGS, Planted, seeds_until_caught
 from tests.simulation.run import SeedRunner, runner
 from tests.tiers import named
 
@@ -22,6 +22,7 @@ RARE = frozenset(
         "a value that is deleted keeps its end",
         "an abort rewinds the first tasks only",
         "an aborted transaction that was left open is committed",
+        "an end that was told before a restart counts at once for windows",
         "an unknown outcome counts as failure",
         "an unknown outcome counts as success",
         "committed offsets are read without waiting for pending ones",
@@ -40,7 +41,8 @@ RARE = frozenset(
         "windows that an aborted commit closed stay closed",
     }
 )
-DOCS = Path(__file__).resolve().parent.parent.parent / "docs" / "simulation.md"
+PAGES = Path(__file__).resolve().parent.parent.parent / "docs"
+DOCS = (PAGES / "simulation.md", PAGES / "simulation-groups.md")
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +63,12 @@ def grouped_seeds() -> Iterator[SeedRunner]:
         yield running
 
 
+@pytest.fixture(scope="module")
+def joined_seeds() -> Iterator[SeedRunner]:
+    with runner(of="joined") as running:
+        yield running
+
+
 @pytest.mark.parametrize("bug", named(BUGS, thorough=RARE))
 def test_a_planted_bug_is_caught(seeds: SeedRunner, bug: Planted) -> None:
     check_caught(seeds, bug)
@@ -78,6 +86,12 @@ def test_a_planted_bug_in_groups_is_caught(grouped_seeds: SeedRunner, bug: Plant
     check_caught(grouped_seeds, bug)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", named(JOINED_BUGS, thorough=RARE))
+def test_a_planted_bug_in_joins_is_caught(joined_seeds: SeedRunner, bug: Planted) -> None:
+    check_caught(joined_seeds, bug)
+
+
 def check_caught(seeds: SeedRunner, bug: Planted) -> None:
     caught = seeds_until_caught(seeds, bug, SEEDS_MAX)
     assert caught is not None, f"{SEEDS_MAX} seeds ran with this bug, and nothing was found"
@@ -86,5 +100,7 @@ def check_caught(seeds: SeedRunner, bug: Planted) -> None:
 
 
 def test_the_documentation_lists_every_planted_bug() -> None:
-    text = DOCS.read_text(encoding="utf-8")
-    assert [bug.name for bug in (*BUGS, *TIMED_BUGS, *GROUPED_BUGS) if f"| {bug.name} |" not in text] == []
+    text = "".join(page.read_text(encoding="utf-8") for page in DOCS)
+    assert [
+        bug.name for bug in (*BUGS, *TIMED_BUGS, *GROUPED_BUGS, *JOINED_BUGS) if f"| {bug.name} |" not in text
+    ] == []

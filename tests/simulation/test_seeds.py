@@ -77,6 +77,20 @@ def test_groups_are_right_under_every_schedule(grouped_seeds: SeedRunner, first:
         assert outcome.invariant is None, outcome.text()
 
 
+@pytest.fixture(scope="module")
+def joined_seeds() -> Iterator[SeedRunner]:
+    with runner(of="joined") as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", variants(range(0, 120, 10), tested=1))
+def test_joins_are_right_under_every_schedule(joined_seeds: SeedRunner, first: int) -> None:
+    for seed in range(first, first + 10):
+        outcome = joined_seeds.run(seed)
+        assert outcome.invariant is None, outcome.text()
+
+
 #: The group takes a task from ``clear_state`` in the turn before its offsets are set.
 TAKEN = 449
 
@@ -112,6 +126,16 @@ def test_what_a_worker_that_is_gone_left_open_holds_no_group_back(
     assert outcome.invariant is None, outcome.text()
     monkeypatch.setattr(Committer, "look_after", lambda self: None)
     assert grouped_seeds.run(GONE).invariant == "outputs"
+
+
+#: A worker is frozen while it takes a task. Another worker commits, and deletes what it has committed.
+FROZEN = 620
+
+
+@pytest.mark.slow
+def test_a_worker_that_was_frozen_while_it_took_a_task_joins_again(grouped_seeds: SeedRunner) -> None:
+    outcome = grouped_seeds.run(FROZEN)
+    assert outcome.invariant is None, outcome.text()
 
 
 def test_a_seed_with_windows_reproduces_its_trace_too(timed_seeds: SeedRunner) -> None:

@@ -7,6 +7,7 @@ from random import Random
 
 from holdfast.processors.testing.cluster import InMemoryCluster
 from tests.simulation.grouped import GroupedCheck, GroupedWorkload, grouped_workload
+from tests.simulation.joined import JoinedCheck, JoinedWorkload, joined_workload
 from tests.simulation.schedule import Schedule
 from tests.simulation.timed import TimedWorkload, timed_workload
 from tests.simulation.timed_verifier import TimedCheck
@@ -20,6 +21,8 @@ def workload_of(schedule: Schedule, random: Random) -> Workload:
         return timed_workload(schedule)
     if schedule.grouped:
         return grouped_workload(schedule)
+    if schedule.joins:
+        return joined_workload(schedule)
     workload = draw_workload(
         random,
         schedule.partitions,
@@ -40,4 +43,6 @@ def final_check(cluster: InMemoryCluster, workload: Workload, history: History, 
         return TimedCheck(cluster, workload, history, seen)
     if isinstance(workload, GroupedWorkload):
         return GroupedCheck(cluster, workload, history, seen)
+    if isinstance(workload, JoinedWorkload):
+        return JoinedCheck(cluster, workload, history, seen)
     return FinalCheck(cluster, workload, expect(workload), history, seen)

@@ -112,6 +112,9 @@ class Workload:
 
     Attributes:
         apart: Each input has a store of its own; a version may have one more that joins them.
+        at_first: By partition, how many messages are there from the start; None if all come at any moment. The rest
+            comes while no process runs: no message of it is older than one of these.
+        rest_at: When the rest comes, as a part of ``horizon_s``; None where there is none.
     """
 
     messages: tuple[tuple[Message, ...], ...]
@@ -122,6 +125,8 @@ class Workload:
     inputs: tuple[str, ...] = (INPUT,)
     form: str = "json"
     apart: bool = False
+    at_first: tuple[int, ...] | None = None
+    rest_at: float | None = None
 
     def topic_of(self, message: Message) -> str:
         """The input of a message: each key has one, so that its messages stay in their order."""

@@ -271,8 +271,8 @@ class World:
 
     def _run(self) -> None:
         for partition_number, messages in enumerate(self.workload.messages):
-            if self.schedule.grouped:  # what is fed later may be late
-                self.feed(partition_number, len(messages))
+            if self.workload.at_first is not None:  # what is fed while a process runs may be late
+                self.feed(partition_number, self.workload.at_first[partition_number])
                 continue
             for _ in range(self.random.randint(1, 4)):
                 upto = self.random.randint(0, len(messages))

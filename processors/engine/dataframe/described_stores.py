@@ -9,7 +9,7 @@ from holdfast.processors.engine.dataframe.aggregation import Aggregation
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
 from holdfast.processors.engine.dataframe.foreign_keys import Answer, ForeignJoined
 from holdfast.processors.engine.dataframe.given import StepInvalid
-from holdfast.processors.engine.dataframe.joins import AsOfLeft, AsOfRight, TablePut, TableRead
+from holdfast.processors.engine.dataframe.joins import AsOfLeft, AsOfRight, IntervalProcessing, TablePut, TableRead
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.recent import Recent
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
@@ -59,9 +59,11 @@ def described_stores(
         _check_join(store, steps)
         timers = [node for node in steps if node.processing is not None]
         if len(timers) > 1:
+            joins = any(isinstance(node.processing, IntervalProcessing) for node in timers)
+            of_each = "join_interval(..., name='near')" if joins else "process(..., store='reminders')"
             raise StepInvalid(
                 f"Store {store!r} is used by {len(timers)} steps with timers, expected one: it fires its timers.",
-                action="Give each of them a store of its own: `process(..., store='reminders')`.",
+                action=f"Give each of them a store of its own: `{of_each}`.",
                 store=store,
             )
         columns = (*columns, *("timers" for _ in timers))

@@ -21,13 +21,22 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.infra.kafka.records import Headers
-from holdfast.processors.engine.changelog.format import HEAD_SIZE, decode_value, encode_value
+from holdfast.processors.engine.changelog.format import (
+    CODEC_JSON,
+    HEAD_SIZE,
+    VALUE_VERSION,
+    decode_value,
+    encode_value,
+    pack_head,
+)
 from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge, check_merge, merge_function, name_of
 from holdfast.processors.engine.dataframe.processing import Context, Processing
 from holdfast.processors.engine.dataframe.store_options import BY_VALUE, StoreOptions
 from holdfast.processors.engine.state.dated_values import DatedValues, Dating, line_of, place_of, time_text
 from holdfast.processors.engine.state.declared import DeclaredState
+from holdfast.processors.engine.state.end_timers import EndTimers
 from holdfast.processors.engine.state.interface import State
+from holdfast.processors.engine.state.timers import Timer, Timers
 
 How = Literal["inner", "left", "right", "outer"]
 
@@ -249,10 +258,17 @@ class Interval:
         dating = Dating((_LEFT, _RIGHT), self.end_of, slack_ms)
         return StoreOptions(store, ttl=BY_VALUE, steps=("join by interval",), dating=dating)
 
-    def end_of(self, name: str, raw: bytes) -> int:
-        """When a stored value ends."""
-        behind_ms = self.forward_ms if name.startswith(_LEFT) else self.backward_ms
+    def end_of(self, name: str, raw: bytes) -> int | None:
+        """When a stored value ends; None for one that a timer ends, as it may be a row without a match."""
+        left = name.startswith(_LEFT)
+        if self.how != "inner" and self.is_sent(left=left) and not _is_matched(raw):
+            return None
+        behind_ms = self.forward_ms if left else self.backward_ms
         return int(name[len(_LEFT) :]) + behind_ms + self.grace_ms + 1
+
+    def is_sent(self, *, left: bool) -> bool:
+        """Whether a message of this side is sent if it has no match."""
+        return self.how == "outer" or self.how == ("left" if left else "right")
 
     def describe(self) -> str:
         """The rule in a line; another rule is another version."""
@@ -262,9 +278,10 @@ class Interval:
     def side(self, *, left: bool) -> _Side:
         """What one side of the join does."""
         before, behind = (self.backward_ms, self.forward_ms) if left else (self.forward_ms, self.backward_ms)
-        sent = self.how in (("left", "outer") if left else ("right", "outer"))
         own, other = (_LEFT, _RIGHT) if left else (_RIGHT, _LEFT)
-        return _Side(left, own, own.encode(), other.encode(), before, behind, behind + self.grace_ms, sent)
+        return _Side(
+            left, own, own.encode(), other.encode(), before, behind, behind + self.grace_ms, self.is_sent(left=left)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +302,7 @@ class _Side:
     sent: bool
 
 
-class IntervalJoin:
+class InnerInterval:
     """One step behind both streams; a value is (is left, value). It emits (event time, left, right)."""
 
     def __init__(self, spec: Interval) -> None:
@@ -298,7 +315,7 @@ class IntervalJoin:
         state: DeclaredState = context.state  # type: ignore[assignment]
         dated, time_ms = state.dated, context.timestamp
         end_ms = time_ms + side.lasts_ms + 1
-        if not side.sent and end_ms <= dated.now_ms():
+        if end_ms <= dated.stream_ms and not side.sent:
             return
         line = line_of(state.message_key, side.own)
         held = state.read_place(place_of(line, time_ms)) if dated.has(line, time_ms) else None
@@ -306,25 +323,19 @@ class IntervalJoin:
         before = b"[" if held is None else held[HEAD_SIZE:-1] + b","
         made = b"%b%b[%b,%b]]" % (raw[:HEAD_SIZE], before, raw[HEAD_SIZE:], b"true" if matched else b"false")
         dated.put(line, time_ms, made, is_new=held is None)
-        if side.sent:
-            # Its timer deletes it: a value that ends at the same time would not be there any more.
-            context.set_timer(side.name + time_text(time_ms), end_ms)
+        if side.sent and not _is_matched(made):
+            if held is None or _is_matched(held):
+                # Its timer sends and deletes it. ``end_of`` keeps it until then.
+                context._own_timers().set(Timer(side.name + time_text(time_ms), end_ms, "stream"))
         elif held is None:
             dated.ends(side.name + time_text(time_ms), end_ms)
-
-    def on_timer(self, name: str, time: int, context: Context) -> None:
-        """Emits the values of one side and time that have not matched, and deletes all of it."""
-        side = self._sides[name.startswith(_LEFT)]
-        for value, matched in context.state.pop(name, []):
-            if not matched:
-                context.emit(_row(side, int(name[len(side.name) :]), value, None))
 
     def _match(self, side: _Side, value: Any, context: Context) -> bool:
         state: DeclaredState = context.state  # type: ignore[assignment]
         dated, time_ms = state.dated, context.timestamp
         line, other = line_of(state.message_key, side.other), self._sides[not side.left]
         # What ends before stream time is over, also while it is still in the store.
-        first_ms = max(time_ms - side.before_ms, 0 if other.sent else dated.stream_ms - other.lasts_ms)
+        first_ms = max(time_ms - side.before_ms, dated.stream_ms - other.lasts_ms)
         matched = False
         for at_ms in dated.times(line, first_ms, time_ms + side.behind_ms):
             place = place_of(line, at_ms)
@@ -336,9 +347,31 @@ class IntervalJoin:
                 context.emit(_row(side, max(at_ms, time_ms), value, found))
                 matched = True
             if other.sent and not all(has for _, has in held):
-                text = encode_value([[found, True] for found, _ in held], time_ms)
-                state.write_place(place, text)
+                state.write_place(place, _matched(raw, held, time_ms))
         return matched
+
+
+class IntervalJoin(InnerInterval):
+    """The same with rows for messages without a match, of one side or both: timers send them."""
+
+    def on_timer(self, name: str, time: int, context: Context) -> None:
+        """Emits the values of one side and time that have not matched, and deletes all of it."""
+        side = self._sides[name.startswith(_LEFT)]
+        for value, matched in context.state.pop(name, []):
+            if not matched:
+                context.emit(_row(side, int(name[len(side.name) :]), value, None))
+
+
+def _matched(raw: bytes, held: list[list[Any]], time_ms: int) -> bytes:
+    """The stored form of values of one time, once all have matched."""
+    if len(held) > 1:
+        return encode_value([[value, True] for value, _ in held], time_ms)
+    return pack_head(VALUE_VERSION, CODEC_JSON, time_ms) + raw[HEAD_SIZE : -len(b"false]]")] + b"true]]"
+
+
+def _is_matched(raw: bytes) -> bool:
+    """Whether all values of one time have matched; False may be wrong."""
+    return b",false]" not in raw
 
 
 def _row(side: _Side, time_ms: int, own: Any, other: Any) -> tuple[int, Any, Any]:
@@ -351,7 +384,7 @@ class IntervalProcessing(Processing):
     __slots__ = ("_spec",)
 
     def __init__(self, spec: Interval) -> None:
-        super().__init__(partial(IntervalJoin, spec))
+        super().__init__(partial(InnerInterval if spec.how == "inner" else IntervalJoin, spec))
         object.__setattr__(self, "_spec", spec)
 
     @property
@@ -359,6 +392,10 @@ class IntervalProcessing(Processing):
         """The user functions of the step."""
         spec: Interval = self._spec  # type: ignore[attr-defined]
         return (spec.on_merge,) if callable(spec.on_merge) else ()
+
+    def timers_of(self, state: DeclaredState) -> Timers:
+        """The ends of values that are sent without a match."""
+        return EndTimers(state, _is_matched)
 
     def describe(self) -> str:
         """The rule in a line; another rule is another version."""

@@ -182,6 +182,10 @@ class Processing:
         methods = [getattr(kind, name) for name in sorted(vars(kind)) if callable(getattr(kind, name, None))]
         return tuple(each for each in methods if hasattr(each, "__code__"))
 
+    def timers_of(self, state: DeclaredState) -> Timers:
+        """The timers of the step in a task."""
+        return Timers(state)
+
     def __call__(self, *_: Any) -> Any:
         """A task runs ``Processor.on_message`` in its place."""
         raise RuntimeError("a step with timers runs in a task only")
@@ -205,9 +209,10 @@ class Processor:
                 seen=repr(self._user),
             )
         self._stream = stream
-        self.timers = Timers(state)
-        fires = callable(getattr(self._user, "on_timer", None))
-        self._context = Context(self.timers if fires else None, stream, now_ms)
+        self.timers = declared.timers_of(state)
+        #: Whether it can have timers.
+        self.fires = callable(getattr(self._user, "on_timer", None))
+        self._context = Context(self.timers if self.fires else None, stream, now_ms)
 
     def on_message(self, value: Any, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> list[Any]:
         """The values that the processor emits for a message."""

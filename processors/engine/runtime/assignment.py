@@ -20,7 +20,7 @@ from dataclasses import replace
 
 import structlog
 
-from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, MembershipLost
+from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.checkpoints.decision import Refusal, Wanted, worth_looking
 from holdfast.processors.engine.checkpoints.fetch import Fetched
@@ -32,6 +32,7 @@ from holdfast.processors.engine.runtime.fencing import LOOK_EVERY_S
 from holdfast.processors.engine.runtime.inputs_in_order import order_of
 from holdfast.processors.engine.runtime.inputs_together import check_together
 from holdfast.processors.engine.runtime.options import RuntimeOptions
+from holdfast.processors.engine.runtime.ownership import check_still_ours
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.reseeds import Reseeds
 from holdfast.processors.engine.runtime.restore import HELD_S, Restorer, TaskRestore, is_for_bulk
@@ -191,7 +192,8 @@ class Assignment:
             try:
                 self._finish(restore, frames)
             except StateIncoherent:
-                self._check_still_ours(member, restore)
+                of = restore.task.partition
+                check_still_ours(member, {Partition(topic, of): at for topic, at in restore.committed.items()})
                 raise
             started.append(restore.task)
         if started:
@@ -225,15 +227,19 @@ class Assignment:
             self.rest_s = LOOK_EVERY_S
             return
         committed = member.committed(inputs)
-        self._look_at_sources(inputs, committed)
-        stores = {name for task in tasks for name in self._stores(task)}
-        changelogs = read_changelogs(self._cluster.topics(), self._topology, stores, committed, looked_at)
-        self.topic_ids.update({each.topic: each.topic_id for found in changelogs.values() for each in found.values()})
-        member.broker_answered()
-        for task in tasks:
-            by_topic = {topic: committed[Partition(topic, task.partition)] for topic in task.inputs}
-            self._open(task, facts_of_task(changelogs, self._stores(task), task.partition), by_topic, looked_at)
-            self.pending.remove(task)
+        try:
+            self._look_at_sources(inputs, committed)
+            stores, topics = {name for task in tasks for name in self._stores(task)}, self._cluster.topics()
+            changelogs = read_changelogs(topics, self._topology, stores, committed, looked_at)
+            self.topic_ids.update({at.topic: at.topic_id for found in changelogs.values() for at in found.values()})
+            member.broker_answered()
+            for task in tasks:
+                by_topic = {topic: committed[Partition(topic, task.partition)] for topic in task.inputs}
+                self._open(task, facts_of_task(changelogs, self._stores(task), task.partition), by_topic, looked_at)
+                self.pending.remove(task)
+        except StateIncoherent:
+            check_still_ours(member, committed)
+            raise
 
     def _fence_former_owners(self, tasks: Sequence[Task]) -> bool:
         topics = {spec.store: spec.topic.name for spec in self._topology.changelogs}
@@ -410,7 +416,8 @@ class Assignment:
             task.begun_empty = restore.never_written(may_begin_empty(self.options.start.begin_empty, restore.facts))
             held = {name: at for name, at in restore.state_inputs().items() if name not in task.begun_empty}
             fed_by = {name: self._topology.inputs_of(name) for name in held}
-            resume = check_inputs(task.name, held, restore.committed, fed_by)
+            chained = [name for name in held if len(self._topology.chain_of(name)) > 1]
+            resume = check_inputs(task.name, held, restore.committed, fed_by, chained)
         else:
             resume = committed
             self._check_local_only(task, resume)
@@ -428,22 +435,6 @@ class Assignment:
         fetched = self._fetched.get(task.name)
         used = None if fetched is None or fetched.manifest is None else fetched.manifest.checkpoint_id
         _log.info("task runs", task=task.name, committed=committed, reads_from=began, checkpoint=used, **progress)
-
-    def _check_still_ours(self, member: GroupMember, restore: TaskRestore) -> None:
-        """Raise MembershipLost if another worker has the partition: the group's offsets moved since the restore began.
-
-        This tells a frozen worker from damaged state: after a freeze, the replay may hold records of a later owner.
-        """
-        inputs = [Partition(topic, restore.task.partition) for topic in restore.task.inputs]
-        now = {partition.topic: offset for partition, offset in member.committed(inputs).items()}
-        if now != restore.committed:
-            raise MembershipLost(
-                f"While task {restore.task.name} was restored, another worker committed offsets of its partition.",
-                action="Nothing to do: nothing is lost, and this worker joins the group again.",
-                task=restore.task.name,
-                seen=now,
-                expected=dict(restore.committed),
-            )
 
     def _check_local_only(self, task: Task, committed: Mapping[str, int]) -> None:
         """Without changelogs nothing can repair the local state: refuse it unless it is at the committed offsets."""

@@ -56,19 +56,16 @@ def commit_interval(last_s: float, seen: Seen, bounds: Bounds) -> float:
     return min(bounds.longest_s, max(least, last_s / 2))
 
 
-def is_due(
-    uncommitted: int, *, commit_every: int, remaining_s: float, dirty_bytes: int, overlay_bytes_max: int
-) -> bool:
-    """Whether a commit is due now.
+def is_due(messages: int, *, commit_every: int, remaining_s: float, dirty_bytes: int, overlay_bytes_max: int) -> bool:
+    """Whether open work has to be committed now.
 
     Args:
+        messages: Uncommitted messages.
         commit_every: Commit after this many messages; 0 for no such limit.
         remaining_s: Seconds until the commit of the interval; not positive when it has passed.
         dirty_bytes: Size of the uncommitted state in bytes.
     """
-    if not uncommitted:
-        return False
-    if (commit_every and uncommitted >= commit_every) or remaining_s <= 0:
+    if (commit_every and messages >= commit_every) or remaining_s <= 0:
         return True
     return dirty_bytes > overlay_bytes_max
 

@@ -29,6 +29,8 @@ class FailedMessage:
     made: str = ""
     #: The name of the timer that raised.
     timer: str | None = None
+    #: Whether it is of a repartition topic: its value is what the steps before that topic made.
+    regrouped: bool = False
 
     @property
     def place(self) -> str:
@@ -49,7 +51,7 @@ def exits(error: BaseException) -> FunctionExits:
     )
 
 
-def failed_record(batch: Batch, index: int, error: Exception) -> FailedMessage:
+def failed_record(batch: Batch, index: int, error: BaseException, *, regrouped: bool) -> FailedMessage:
     """A record of a batch as a failed message."""
     return FailedMessage(
         batch.partition,
@@ -58,5 +60,6 @@ def failed_record(batch: Batch, index: int, error: Exception) -> FailedMessage:
         batch.values[index],
         batch.timestamps[index],
         batch.headers[index],
-        error,
+        error if isinstance(error, Exception) else exits(error),
+        regrouped=regrouped,
     )

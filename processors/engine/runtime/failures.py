@@ -25,6 +25,11 @@ OnProcessingError = Callable[[Exception, FailedMessage, logging.Logger], bool]
 #: The first failures are logged one by one, later ones at every ``LOG_EVERY``-th.
 LOG_FIRST = 5
 LOG_EVERY = 1000
+#: What to do about a dead letter of a repartition topic, which is no message of a source.
+SEND_AGAIN = (
+    "This record is of a topic of the processor's own, behind `group_by` or a join by a foreign key. After a "
+    "correction, send the message of the source again."
+)
 #: Characters kept of an error's text, so that the headers do not make the dead letter too large.
 REASON_MAX = 2_000
 
@@ -97,10 +102,12 @@ class FailurePolicy:
             raise _failure(failed, also=said, action="Correct `on_processing_error`: True skips.") from raised
 
     def _headers(self, failed: FailedMessage) -> Headers:
+        said = [failed.error.action] if isinstance(failed.error, HoldfastError) else []
+        said += [SEND_AGAIN] if failed.regrouped else []
         ours = {
             "holdfast.error": _reason(failed.error),
             "holdfast.error.type": type(failed.error).__name__,
-            **({"holdfast.error.action": failed.error.action} if isinstance(failed.error, HoldfastError) else {}),
+            **({"holdfast.error.action": " ".join(said)} if said else {}),
             "holdfast.topic": failed.partition.topic,
             "holdfast.partition": str(failed.partition.number),
             "holdfast.offset": str(failed.offset),
@@ -137,7 +144,8 @@ def _action(failed: FailedMessage) -> str:
     if isinstance(error, HoldfastError):
         said = error.action
     else:
-        said = "Correct the function or the message." if code is None else f"Correct {code}."
+        plain = "Correct the function." if failed.regrouped else "Correct the function or the message."
+        said = plain if code is None else f"Correct {code}."
     aside = "" if "dead_letter_topic" in said else f" Or set `dead_letter_topic` to put failed {kind}s aside."
     resumes = "processing resumes at this offset" if code is None else f"the {kind} comes again"
     blamed = "" if code is None else " The message at that offset is not the cause."

@@ -197,8 +197,8 @@ class GroupedOrder(ReadingOrder):
     def look_at_ends(self, end_of: Callable[[str], int | None]) -> None:
         """Takes the end of each repartition topic once; from there on, the silence of tasks before it counts."""
         for topic, heard in self.heard.items():
-            if heard.asks_for_end:
-                heard.look_at(end_of(topic))
+            if heard.old_ends.asks_for_end:
+                heard.old_ends.look_at(end_of(topic))
 
     def clear(self) -> None:
         """Forgets what is buffered: it is read again. Paused inputs stay paused until ``change_of_pauses``."""

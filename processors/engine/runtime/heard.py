@@ -9,9 +9,9 @@ a message of another input waits until no older one can come.
 Invariants:
     - A task that has read its inputs to their ends holds nobody. Where the topic itself is not read to its end, such a
       task counts as far as the newest watermark was written: it may have had input again since.
-    - An end that a task told before this one started counts after ``OLD_ENDS_COUNT_S``, as does the silence of a task
-      that has never told anything: its worker may be dead, and another one takes over after the session. What was in
-      the topic by then is heard before: with a backlog, what a task has told since is there, and not read yet.
+    - An end that a task told before this one started counts later, as does the silence of a task that has never told
+      anything (``watermarks.OldEnds``): its worker may be dead, and another one takes over after the session. What was
+      in the topic by then is heard before: with a backlog, what a task has told since is there, and not read yet.
 """
 
 from __future__ import annotations
@@ -21,11 +21,9 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from holdfast.infra.kafka.records import Batch
-from holdfast.processors.engine.runtime.watermarks import Watermark
+from holdfast.processors.engine.runtime.watermarks import OldEnds, Watermark
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
 
-#: Seconds after a task's start from which on old ends and silence count: more than a session of the group lasts.
-OLD_ENDS_COUNT_S = 90.0
 #: Later than every event time, in milliseconds.
 NEVER = 2**62
 
@@ -58,12 +56,8 @@ class Heard:
     ) -> None:
         self._topic, self._tasks, self._end, self._stream = topic, tasks, end, stream
         self._monotonic = monotonic
-        self._trusts_all_at = monotonic() + OLD_ENDS_COUNT_S
-        #: The topic's end at the first records that came after it: who is silent up to there has told nothing for so
-        #: long. None before.
-        self._trusts_all_from: int | None = None
-        #: Whether ``look_at`` has to say that end: after records came, Kafka's answer is not older than they are.
-        self.asks_for_end = False
+        #: When ends and silence from before the start count.
+        self.old_ends = OldEnds(monotonic())
         self._told: dict[str, tuple[int, bool]] = {}
         self._old: set[str] = set()
         #: When the newest watermark was written, in milliseconds since 1970.
@@ -83,17 +77,13 @@ class Heard:
         self._told = {task: each for task, each in told.items() if task in self._tasks}
         self._old, self._newest_ms = set(self._told), NO_TIME
 
-    def look_at(self, end: int | None) -> None:
-        """Takes the topic's end: old ends and silence count from there on. None while Kafka has not told it."""
-        self._trusts_all_from, self.asks_for_end = end, end is None
-
     def hear(self, batch: Batch, end: int) -> HeardTimes:
         """Takes the watermarks among the first ``end`` records of a batch; returns the times of these records."""
         times, lows = list(batch.timestamps[:end]), list(batch.timestamps[:end])
         for index in [index for index, key in enumerate(batch.keys[:end]) if key is None]:
             times[index], lows[index] = self._take(batch, index), NEVER
         self._next = batch.offsets[end - 1] + 1
-        self.asks_for_end = self._trusts_all_from is None and self._monotonic() >= self._trusts_all_at
+        self.old_ends.came(self._monotonic())
         lows.reverse()
         lows = list(accumulate(lows, min))
         lows.reverse()
@@ -101,7 +91,7 @@ class Heard:
 
     def _take(self, batch: Batch, index: int) -> int:
         read = Watermark.read(batch.values[index])
-        if read is None:  # processing it says so
+        if read is None or read.task not in self._tasks:  # processing it says so, or the task is gone
             return NO_TIME
         known_ms, _ = self._told.get(read.task, (NO_TIME, False))
         self._told[read.task] = (max(known_ms, read.time_ms), read.ended)
@@ -120,10 +110,7 @@ class Heard:
         heard_to = max(position, self._next)
         if heard_to < self._again_to:
             return NO_TIME
-        if at_end:
-            trusts = self._monotonic() >= self._trusts_all_at
-        else:
-            trusts = self._trusts_all_from is not None and heard_to >= self._trusts_all_from
+        trusts = self.old_ends.is_due(self._monotonic()) if at_end else self.old_ends.count(heard_to)
         if not trusts and not self._tasks <= self._told.keys():
             return NO_TIME
         found = NEVER

@@ -10,7 +10,9 @@ import structlog
 from holdfast.infra.clock import Clock
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.joins import AsOfRight, TablePut
+from holdfast.processors.engine.dataframe.foreign_keys import ForeignJoined
+from holdfast.processors.engine.dataframe.joins import AsOfRight, TablePut, TableRead
+from holdfast.processors.engine.dataframe.table_joins import JoinedRow
 from holdfast.processors.engine.dataframe.topic import TimestampType
 from holdfast.processors.engine.runtime.grouped_order import GroupedOrder
 from holdfast.processors.engine.runtime.heard import Heard
@@ -65,16 +67,25 @@ class InputsInOrder:
         for task in tasks:
             if task.time is None:
                 continue
+            self._look_upstream(task, member, now)
             if task.time.teller is not None:
-                ended = self._is_read(task, member) and task.time.upstream_ended(now)
+                ended = self._is_read(task, member) and task.time.upstream_ended
                 moved |= task.time.teller.look(task.time.stream.time_ms, now, ended=ended)
-            moved |= task.time.hear(now)
+            moved |= task.time.hear()
         return moved
+
+    def _look_upstream(self, task: Task, member: GroupMember, now: float) -> None:
+        """Tell how far a task has read its repartition topics, while it waits for old ends to count."""
+        if task.time is None or (upstream := task.time.upstream) is None:
+            return
+        for topic in upstream.waits(now):
+            end = member.high_watermark(Partition(topic, task.partition))
+            at_end = not _has_buffered(task) and self._is_ended(task, topic, member)
+            upstream.look(topic, task.positions[topic], at_end=at_end, end=end)
 
     def _is_read(self, task: Task, member: GroupMember) -> bool:
         """Whether a task has processed all of its inputs, after all records of the last poll were processed or kept."""
-        kept = task.order is not None and task.order.buffered > 0
-        return not kept and all(self._is_ended(task, topic, member) for topic in task.inputs)
+        return not _has_buffered(task) and all(self._is_ended(task, topic, member) for topic in task.inputs)
 
     def _is_ended(self, task: Task, topic: str, member: GroupMember) -> bool:
         place = Partition(topic, task.partition)
@@ -107,6 +118,10 @@ class InputsInOrder:
             )
 
 
+def _has_buffered(task: Task) -> bool:
+    return task.order is not None and task.order.buffered > 0
+
+
 def order_of(
     task: Task,
     declared: Sequence[str],
@@ -116,7 +131,8 @@ def order_of(
 ) -> ReadingOrder | None:
     """The order in which a task reads its inputs, given all inputs in the order of their declaration; None for one."""
     own = [frames[topic] for topic in declared if topic in task.inputs]
-    own.sort(key=lambda frame: not _feeds_others(frame))  # a row is there for messages of its own millisecond
+    read = {node.store for frame in own for node in frame.source.walk() if isinstance(node.function, TableRead)}
+    own.sort(key=lambda frame: not _feeds_others(frame, read))  # a row is there for messages of its own millisecond
     if len(own) < 2:
         return None
     times_of = {each.topic.name: _times_of(each, options.record_times.stamped) for each in own}
@@ -128,16 +144,24 @@ def order_of(
     }
     if not heard:
         return ReadingOrder(times_of, options.wait_s)
-    feeders = frozenset(each.topic.name for each in own if _feeds_others(each))
+    feeders = frozenset(each.topic.name for each in own if _feeds_others(each, read))
     made = GroupedOrder(times_of, heard, feeders, options.wait_s)
     if task.time is not None and task.time.upstream is not None:
-        task.time.upstream.in_hand = made.in_hand
+        task.time.upstream.follow(made.in_hand, {topic: each.old_ends for topic, each in heard.items()})
     return made
 
 
-def _feeds_others(frame: StreamingDataFrame) -> bool:
-    """Whether a stream has the rows of a table, or is the right side of an as-of join."""
-    return any(isinstance(node.function, (AsOfRight, TablePut)) for node in frame.source.walk())
+def _feeds_others(frame: StreamingDataFrame, read: Container[str | None]) -> bool:
+    """Whether a stream is the right side of an as-of join, or changes a table among those that streams read.
+
+    A table that is joined with tables only feeds no stream: the stream that changes it may be the left side of another
+    join, and then has to wait for the right side.
+    """
+    return any(
+        isinstance(node.function, AsOfRight)
+        or (isinstance(node.function, (TablePut, JoinedRow, ForeignJoined)) and node.store in read)
+        for node in frame.source.walk()
+    )
 
 
 def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:

@@ -13,10 +13,10 @@ class OpenWork:
         self._options = options
         self._pace = Pace(options.commits)
         self._overlays = Overlays()
-        #: Messages since the last commit; a message that only moves the position counts, too.
+        #: Whether there is something to commit.
+        self._open = False
+        #: Messages since the last commit. A watermark only moves the position, and is none.
         self._messages = 0
-        #: Those of them that count as processed.
-        self._processed = 0
         #: When the first of them was processed; None without one, or when the commit only pins a start.
         self._since: float | None = None
         self._due_at = 0.0
@@ -24,18 +24,18 @@ class OpenWork:
     def polled(self, records: int, asked_for: int) -> None:
         """Counts a poll, which changes when the open work is due."""
         self._pace.polled(records, asked_for)
-        if self._messages and self._since is not None:
+        if self._open and self._since is not None:
             self._due_at = self._since + self._pace.interval_s
 
     def begin(self, now: float) -> None:
         """Messages are processed from now on: the first ones since a commit say when the next one is due."""
-        if not self._messages:
+        if not self._open:
             self._since, self._due_at = now, now + self._pace.interval_s
 
-    def add(self, task: str, processed: int, dirty_bytes: int) -> None:
-        """Counts messages of a task, whose uncommitted state has ``dirty_bytes`` now."""
-        self._messages += max(processed, 1)
-        self._processed += processed
+    def add(self, task: str, messages: int, dirty_bytes: int) -> None:
+        """Counts messages of a task that has moved, and whose uncommitted state has ``dirty_bytes`` now."""
+        self._open = True
+        self._messages += messages
         self._overlays.grown(task, dirty_bytes)
 
     def room(self, most: int) -> int:
@@ -45,17 +45,17 @@ class OpenWork:
 
     def commit_in(self, seconds: float, now: float) -> None:
         """Commit soon, though no message waits for it."""
-        if not self._messages:
-            self._messages, self._since = 1, None
+        if not self._open:
+            self._open, self._since = True, None
             self._due_at = now + seconds
 
     def remaining_s(self, now: float) -> float:
         """Seconds until the commit is due; infinite without open work."""
-        return self._due_at - now if self._messages else float("inf")
+        return self._due_at - now if self._open else float("inf")
 
     def is_due(self, now: float) -> bool:
         """Whether a commit is due now."""
-        return is_due(
+        return self._open and is_due(
             self._messages,
             commit_every=self._options.commit_every,
             remaining_s=self._due_at - now,
@@ -69,11 +69,11 @@ class OpenWork:
 
     def clear(self) -> None:
         """Nothing is open."""
-        self._messages = self._processed = 0
+        self._open, self._messages = False, 0
         self._overlays.clear()
 
     def drop(self) -> int:
         """The open work was dropped; returns how many messages of it had counted as processed."""
-        processed = self._processed
+        messages = self._messages
         self.clear()
-        return processed
+        return messages

@@ -196,7 +196,7 @@ class Task:
             read = {topic: groups.topics[topic] for topic in self._regrouped}
             self.time.upstream = Upstream(self.time.stream, read, groups.ends, groups.monotonic())
             self._monotonic = groups.monotonic
-        processors = processors_of(own, declared, self.time, self._times)
+        processors = processors_of(own, self.states, declared, self.time, self._times)
         limits, seen = (self._record_bytes_max, self._times), set[int]()
         for topic in self.inputs:
             frame = frames[topic]
@@ -239,7 +239,7 @@ class Task:
                     if closes is not None:
                         time.add(WindowSteps(topic.name, closes, run.function, topic.deserialize_key))
             processor = processors.get(id(declared))
-            if processor is not None and time.timers is not None:
+            if processor is not None and processor.fires and time.timers is not None:
                 first = Node("source", children=[replace(node, function=processor.on_timer)])
                 run = compile_run(first, self.states, self.outboxes, *limits, replace(timing, stream=None))
                 time.timers.add(TimerSteps(topic.name, processor.timers, run.function, topic.deserialize_key))
@@ -321,8 +321,8 @@ class Task:
     def _take_watermark(self, batch: Batch, index: int) -> None:
         topic, offset = batch.partition.topic, batch.offsets[index]
         if self.time is not None and self.time.upstream is not None:
-            self.time.upstream.take(topic, offset, batch.values[index])
-            self.time.hear(self._monotonic())
+            self.time.upstream.take(topic, offset, batch.values[index], self._monotonic())
+            self.time.hear()
         self.positions[topic] = offset + 1
 
     def _process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
@@ -448,10 +448,10 @@ class Task:
 
     def _fail(self, batch: Batch, index: int, error: BaseException, on_failure: OnFailure) -> None:
         """Decide about a failed message, whose writes are undone, and move the position behind it."""
-        instead = on_failure(failed_record(batch, index, error if isinstance(error, Exception) else exits(error)))
-        if instead is not None:
+        topic = batch.partition.topic
+        if (instead := on_failure(failed_record(batch, index, error, regrouped=topic in self._regrouped))) is not None:
             self.outboxes.add(instead)
-        self.positions[batch.partition.topic] = batch.offsets[index] + 1
+        self.positions[topic] = batch.offsets[index] + 1
 
     @property
     def progressed(self) -> bool:

@@ -140,9 +140,10 @@ class TaskTime:
         """Whether a store keeps the stream time, with each commit."""
         return bool(self._clocks)
 
-    def upstream_ended(self, now: float) -> bool:
-        """Whether all tasks before its repartition topics have read all; ``now`` is monotonic seconds."""
-        return self.upstream is None or self.upstream.is_ended(now)
+    @property
+    def upstream_ended(self) -> bool:
+        """Whether all tasks before its repartition topics have read all."""
+        return self.upstream is None or self.upstream.is_ended()
 
     def go_on(self, time_ms: int) -> None:
         """Moves the stream time without a message."""
@@ -199,13 +200,13 @@ class TaskTime:
         if self.teller is not None:
             self.teller.committed()
 
-    def hear(self, now: float) -> bool:
-        """Takes the stream time that the tasks before have reached; True if it moved. ``now`` is monotonic seconds."""
+    def hear(self) -> bool:
+        """Takes the stream time that the tasks before have reached; True if it moved."""
         before = self.stream.time_ms
         if self.upstream is None:
             return False
-        self.stream.let_go_to(self.upstream.limit_ms(now))
-        reached = self.upstream.time_ms(now)
+        self.stream.let_go_to(self.upstream.limit_ms())
+        reached = self.upstream.time_ms()
         if reached > self.stream.time_ms:
             self.stream.advance(reached)
         return self.stream.time_ms > before

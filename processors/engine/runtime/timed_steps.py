@@ -43,8 +43,6 @@ def time_of(
     for name, (state, options) in declared.items():
         if name in timers or name in expiring:
             made.stores[name] = StoreTime(state, options, made.stream, regrouped=regrouped)
-    if timers:
-        made.timers = TaskTimers(states, made.stream)
     return made
 
 
@@ -80,9 +78,13 @@ def _needs_time(
 
 
 def processors_of(
-    frames: Sequence[StreamingDataFrame], declared: DeclaredStores, time: TaskTime | None, times: RecordTimes
+    frames: Sequence[StreamingDataFrame],
+    states: Mapping[str, StoreState],
+    declared: DeclaredStores,
+    time: TaskTime | None,
+    times: RecordTimes,
 ) -> dict[int, Processor]:
-    """The processors of the steps with timers, by the id of their node.
+    """The processors of the steps with timers, by the id of their node; the task has timers if one of them can fire.
 
     Raises:
         ProcessorInvalid: A function made something else than a processor.
@@ -90,5 +92,7 @@ def processors_of(
     found = {}
     for node in steps_of(frame.source for frame in frames):
         if node.processing is not None and node.store is not None and time is not None:
-            found[id(node)] = Processor(node.processing, declared[node.store][0], time.stream, times.now_ms)
+            made = found[id(node)] = Processor(node.processing, declared[node.store][0], time.stream, times.now_ms)
+            if made.fires and time.timers is None:
+                time.timers = TaskTimers(states, time.stream)
     return found

@@ -11,14 +11,14 @@ before it was read further. Flink's watermarks and idle inputs are the same idea
 
 Invariants:
     - Until every task before the topic has told its time, the stream time behind it stays as it was committed.
-    - What the tasks tell is committed with the stream time. An end that a task told before this one started counts only
-      after ``OLD_ENDS_COUNT_S``: that task may be restarting with new input. Each task tells its time at its start.
+    - What the tasks tell is committed with the stream time. An end that a task told before this one started counts
+      later (``OldEnds``): that task may be restarting with new input. Each task tells its time at its start.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,11 +32,13 @@ from holdfast.processors.engine.topology import Subtopology, Topology
 
 _log = structlog.get_logger("runtime.watermarks")
 
-#: Watermarks that all tasks before a topic write in a second, at most. With twelve on each side, each commit has them;
-#: with a hundred, every fifth second.
+#: Watermarks that all tasks before a wide topic write in a second, at most: with a hundred tasks on each side, they
+#: come every fifth second.
 WATERMARKS_PER_S = 2_000.0
-#: Seconds after a task's start from which on ends count that others told before it.
-OLD_ENDS_COUNT_S = 30.0
+#: Topics that would get them more often than in so many seconds have them with each commit: twelve tasks on each side.
+EACH_COMMIT_S = 0.1
+#: Seconds after a task's start from which on old ends and silence count: more than a session of the group lasts.
+OLD_ENDS_COUNT_S = 90.0
 #: The header of a watermark, for people who read the topic.
 HEADERS: Headers = [("holdfast.watermark", b"1")]
 
@@ -111,6 +113,37 @@ class Watermark(msgspec.Struct, frozen=True):
             return None
 
 
+class OldEnds:
+    """When ends that tasks told before this one started count, and the silence of others, for one repartition topic.
+
+    start ──── OLD_ENDS_COUNT_S ────┬──── records come: the topic ends at E ────┬──── read up to E, or to the end:
+                                    └─ a dead worker's tasks have told by then  └─ that is heard, so both count
+    """
+
+    def __init__(self, now: float) -> None:
+        self._at = now + OLD_ENDS_COUNT_S
+        #: Both count when the topic is read up to here; None before that is known.
+        self._from: int | None = None
+        #: Whether ``look_at`` has to say the topic's end: after records came, Kafka's answer is as new as they are.
+        self.asks_for_end = False
+
+    def is_due(self, now: float) -> bool:
+        """Whether the seconds have passed."""
+        return now >= self._at
+
+    def came(self, now: float) -> None:
+        """Records of the topic came."""
+        self.asks_for_end = self._from is None and self.is_due(now)
+
+    def look_at(self, end: int | None) -> None:
+        """Takes the topic's end, or the offset behind all that it has; None while Kafka has not told it."""
+        self._from, self.asks_for_end = end, end is None
+
+    def count(self, read_to: int) -> bool:
+        """Whether both count for a reader that has read up to this offset."""
+        return self._from is not None and read_to >= self._from
+
+
 class _Told(NamedTuple):
     time_ms: int
     ended: bool
@@ -119,14 +152,15 @@ class _Told(NamedTuple):
 class Teller:
     """Decides when a task writes watermarks, and which; ``topics`` are the repartition topics that it writes to.
 
-    A commit that moves the stream time has them, so that a successor, which knows no time, has nothing to tell. Only
-    where the topics are very wide, they come less often.
+    A commit that moves the stream time has them, however soon it comes: a successor without a store knows no time, and
+    without new input it has none to tell. Only where the topics are very wide, they come less often.
     """
 
     def __init__(self, task: str, topics: Mapping[str, Grouping]) -> None:
         self._task = task
         self.topics = topics
-        self._every_s = sum(each.partitions * each.writers for each in topics.values()) / WATERMARKS_PER_S
+        every_s = sum(each.partitions * each.writers for each in topics.values()) / WATERMARKS_PER_S
+        self._every_s = every_s if every_s > EACH_COMMIT_S else 0.0
         self._told: _Told | None = None
         self._pending: _Told | None = None
         self._told_at = 0.0
@@ -184,22 +218,35 @@ class Upstream:
 
     def __init__(self, stream: StreamTime, topics: Mapping[str, Grouping], ends: Mapping[str, int], now: float) -> None:
         self._stream = stream
-        self._writers = frozenset(f"{topic}/{task}" for topic, each in topics.items() for task in each.tasks)
+        self._topic_of = {f"{topic}/{task}": topic for topic, each in topics.items() for task in each.tasks}
         self._ends = ends
-        self._trusts_all_at = now + OLD_ENDS_COUNT_S
+        self._old_ends = {topic: OldEnds(now) for topic in topics}
+        #: The topics whose records the order of reading hears when they come, long before their turn.
+        self._heard: Collection[str] = ()
+        #: By topic, up to which offset what it says is taken.
+        self._read_to = dict.fromkeys(topics, 0)
         #: The tasks whose last word is from before this task started.
         self._old: set[str] = set()
         #: What the order of reading has in hand: stream time is not beyond it.
         self.in_hand = InHand()
 
+    def follow(self, in_hand: InHand, heard: Mapping[str, OldEnds]) -> None:
+        """Follows an order of reading: what it has in hand, and by topic, when old ends count for it."""
+        self.in_hand, self._heard = in_hand, heard.keys()
+        self._old_ends |= heard
+
     def begin(self) -> None:
         """Begins with what is committed, but for tasks that there are no longer: they would hold the time for good."""
-        self._stream.told = {key: told for key, told in self._stream.told.items() if key in self._writers}
+        self._stream.told = {key: told for key, told in self._stream.told.items() if key in self._topic_of}
         self._old = set(self._stream.told)
+        self._read_to = dict.fromkeys(self._read_to, 0)
         self._stream.let_go_to(NO_TIME)  # until the first look at what was told
 
-    def take(self, topic: str, offset: int, value: bytes | None) -> None:
+    def take(self, topic: str, offset: int, value: bytes | None, now: float) -> None:
         """Takes a record without a key."""
+        self._read_to[topic] = offset + 1
+        if topic not in self._heard:
+            self._old_ends[topic].came(now)
         read = Watermark.read(value)
         if read is None:
             _log.warning(
@@ -210,6 +257,8 @@ class Upstream:
             )
             return
         key = f"{topic}/{read.task}"
+        if key not in self._topic_of:  # of a task that is gone
+            return
         known_ms, _ = self._stream.told.get(key, (NO_TIME, False))
         self._stream.told[key] = (max(known_ms, read.time_ms), read.ended)
         if offset < self._ends.get(topic, 0):
@@ -217,27 +266,50 @@ class Upstream:
         else:
             self._old.discard(key)
 
-    def time_ms(self, now: float) -> int:
+    def waits(self, now: float) -> list[str]:
+        """The topics whose old ends do not count yet, though their seconds have passed: ``look`` has to be called."""
+        return [topic for topic in self._held() if self._old_ends[topic].is_due(now)]
+
+    def look(self, topic: str, position: int, *, at_end: bool, end: int | None) -> None:
+        """Takes up to which offset a topic is processed, whether that is all, and its end."""
+        self._read_to[topic] = position
+        ends = self._old_ends[topic]
+        if at_end:
+            ends.look_at(position)
+        elif ends.asks_for_end:
+            ends.look_at(end)
+
+    def time_ms(self) -> int:
         """The stream time that the tasks before have reached; ``NO_TIME`` while one of them has not told its own."""
-        if len(self._stream.told) < len(self._writers):
+        if len(self._stream.told) < len(self._topic_of):
             return NO_TIME
-        reading = self._reading(now)
+        reading = self._reading()
         reached = min(reading) if reading else max(time_ms for time_ms, _ in self._stream.told.values())
         return min(reached, self.in_hand.all_ms)
 
-    def limit_ms(self, now: float) -> int:
+    def limit_ms(self) -> int:
         """Up to which event time messages of other inputs count: that of the slowest task before that has input."""
-        if len(self._stream.told) < len(self._writers) and now < self._trusts_all_at:
+        if self._is_one_silent():
             return NO_TIME
-        return min((*self._reading(now), self.in_hand.grouped_ms))
+        return min((*self._reading(), self.in_hand.grouped_ms))
 
-    def _reading(self, now: float) -> list[int]:
-        """The times of the tasks before that have input."""
-        old = self._old if now < self._trusts_all_at else ()
-        return [time_ms for key, (time_ms, ended) in self._stream.told.items() if not ended or key in old]
-
-    def is_ended(self, now: float) -> bool:
+    def is_ended(self) -> bool:
         """Whether all tasks before have read their inputs to the ends."""
-        if now < self._trusts_all_at and (self._old or not self._writers <= self._stream.told.keys()):
-            return False
-        return all(ended for _, ended in self._stream.told.values())
+        return not self._is_one_silent() and not self._reading()
+
+    def _held(self) -> list[str]:
+        """The topics whose old ends do not count yet."""
+        return [topic for topic, ends in self._old_ends.items() if not ends.count(self._read_to[topic])]
+
+    def _is_one_silent(self) -> bool:
+        """Whether a task has told nothing, and that does not count yet."""
+        told, held = self._stream.told, self._held()
+        return len(told) < len(self._topic_of) and any(
+            key not in told and topic in held for key, topic in self._topic_of.items()
+        )
+
+    def _reading(self) -> list[int]:
+        """The times of the tasks before that have input."""
+        held = self._held()
+        old = {key for key in self._old if self._topic_of[key] in held}
+        return [time_ms for key, (time_ms, ended) in self._stream.told.items() if not ended or key in old]

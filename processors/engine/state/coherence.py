@@ -70,6 +70,7 @@ def check_inputs(
     state_inputs: Mapping[str, Mapping[str, int]],
     committed: Mapping[str, int | None],
     fed_by: Mapping[str, Collection[str]] | None = None,
+    chained: Collection[str] = (),
 ) -> dict[str, int]:
     """The next input offset of each topic, if the state holds exactly the input before the committed offsets.
 
@@ -78,6 +79,7 @@ def check_inputs(
         committed: The group's committed offset of each input topic; None without one.
         fed_by: By store, the topics whose messages change it. The task may read others, for its other stores: a
             version that did not read them recorded no offset of them. No entry stands for all topics.
+        chained: The stores that are in one chain with a repartition topic: none of them is built again alone.
 
     Raises:
         StateIncoherent: The state holds less or more input than the group committed.
@@ -95,8 +97,7 @@ def check_inputs(
                     f"Task {task}: the group has committed {topic} up to {offset}, but store {store} holds "
                     f"{'nothing of it' if held is None else f'it only up to {held}'}: its changelog lost records, or "
                     "the store is new.",
-                    action=f"Rebuild the store from its source: `holdfast apply backfill PROCESSOR --store {store} "
-                    "--from topic`." + (NAMED_ANEW if held is None else ""),
+                    action=_rebuild(store, chained=store in chained) + (NAMED_ANEW if held is None else ""),
                     cause="changelog-truncated",
                     task=task,
                     store=store,
@@ -117,6 +118,17 @@ def check_inputs(
                 expected=held,
             )
     return {topic: offset for topic, offset in committed.items() if offset is not None}
+
+
+def _rebuild(store: str, *, chained: bool) -> str:
+    """How to build a store again from its sources."""
+    if chained:
+        return (
+            "Build all state again from the sources, because the store is in one chain with `group_by` or a join by a "
+            "foreign key: `holdfast apply stop PROCESSOR`, then `holdfast apply clear PROCESSOR --all --rewind "
+            "earliest`. Outputs are sent again."
+        )
+    return f"Rebuild the store from its source: `holdfast apply backfill PROCESSOR --store {store} --from topic`."
 
 
 def check_restore_age(task: str, age_s: float, changelogs: Mapping[str, ChangelogFacts]) -> None:

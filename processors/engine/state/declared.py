@@ -25,9 +25,12 @@ from holdfast.processors.engine.state.dated_values import DatedValues
 from holdfast.processors.engine.state.expiries import Expiries
 from holdfast.processors.engine.state.methods import Ttl
 from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.window_keys import OWN_KEY
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.typed import TypedValues
+
+_OWN = key_prefix(OWN_KEY)
 
 
 class DeclaredState(StoreState):
@@ -128,16 +131,24 @@ class DeclaredState(StoreState):
             raw = pack_head(VALUE_VERSION, CODEC_JSON, max(self.timestamp_ms, 0)) + encode_json(value)
         self._write(self._shared, key_prefix(message_key) + state_key.encode(), state_key, raw)
 
-    def delete_own(self, message_key: bytes, state_key: str) -> bool:
-        """Deletes an own record; False if there is none."""
-        cell, place = self._shared, key_prefix(message_key) + state_key.encode()
+    def add_entry(self, state_key: bytes) -> None:
+        """Adds an entry of an index, below ``OWN_KEY``."""
+        cell, place = self._shared, _OWN + state_key
+        raw = pack_head(VALUE_VERSION, CODEC_JSON, max(self.timestamp_ms, 0)) + b"1"
+        if len(raw) + len(place) > cell.room:
+            raise self._too_large(state_key.decode(), cell, place, raw)
+        self._write(cell, place, "", raw)
+
+    def delete_entry(self, state_key: bytes) -> bool:
+        """Deletes an entry of an index; False if there is none."""
+        cell, place = self._shared, _OWN + state_key
         if place in cell.dirty:
             raw = cell.dirty[place]
         else:
             raw = cell.young[place] if place in cell.young else self._read(cell, place)
         if raw is None:
             return False
-        self._write(cell, place, state_key, None)
+        self._write(cell, place, "", None)
         return True
 
     def erase(self, message_key: bytes, state_key: str) -> None:

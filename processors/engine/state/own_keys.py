@@ -6,6 +6,8 @@ message key ``OWN_KEY``, in the order of their times: milliseconds since 1970 wi
 
 from __future__ import annotations
 
+from binascii import hexlify
+
 #: What the state keys of own records begin with.
 RESERVED = "__holdfast/"
 RESERVED_BYTES = RESERVED.encode()
@@ -20,6 +22,11 @@ CLOCK_OF_STORE = f"{RESERVED}clock"
 def index_key(kind: str, time_ms: int | None = None, message_key: bytes = b"", name: str = "") -> str:
     """The state key of an entry of an index; without a time, a state key before all its entries."""
     return kind if time_ms is None else f"{kind}{time_ms:015d}/{message_key.hex()}/{name}"
+
+
+def index_place(kind: bytes, time_ms: int, message_key: bytes, name: str) -> bytes:
+    """The state key of an entry of an index, as bytes; ``kind`` as bytes, too."""
+    return b"%b%015d/%b/%b" % (kind, time_ms, hexlify(message_key), name.encode())
 
 
 def index_end(kind: str) -> str:

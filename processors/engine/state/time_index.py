@@ -8,7 +8,7 @@ from __future__ import annotations
 from heapq import heappop, heappush, nsmallest
 from typing import Any, NamedTuple, Protocol
 
-from holdfast.processors.engine.state.own_keys import index_end, index_key, index_parts
+from holdfast.processors.engine.state.own_keys import index_end, index_key, index_parts, index_place
 from holdfast.processors.engine.state.ranges import Ranged, state_keys_between
 from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS
 from holdfast.processors.engine.state.window_keys import OWN_KEY
@@ -30,8 +30,11 @@ class OwnRecords(Ranged, Protocol):
     def write_own(self, message_key: bytes, state_key: str, value: Any) -> None:
         """Sets the value of an own record; None deletes it."""
 
-    def delete_own(self, message_key: bytes, state_key: str) -> bool:
-        """Deletes an own record; False if there is none."""
+    def add_entry(self, state_key: bytes) -> None:
+        """Adds an entry of an index, below ``OWN_KEY``."""
+
+    def delete_entry(self, state_key: bytes) -> bool:
+        """Deletes an entry of an index; False if there is none."""
 
     def erase(self, message_key: bytes, state_key: str) -> None:
         """Deletes a value of a function, with nothing else."""
@@ -57,7 +60,7 @@ class TimeIndex:
     """
 
     def __init__(self, state: OwnRecords, kind: str) -> None:
-        self._state, self._kind = state, kind
+        self._state, self._kind, self._kind_bytes = state, kind, kind.encode()
         #: A time before which nothing is due, in milliseconds.
         self.next_ms = 0
         #: All entries up to the horizon, and some that have left, as a heap. None is a horizon behind all entries.
@@ -68,7 +71,7 @@ class TimeIndex:
 
     def enter(self, entry: Entry) -> None:
         """Adds an entry."""
-        self._state.write_own(OWN_KEY, self.place(entry), 1)
+        self._state.add_entry(index_place(self._kind_bytes, *entry))
         self.put_back(entry)
 
     def leave(self, entry: Entry) -> None:
@@ -78,9 +81,9 @@ class TimeIndex:
     def take(self, time_ms: int, limit: int) -> list[Entry]:
         """Deletes the first entries up to this time, at most ``limit``; returns them in their order."""
         found: list[Entry] = []
-        delete = self._state.delete_own
+        delete, kind = self._state.delete_entry, self._kind_bytes
         while len(found) < limit and (entry := self._next(time_ms, limit)) is not None:
-            if delete(OWN_KEY, self.place(entry)):
+            if delete(index_place(kind, *entry)):
                 found.append(entry)
         return found
 

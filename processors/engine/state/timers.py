@@ -67,6 +67,8 @@ class Timers:
     def __init__(self, state: OwnRecords) -> None:
         self._state = state
         self._indexes = {clock: TimeIndex(state, f"{TIMERS_BY_CLOCK}{clock}/") for clock in CLOCKS}
+        #: The index of the stream time.
+        self.on_stream = self._indexes["stream"]
         #: By clock, the first entry that was added since the last ``due``.
         self._added: dict[TimerClock, Entry | None] = dict.fromkeys(CLOCKS)
         #: Timers that were set since the last commit; also those of messages that failed.
@@ -147,6 +149,10 @@ class Timers:
             return False
         state.write_own(due.message_key, TIMERS + timer.name, None)
         return True
+
+    def give_up(self, due: Due) -> None:
+        """Deletes a timer that failed."""
+        self.take(due)
 
     def comes_first(self, due: Due) -> bool:
         """Whether no timer was added before this one since the last ``due``."""

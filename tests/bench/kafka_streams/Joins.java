@@ -35,7 +35,8 @@ import org.apache.kafka.streams.state.WindowStore;
  * table    a stream with a table of the right topic; how is inner or left
  * history  the same with a versioned table that keeps rows for `first`
  * tables   two tables; how is inner, left or outer
- * foreign  two tables, the left one by the key that is its row, a JSON text; how is inner or left
+ * foreign  two tables, the left one by the key that is its row: what a JSON text says, or other JSON as it is; how is
+ *          inner or left
  * group    messages by their value; how is count, or windows of `first` with the count of each; both repartition
  */
 final class Joins {
@@ -106,7 +107,7 @@ final class Joins {
 
     private static KTable<String, String> foreign(String how, KTable<String, String> left, KTable<String, String> right) {
         Materialized<String, String, KeyValueStore<Bytes, byte[]>> kept = Materialized.with(TEXT, TEXT);
-        Function<String, String> key = row -> row.substring(1, row.length() - 1);
+        Function<String, String> key = row -> row.startsWith("\"") ? row.substring(1, row.length() - 1) : row;
         return how.equals("inner") ? left.join(right, key, PAIR, kept) : left.leftJoin(right, key, PAIR, kept);
     }
 
@@ -128,7 +129,8 @@ final class Joins {
 
     private KStream<String, String> grouped(String how, Duration size, Duration grace) {
         // A JSON object is grouped by its merchant, as the bench does.
-        KGroupedStream<String, String> by = left.selectKey((key, value) -> merchantOf(value))
+        KGroupedStream<String, String> by = left.filter((key, value) -> value != null)
+            .selectKey((key, value) -> merchantOf(value))
             .repartition(Repartitioned.with(TEXT, TEXT).withName("by-value-" + how))
             .peek((key, value) -> seen.accept(1))
             .groupByKey(Grouped.with(TEXT, TEXT));

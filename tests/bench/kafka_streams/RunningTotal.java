@@ -245,6 +245,9 @@ public final class RunningTotal {
             settings.put("bench.block.cache.mb", given.get("block_cache_mb"));
             settings.put("rocksdb.config.setter", SmallCache.class);
         }
+        if (!given.getOrDefault("session_ms", "0").equals("0")) {
+            settings.put("session.timeout.ms", given.get("session_ms"));
+        }
         long count = Long.parseLong(given.get("count"));
         StreamsBuilder builder = new StreamsBuilder();
         if (!given.getOrDefault("joins", "").isEmpty()) {

@@ -122,6 +122,16 @@ def test_state_that_does_not_fit_the_offsets_never_runs(state, committed, says):
         check_inputs("t", {"s": state}, {"in": committed})
 
 
+def test_a_store_of_a_chain_is_not_built_again_alone():
+    with pytest.raises(StateIncoherent) as alone:
+        check_inputs("t", {"s": {}}, {"in": 7})
+    with pytest.raises(StateIncoherent) as chained:
+        check_inputs("t", {"s": {}}, {"in": 7}, chained=["s"])
+    assert "backfill PROCESSOR --store s" in alone.value.action
+    assert "clear PROCESSOR --all --rewind earliest" in chained.value.action
+    assert "backfill" not in chained.value.action
+
+
 def test_input_that_is_gone_is_never_skipped_in_silence():
     check_source("in", 0, 5, 5, 9)
     check_source("in", 0, None, 5, 9)

@@ -182,6 +182,31 @@ def test_functions_that_can_be_called_are_taken() -> None:
     sdf.process(lambda: NeedsLimit(3))
 
 
+def test_a_second_stream_or_table_of_a_topic_is_told_by_the_first() -> None:
+    app = Application("in-memory", consumer_group="g", loglevel=None)
+    app.dataframe(app.topic("in"))
+    app.table(app.topic("rows"))
+    for declare in (app.dataframe, app.table):
+        with pytest.raises(HoldfastError, match="in already has a stream") as stream:
+            declare(app.topic("in"))
+        with pytest.raises(HoldfastError, match="rows already has a table") as table:
+            declare(app.topic("rows"))
+        assert "`app.dataframe(topic)`" in stream.value.action
+        assert "`sdf.to_table()`" in stream.value.action
+        assert "`app.table(topic)`" in table.value.action
+        assert "`table.to_stream()`" in table.value.action
+
+
+def test_two_equal_joins_are_told_the_argument_of_a_join() -> None:
+    app, stream = made()
+    right = app.dataframe(app.topic("right"))
+    for _ in range(2):
+        stream.join_interval(right)
+    with pytest.raises(HoldfastError, match="used by 2 steps with timers") as refused:
+        app.topology()
+    assert "`join_interval(..., name='near')`" in refused.value.action
+
+
 def test_late_messages_for_nowhere_are_refused_before_the_start() -> None:
     def late(**options: Any) -> Application:
         app, sdf = made(**options)

@@ -13,9 +13,16 @@ from holdfast.dataframe.windows import Count
 from holdfast.infra.kafka.records import Batch, Partition, TopicFacts
 from holdfast.processors.engine.runtime import reading_order
 from holdfast.processors.engine.runtime.grouped_order import GroupedOrder
-from holdfast.processors.engine.runtime.heard import OLD_ENDS_COUNT_S, Heard
-from holdfast.processors.engine.runtime.watermarks import Upstream, Watermark, groupings_of
-from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
+from holdfast.processors.engine.runtime.heard import Heard
+from holdfast.processors.engine.runtime.watermarks import (
+    OLD_ENDS_COUNT_S,
+    Grouping,
+    Teller,
+    Upstream,
+    Watermark,
+    groupings_of,
+)
+from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
 
 #: A record: its event time, and what a watermark says; None for a message.
 Record = tuple[int, Watermark | None]
@@ -278,13 +285,73 @@ def test_a_join_of_two_groups_is_in_order_and_a_count_behind_one_is_not() -> Non
     assert made["p-maker-repartition"].tasks == {"planes-0", "planes-1"}
 
 
-def test_a_task_that_is_gone_holds_no_time() -> None:
+MAKERS = "p-maker-repartition"
+
+
+def upstream_of(told_before: dict[str, tuple[int, bool]], end: int = 0, partitions: int = 2) -> Upstream:
+    """What a task behind ``MAKERS`` knows of those before it."""
     app = Application("in-memory", consumer_group="p", loglevel=None)
     app.dataframe(app.topic("planes")).group_by("maker").tumbling_window(1_000).count().final().to_topic(app.topic("o"))
     stream = StreamTime()
     stream.look(10_000)
-    upstream = Upstream(stream, groupings_of(app.topology(), facts(app, 1)), {}, 0.0)
-    stream.set(0, (), {"p-maker-repartition/planes-0": [90, False], "p-maker-repartition/planes-1": [10, False]})
-    upstream.begin()
-    assert upstream.time_ms(0.0) == 90
-    assert not upstream.is_ended(OLD_ENDS_COUNT_S)
+    made = Upstream(stream, groupings_of(app.topology(), facts(app, partitions)), {MAKERS: end}, 0.0)
+    stream.set(0, (), {f"{MAKERS}/{task}": told for task, told in told_before.items()})
+    made.begin()
+    return made
+
+
+def watermark(task: str, time_ms: int, *, ended: bool = False) -> bytes:
+    return msgspec.json.encode(Watermark(task, time_ms, ended))
+
+
+def test_a_task_that_is_gone_holds_no_time() -> None:
+    upstream = upstream_of({"planes-0": (90, False), "planes-1": (10, False)}, partitions=1)
+    upstream.take(MAKERS, 5, watermark("planes-1", 20), 0.0)  # before it went
+    assert upstream.time_ms() == 90
+    assert not upstream.is_ended()
+
+
+@pytest.mark.parametrize(("tasks", "told_again"), [(1, True), (12, True), (100, False)])
+def test_a_commit_tells_its_time_however_soon_it_comes_but_for_wide_topics(tasks: int, told_again: bool) -> None:
+    names = frozenset(f"planes-{number}" for number in range(tasks))
+    teller = Teller("planes-0", {MAKERS: Grouping(tasks, names)})
+    assert teller.tell(40, 7.0) == watermark("planes-0", 40)
+    teller.committed()
+    assert (teller.tell(50, 7.0) == watermark("planes-0", 50)) is told_again
+    assert teller.tell(60, 12.0) == watermark("planes-0", 60)
+
+
+def test_an_old_end_counts_when_the_topic_is_read_as_far_as_it_went() -> None:
+    upstream = upstream_of({"planes-0": (40, True), "planes-1": (40, True)}, end=8)
+    upstream.take(MAKERS, 8, watermark("planes-1", 60), OLD_ENDS_COUNT_S - 1)
+    assert upstream.waits(OLD_ENDS_COUNT_S - 1) == []
+    upstream.take(MAKERS, 9, watermark("planes-1", 70), OLD_ENDS_COUNT_S)
+    assert upstream.waits(OLD_ENDS_COUNT_S) == [MAKERS]
+    upstream.look(MAKERS, 10, at_end=False, end=12)
+    assert upstream.time_ms() == 40
+    upstream.take(MAKERS, 11, watermark("planes-1", 90), OLD_ENDS_COUNT_S)
+    assert upstream.time_ms() == 90
+    upstream.begin()  # an abort: what is not committed is read again
+    assert upstream.time_ms() == 40
+    upstream.look(MAKERS, 12, at_end=False, end=20)
+    assert upstream.time_ms() == 90
+
+
+def test_an_old_end_counts_at_the_end_of_the_topic() -> None:
+    upstream = upstream_of({"planes-0": (40, True), "planes-1": (60, True)}, end=8)
+    assert upstream.waits(OLD_ENDS_COUNT_S) == [MAKERS]
+    upstream.look(MAKERS, 8, at_end=False, end=None)
+    assert not upstream.is_ended()
+    upstream.look(MAKERS, 8, at_end=True, end=None)
+    assert upstream.is_ended()
+    assert upstream.time_ms() == 60
+    assert upstream.waits(OLD_ENDS_COUNT_S) == []
+
+
+def test_a_message_of_another_input_counts_when_silence_does() -> None:
+    upstream = upstream_of({"planes-0": (40, True)})
+    upstream.take(MAKERS, 9, watermark("planes-0", 70, ended=True), OLD_ENDS_COUNT_S)
+    assert upstream.limit_ms() == NO_TIME
+    upstream.look(MAKERS, 10, at_end=True, end=10)
+    assert upstream.limit_ms() == EVENT_TIME_END_MS
+    assert upstream.time_ms() == NO_TIME  # the task of partition 1 has not told its time

@@ -154,6 +154,50 @@ def test_another_kind_of_key_fails_its_message_by_name() -> None:
         cluster.run(app)
 
 
+def test_a_merge_that_fails_is_told_as_a_record_of_the_join_with_how_to_send_it_again() -> None:
+    def strict(left: Any, right: Any) -> list[Any]:
+        if right["price"] < 0:
+            raise ValueError("no price")
+        return [left, right]
+
+    def build(**options: Any) -> Application:
+        app = application(**options)
+        orders, products = app.table(app.topic("orders")), app.table(app.topic("products"))
+        orders.join(products, "inner", strict, "offers", on="product").to_stream().to_topic(app.topic("out"))
+        return app
+
+    cluster = world()
+    send = Feed(cluster)
+    send("products", b"tea", {"price": -1})
+    send("orders", b"o1", {"product": "tea"})
+    with pytest.raises(ProcessingFailed, match=r"shop-offers-answers-repartition\[.\].*no price") as stopped:
+        cluster.run(build())
+    assert "the message. Or" not in stopped.value.action
+    cluster.run(build(dead_letter_topic="dead"))
+    [(_, letter)] = cluster.read("dead")
+    assert json.loads(letter.value or b"")[2:] == [[{"product": "tea"}], [{"price": -1}]]
+    assert b"send the message of the source again" in dict(letter.headers)["holdfast.error.action"]
+    send("products", b"tea", {"price": 1})
+    cluster.run(build(dead_letter_topic="dead"))
+    assert changes(cluster) == [(b"o1", [{"product": "tea"}, {"price": 1}])]
+
+
+def test_a_join_that_is_declared_later_names_how_all_state_is_built_again() -> None:
+    def build(*, joins: bool) -> Application:
+        app = application()
+        orders, products = app.table(app.topic("orders")), app.table(app.topic("products"))
+        if joins:
+            orders.join(products, on="product", name="offers", on_merge=both)
+        return app
+
+    cluster = world()
+    Feed(cluster)("orders", b"o1", {"product": "tea"})
+    cluster.run(build(joins=False))
+    with pytest.raises(HoldfastError, match="offers-foreign-keys holds nothing of it") as refused:
+        cluster.run(build(joins=True))
+    assert "clear PROCESSOR --all --rewind earliest" in refused.value.action
+
+
 def test_the_result_is_a_table_for_streams_joins_and_further_joins() -> None:
     cluster, app = world(), application()
     cluster.create_topic("makers")

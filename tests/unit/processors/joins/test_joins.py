@@ -117,7 +117,7 @@ def test_a_late_message_finds_what_is_older_than_the_times_in_memory() -> None:
     assert sent(cluster) == [(2_000, [4, 2]), (502_000, [5, 0]), (502_000, [5, 3]), (1_000, [6, 1])]
 
 
-@pytest.mark.parametrize("join", ["asof", "interval"])
+@pytest.mark.parametrize("join", ["asof", "inner", "left", "outer"])
 def test_what_has_ended_leaves_the_store_with_all_that_belongs_to_it(join: str) -> None:
     cluster = world()
     feed(cluster, "r", *((10 * each, each) for each in range(1, 200)), (1_505, "late"))
@@ -126,16 +126,34 @@ def test_what_has_ended_leaves_the_store_with_all_that_belongs_to_it(join: str) 
     if join == "asof":
         left.join_asof(right, on_merge=lambda a, b: [a, b], grace_ms=100, tolerance_ms=50, name="j")
     else:
-        left.join_interval(right, "inner", lambda a, b: [a, b], 50, "j", 20, 30)
+        how: Any = join
+        left.join_interval(right, how, lambda a, b: [a, b], 50, "j", 20, 30)
     cluster.run(app)
     kept = {name for _, name in cluster.state(app, "j")}
     assert 0 < len(kept) < 50
     feed(cluster, "l", (100_000, "moves the time"))
     cluster.run(app)
     left_over = {place for place in cluster.state(app, "j") if place[0] == b"k"}
-    assert left_over == ({(b"k", "l/000000000100000")} if join == "interval" else set())
-    entries = [name for key, name in cluster.state(app, "j") if key != b"k" and "expires" in name]
+    assert left_over == (set() if join == "asof" else {(b"k", "l/000000000100000")})
+    # One record says when a value ends, also if a row is sent then.
+    entries = [name for key, name in cluster.state(app, "j") if key != b"k" and name != "__holdfast/clock"]
     assert len(entries) == len(left_over)
+
+
+def test_a_row_without_a_match_leaves_the_store_also_if_its_function_fails() -> None:
+    def merged(left: str, right: Any) -> list[Any]:
+        if left == "bad":
+            raise ValueError(left)
+        return [left, right]
+
+    cluster = world()
+    feed(cluster, "l", (1, "bad"), (2, "good"), (1_000, "moves the time"))
+    app, left, right = made(dead_letter_topic="dead")
+    left.join_interval(right, "left", merged, 10, "j").to_topic(app.topic("out"))
+    cluster.run(app)
+    assert sent(cluster) == [(2, ["good", None])]
+    assert len(cluster.read("dead")) == 1
+    assert {name for key, name in cluster.state(app, "j") if key == b"k"} == {"l/000000000001000"}
 
 
 def test_a_window_behind_two_streams_counts_both_and_closes_once() -> None:

@@ -181,9 +181,11 @@ def newest(given: list[Sent], left: Sent, tolerance: int | None = None) -> Sent 
 def check_asof(seed: int, tmp_path: Path) -> None:
     random = Random(-seed - 1)
     how, tolerance = random.choice(["inner", "left"]), random.choice([None, 20, 2_000])
-    grace = random.choice([1, 100, 10_000])
+    grace, tables = random.choice([1, 100, 10_000]), random.random() < 0.5
 
     def join(left: Any, right: Any) -> Any:
+        if tables:  # no stream waits for these
+            left.to_table("lefts").join(right.to_table("rights"), "outer", both, "tables")
         return left.join_asof(right, how, both, grace, tolerance_ms=tolerance)
 
     cluster, shape, given = lived(seed, join, tmp_path)
@@ -281,7 +283,7 @@ def _first_task_tells_for_all(patch: pytest.MonkeyPatch) -> None:
 
 
 def _nobody_is_a_feeder(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(inputs_in_order, "_feeds_others", lambda frame: False)
+    patch.setattr(inputs_in_order, "_feeds_others", lambda frame, read: False)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Application, HoldfastError, InMemoryCluster
+from holdfast import Application, HoldfastError, InMemoryCluster, load_settings
 from holdfast.dataframe.windows import Count, Sum
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.runtime.purge import PURGE_EVERY_S
+from holdfast.processors.engine.runtime.watermarks import OLD_ENDS_COUNT_S
 from holdfast.processors.engine.topology_drawing import drawing_of
 from holdfast.processors.name_conflicts import name_conflicts
 from holdfast.processors.testing.clock import VirtualClock
@@ -116,11 +117,13 @@ def closed(cluster: InMemoryCluster) -> Counter[tuple[str, int]]:
     return found
 
 
-def hours(cluster: InMemoryCluster, partitions: Sequence[int], *, hours: int = 2) -> Counter[tuple[str, int]]:
+def hours(
+    cluster: InMemoryCluster, partitions: Sequence[int], *, hours: int = 2, first: int = 0
+) -> Counter[tuple[str, int]]:
     """Feeds a message a minute into each partition; returns how many each window of ten minutes has."""
     fed: Counter[tuple[str, int]] = Counter()
     for partition in partitions:
-        for minute in range(hours * 60):
+        for minute in range(first * 60, (first + hours) * 60):
             carrier = ("LH", "BA", "AF")[(minute + partition) % 3]
             value = json.dumps({"carrier": carrier}).encode()
             cluster.produce("flights", value, b"plane", partition=partition, timestamp_ms=BEGIN + minute * MINUTE)
@@ -143,6 +146,48 @@ def test_a_partition_that_is_an_hour_behind_makes_no_message_late(stop_after: in
     fed += hours(cluster, [1])
     cluster.run(windows_by_carrier(commit_every=7))
     assert closed(cluster) == {window: n for window, n in fed.items() if is_closed(window)}
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_an_end_that_was_told_before_a_restart_counts_after_the_backlog(partitions: int) -> None:
+    """With a backlog behind ``group_by``, what a task has told since is there, and not read yet."""
+    cluster = InMemoryCluster(clock=VirtualClock(1e9))
+    cluster.create_topic("flights", partitions=2)
+
+    def windows(seconds: float = 0.0) -> Application:
+        """Windows whose steps behind the topic take so long for each message."""
+        app = application(commit_every=5)
+        by_carrier = app.dataframe(app.topic("flights")).group_by("carrier", partitions=partitions)
+        takes_long = by_carrier.update(lambda _: cluster.clock.advance_to(cluster.clock.monotonic() + seconds))
+        takes_long.tumbling_window(WINDOW).agg(n=Count()).final().to_topic(app.topic("out"))
+        return app
+
+    fed = hours(cluster, [0, 1])
+    cluster.run(windows())  # both tasks before the topic have told their ends
+    fed += hours(cluster, [1], first=2)
+    cluster.run(windows(), count=120)  # that of partition 1 runs ahead of those behind the topic
+    fed += hours(cluster, [0], first=2)
+    cluster.run(windows(2.0 * OLD_ENDS_COUNT_S / 120))
+    assert closed(cluster) == {window: n for window, n in fed.items() if is_closed(window, 4)}
+
+
+def test_commit_every_counts_messages_and_no_watermarks() -> None:
+    """Each of the ten commits before the topic has a watermark for each of the two partitions behind it."""
+
+    class Counting(InlineProcess):
+        commits = 0
+
+        def point(self, name: str) -> None:
+            self.commits += name == "commit:after"
+
+    cluster = InMemoryCluster(clock=VirtualClock(1e9))
+    cluster.create_topic("flights", partitions=2)
+    fed = hours(cluster, [0, 1], hours=1)
+    process = Counting(cluster.clock)
+    windows_by_carrier(commit_every=12).run_on(cluster.connect(process), load_settings(), timeout=3.0)
+    assert closed(cluster) == {window: n for window, n in fed.items() if is_closed(window, 1)}
+    messages = 2 * sum(fed.values())  # before the topic and behind it
+    assert messages // 12 <= process.commits <= messages // 12 + 8
 
 
 def totals(**options: Any) -> Application:

@@ -1,0 +1,30 @@
+"""Tells a worker that was frozen while it took a task from damaged state.
+
+After a freeze, what the worker reads is of a later owner: records of its commits, or a repartition topic that it has
+purged. The committed offsets, which the worker has read before the freeze, are older.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.infra.kafka.errors import MembershipLost
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.runtime.ports import GroupMember
+
+
+def check_still_ours(member: GroupMember, committed: Mapping[Partition, int | None]) -> None:
+    """Compare the group's offsets with those that were committed when the task was assigned.
+
+    Raises:
+        MembershipLost: They moved, so another worker has the partitions.
+    """
+    now = member.committed(list(committed))
+    moved = {f"{place.topic}[{place.number}]": place for place in committed if now[place] != committed[place]}
+    if moved:
+        raise MembershipLost(
+            f"While this worker took {', '.join(moved)}, another worker committed offsets there.",
+            action="Nothing to do: nothing is lost, and this worker joins the group again.",
+            seen={name: now[place] for name, place in moved.items()},
+            expected={name: committed[place] for name, place in moved.items()},
+        )
