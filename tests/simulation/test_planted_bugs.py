@@ -22,7 +22,7 @@ RARE = frozenset(
         "a value that is deleted keeps its end",
         "an abort rewinds the first tasks only",
         "an aborted transaction that was left open is committed",
-        "an end that was told before a restart counts at once for windows",
+        "an end of before a restart counts at once for windows",
         "an unknown outcome counts as failure",
         "an unknown outcome counts as success",
         "committed offsets are read without waiting for pending ones",
