@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 #: Processor -> number of dead letters that it must have produced; others produce none.
 DEAD_LETTERS = {"fleet": FLIGHTS_WITHOUT_AIRCRAFT}
 #: How long processors without lag may take to send the last windows that are due, seconds: a commit closes 5,000.
-#: Behind a `group_by`, an end of an input that was told before a restart counts after 30 seconds only.
-CLOSED_WITHIN_S = 60.0
+#: Behind a `group_by`, an end of an input that was told before a restart counts after 90 seconds only.
+CLOSED_WITHIN_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
