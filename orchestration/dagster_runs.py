@@ -16,6 +16,7 @@ import httpx
 from holdfast.infra.errors import EXIT_BROKER_UNAVAILABLE, HoldfastError
 from holdfast.infra.masking import masked
 from holdfast.infra.settings import Settings
+from holdfast.infra.tls import trusted_for
 from holdfast.orchestration import local
 from holdfast.orchestration.run_progress import WAITING, Progress, SeenRun, progress
 
@@ -140,7 +141,14 @@ class DagsterRuns:
     def _ask(self, query: str, **variables: Any) -> Any:
         body = {"query": query, "variables": variables}
         try:
-            answer = httpx.post(f"{self.url}/graphql", json=body, headers=self._headers, timeout=60.0, trust_env=False)
+            answer = httpx.post(
+                f"{self.url}/graphql",
+                json=body,
+                headers=self._headers,
+                timeout=60.0,
+                trust_env=False,
+                verify=trusted_for(self.url),
+            )
             document = answer.raise_for_status().json()
             if document.get("errors"):
                 raise ValueError(json.dumps(document["errors"])[:500])

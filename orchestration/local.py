@@ -44,6 +44,7 @@ from holdfast.infra.process import (
     start_mark,
 )
 from holdfast.infra.settings import IMPORT_ROOT, Settings
+from holdfast.infra.tls import trusted_for
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.world import environment_of_services
 
@@ -306,7 +307,14 @@ def _await_ready(
 
 def _webserver_ready(url: str, headers: Mapping[str, str]) -> bool:
     try:
-        answer = httpx.post(f"{url}/graphql", json={"query": _QUERY}, headers=headers, timeout=10.0, trust_env=False)
+        answer = httpx.post(
+            f"{url}/graphql",
+            json={"query": _QUERY},
+            headers=headers,
+            timeout=10.0,
+            trust_env=False,
+            verify=trusted_for(url),
+        )
         entries = answer.json()["data"]["workspaceOrError"]["locationEntries"]
     except (httpx.HTTPError, ValueError, KeyError, TypeError):
         return False

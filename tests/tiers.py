@@ -121,13 +121,20 @@ def in_turn(items: list[pytest.Item]) -> list[pytest.Item]:
     """Spark's files first, one after the other; then those of the other folders with real parts by turns.
 
     One test process takes Spark's files as a whole (`FilesAndSpark` in conftest.py). The others take meanwhile what
-    mostly waits. What takes seconds comes last: no test process is left alone with what takes minutes.
+    mostly waits. What takes seconds comes last, the longest files of it first: no test process is left alone with
+    what takes minutes.
     """
+    measured = read_seconds()
     files: dict[str, dict[Path, None]] = {}
     for item in items:
         files.setdefault(folder_of(item.path), {})[item.path] = None
     turns = {
-        file: (folder != "spark", folder not in MARKED_FOLDERS, place / len(there))
+        file: (
+            folder != "spark",
+            folder not in MARKED_FOLDERS,
+            0.0 if folder in MARKED_FOLDERS else -measured.get(name_of(file), 0.0),
+            place / len(there),
+        )
         for folder, there in files.items()
         for place, file in enumerate(there)
     }

@@ -48,7 +48,7 @@ class Control:
 
 
 @pytest.fixture
-def control(tuned_jvms: None, settings: Settings, group: str) -> Iterator[Control]:
+def control(one_jvm: None, settings: Settings, group: str) -> Iterator[Control]:
     with dg.DagsterInstance.ephemeral() as instance:
         made = Control(settings, group, instance)
         for asset in made.first:

@@ -36,7 +36,7 @@ BOTH = (0, 1)
 
 
 @pytest.fixture
-def control(tuned_jvms: None, settings: Settings, group: str, broker: str, tmp_path: Path) -> Iterator[Control]:
+def control(one_jvm: None, settings: Settings, group: str, broker: str, tmp_path: Path) -> Iterator[Control]:
     module = next(iter(settings.processors)).partition(":")[0]
     sys.modules.pop(module, None)
     (tmp_path / f"{module}.py").write_text(DEFINITION.format(group=group))

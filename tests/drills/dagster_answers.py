@@ -11,6 +11,7 @@ from typing import Any
 import dagster as dg
 import httpx
 
+from holdfast.infra.tls import trusted_for
 from holdfast.orchestration.dagster_runs import LAUNCH
 from tests.drills.patience import RUN_PATIENCE_S, wait_for
 
@@ -49,7 +50,8 @@ class DagsterAnswers:
     def ask(self, query: str, **variables: Any) -> Any:
         """The data of an answer; errors of GraphQL are raised."""
         body = {"query": query, "variables": variables}
-        answer = httpx.post(f"{self.url}/graphql", json=body, timeout=60.0, trust_env=False).json()
+        verify = trusted_for(self.url)
+        answer = httpx.post(f"{self.url}/graphql", json=body, timeout=60.0, trust_env=False, verify=verify).json()
         assert not answer.get("errors"), json.dumps(answer["errors"])[:2000]
         return answer["data"]
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ from tests.operating import mortal_holder
 PROJECT = Path(__file__).resolve().parent.parent.parent
 #: How long a test waits for something that takes seconds on a quiet machine.
 PATIENCE_S = 120.0
+#: How long the group waits for a killed worker. Every kill of a test costs this time.
+SESSION_MS = 3_000
 
 
 @pytest.fixture(autouse=True)
@@ -97,7 +100,7 @@ class Stream:
     def dead_letters(self) -> str:
         return f"{self.group}-dead"
 
-    @property
+    @cached_property
     def topics(self) -> Topics:
         return Topics(self.bootstrap)
 
@@ -141,7 +144,7 @@ class Stream:
             **{
                 "auto_offset_reset": "earliest",
                 "commit_interval": 0.2,
-                "consumer_extra_config": {"session.timeout.ms": 6000},
+                "consumer_extra_config": {"session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": SESSION_MS // 4},
                 "loglevel": None,
                 "broker_availability_timeout": 60,
                 **self.options,
@@ -201,14 +204,18 @@ def stream(broker: str, unique: Callable[[str], str], tmp_path: Path) -> Stream:
     return made
 
 
-DEFINITION = """
+DEFINITION = (
+    f"""
 import os
 from holdfast import Application
 
+session_ms = int(os.environ.get("TEST_SESSION_MS", "{SESSION_MS}"))
+"""
+    + """
 application = Application(
     os.environ["TEST_BOOTSTRAP"], consumer_group=os.environ["TEST_GROUP"], auto_offset_reset="earliest",
     commit_interval=float(os.environ.get("TEST_INTERVAL", "0.2")),
-    consumer_extra_config={"session.timeout.ms": int(os.environ.get("TEST_SESSION_MS", "6000"))},
+    consumer_extra_config={"session.timeout.ms": session_ms, "heartbeat.interval.ms": session_ms // 4},
     broker_availability_timeout=float(os.environ.get("TEST_BROKER_TIMEOUT", "60")),
     processing_guarantee=os.environ.get("TEST_GUARANTEE", "exactly-once"),
     producer_extra_config={"transaction.timeout.ms": int(os.environ.get("TEST_TRANSACTION_MS", "15000"))},
@@ -223,6 +230,7 @@ frame = application.dataframe(application.topic(application.consumer_group + "-i
 frame = frame.apply(count, stateful=True, store="counts")
 frame.to_topic(application.topic(application.consumer_group + "-out"))
 """
+)
 
 
 class Worker:

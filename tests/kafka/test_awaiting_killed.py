@@ -48,7 +48,8 @@ def numbered(value, state):
 def build(bootstrap, group):
     made = Application(
         bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_interval=0.2, loglevel=None,
-        consumer_extra_config={"session.timeout.ms": 6000}, dead_letter_topic=group + "-dead",
+        consumer_extra_config={"session.timeout.ms": 3000, "heartbeat.interval.ms": 700},
+        dead_letter_topic=group + "-dead",
     )
     asked = made.dataframe(made.topic(group + "-in")).apply_async(ask, concurrency=20, timeout=10)
     asked.apply(numbered, stateful=True, store="asked").to_topic(made.topic(group + "-asked"))

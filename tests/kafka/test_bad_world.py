@@ -198,7 +198,7 @@ def test_a_record_that_is_too_large_for_its_topic_stops_at_its_message_and_goes_
         stream.application(grow).run(timeout=30)
     assert stream.counts() == {b"a": 2}, "all before the message is committed, and nothing of it"
     stream.topics.alter(topic, {"max.message.bytes": "1000000"})
-    stream.application(grow).run(timeout=5)
+    stream.application(grow).run(count=2, timeout=60)
     assert stream.counts() == {b"a": 4}
     numbers = [json.loads(record.value) for record in stream.read(stream.sink)]
     assert [number[0] if isinstance(number, list) else number for number in numbers] == [1, 2, 3, 4]

@@ -45,7 +45,7 @@ DEPLOYED = "--release" in sys.argv
 
 application = Application(
     consumer_group="{group}", auto_offset_reset="earliest", commit_interval=0.1,
-    consumer_extra_config={{"session.timeout.ms": 6000}}, {options}
+    consumer_extra_config={{"session.timeout.ms": 3000, "heartbeat.interval.ms": 700}}, {options}
 )
 
 def count(value, state):

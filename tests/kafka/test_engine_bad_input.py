@@ -29,7 +29,7 @@ def test_a_changelog_with_policy_delete_is_refused_and_provision_mends_it(stream
     changelog = changelog_topic(stream.group, "counts")
     stream.topics.create(TopicSpec(changelog, 2, 1, {**CHANGELOG_CONFIG, "cleanup.policy": "delete"}))
     with pytest.raises(TopicUnusable, match="cleanup.policy=delete, expected compact"):
-        stream.application().run(count=1, timeout=5)
+        stream.application().run(count=1, timeout=60)
     topology, topics = stream.application().topology(), stream.topics
     decided = required_topics.plan(topology, required_topics.read_facts(topics, topology))
     assert any("cleanup.policy from delete to compact" in stage.sentence() for stage in decided.stages)
@@ -47,7 +47,7 @@ def test_a_changelog_with_policy_delete_is_refused_and_provision_mends_it(stream
 def test_a_changelog_with_another_partition_count_is_refused(stream):
     stream.topics.create(TopicSpec(changelog_topic(stream.group, "counts"), 3, 1, CHANGELOG_CONFIG))
     with pytest.raises(TopicUnusable, match="has 3 partitions, its store's inputs have 2"):
-        stream.application().run(count=1, timeout=5)
+        stream.application().run(count=1, timeout=60)
 
 
 def test_a_missing_source_is_refused_when_creation_is_not_allowed(stream, unique):
@@ -55,7 +55,7 @@ def test_a_missing_source_is_refused_when_creation_is_not_allowed(stream, unique
     name = unique("absent")
     app.dataframe(app.topic(name))
     with pytest.raises(TopicUnusable, match=f"source topic {name} is not there"):
-        app.run(count=1, timeout=5)
+        app.run(count=1, timeout=60)
     assert stream.topics.describe([name]) == {}
 
 
@@ -63,7 +63,7 @@ def test_a_state_folder_in_use_is_refused(stream):
     folder = StateFolder(stream.state_dir, stream.group, "0")
     try:
         with pytest.raises(StateFolderTaken, match="held by the live process"):
-            stream.application(slot="0").run(count=1, timeout=5)
+            stream.application(slot="0").run(count=1, timeout=60)
     finally:
         folder.release()
 

@@ -43,7 +43,7 @@ class Once:
 def build(bootstrap, group, **settings):
     made = Application(
         bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_interval=0.2, loglevel=None,
-        consumer_extra_config={"session.timeout.ms": 6000}, **settings,
+        consumer_extra_config={"session.timeout.ms": 3000, "heartbeat.interval.ms": 700}, **settings,
     )
     messages, out = made.dataframe(made.topic(group + "-in")), made.topic(group + "-out")
     tens = messages.tumbling_window(10_000, name="tens").count().final(closing_strategy="partition")

@@ -22,7 +22,7 @@ from holdfast import Application
 def build(bootstrap, group, **settings):
     made = Application(
         bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_interval=0.2, loglevel=None,
-        consumer_extra_config={"session.timeout.ms": 6000}, **settings,
+        consumer_extra_config={"session.timeout.ms": 3000, "heartbeat.interval.ms": 700}, **settings,
     )
     planes = made.global_table(made.topic(group + "-planes"))
     flights = made.dataframe(made.topic(group + "-in"))

@@ -37,7 +37,7 @@ def count(value, state):
 def build(bootstrap, group, **settings):
     made = Application(
         bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_interval=0.2, loglevel=None,
-        consumer_extra_config={"session.timeout.ms": 6000}, **settings,
+        consumer_extra_config={"session.timeout.ms": 3000, "heartbeat.interval.ms": 700}, **settings,
     )
     grouped = made.dataframe(made.topic(group + "-in")).group_by(lambda value: value["to"], name="to", partitions=3)
     grouped.apply(count, stateful=True, store="by-group").to_topic(made.topic(group + "-counted"))

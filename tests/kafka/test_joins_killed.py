@@ -40,7 +40,7 @@ def foreign_key(value):
 def build(bootstrap, group, **settings):
     made = Application(
         bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_interval=0.2, loglevel=None,
-        consumer_extra_config={"session.timeout.ms": 6000}, **settings,
+        consumer_extra_config={"session.timeout.ms": 3000, "heartbeat.interval.ms": 700}, **settings,
     )
     right = made.dataframe(made.topic(group + "-right"))
     left = made.dataframe(made.topic(group + "-in"))

@@ -25,7 +25,8 @@ from holdfast import Application
 
 application = Application(
     os.environ["TEST_BOOTSTRAP"], consumer_group=os.environ["TEST_GROUP"], auto_offset_reset="earliest",
-    commit_interval=float(os.environ.get("TEST_INTERVAL", "10")), consumer_extra_config={"session.timeout.ms": 6000},
+    commit_interval=float(os.environ.get("TEST_INTERVAL", "10")),
+    consumer_extra_config={"session.timeout.ms": 3000, "heartbeat.interval.ms": 700},
     state_backend=os.environ.get("TEST_BACKEND", "rocksdb"),
 )
 

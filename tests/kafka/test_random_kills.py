@@ -72,7 +72,7 @@ application = Application(
     commit_interval=0.25,
     processing_guarantee=os.environ["KILLS_GUARANTEE"],
     dead_letter_topic=os.environ["KILLS_GROUP"] + "-dead",
-    consumer_extra_config={"session.timeout.ms": 6000, "heartbeat.interval.ms": 2000},
+    consumer_extra_config={"session.timeout.ms": 3000, "heartbeat.interval.ms": 700},
 )
 
 def note_flight(flight, state):

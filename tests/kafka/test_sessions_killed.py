@@ -39,7 +39,7 @@ task_time.CLOSED_AT_ONCE = 15  # so that what ends at once takes many commits, a
 def build(bootstrap, group, **settings):
     made = Application(
         bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_interval=0.2, loglevel=None,
-        consumer_extra_config={"session.timeout.ms": 6000}, **settings,
+        consumer_extra_config={"session.timeout.ms": 3000, "heartbeat.interval.ms": 700}, **settings,
     )
     sessions = made.dataframe(made.topic(group + "-in")).session_window(1_000, 60_000, "visits")
     columns = sessions.agg(n=Count(), total=Sum("v"), all=Collect("v"), first=First("v"), last=Last("v"))

@@ -43,7 +43,7 @@ task_timers.FIRED_AT_ONCE = 15  # so that what is due at once takes many commits
 def build(bootstrap, group, **settings):
     made = Application(
         bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_interval=0.2, loglevel=None,
-        consumer_extra_config={"session.timeout.ms": 6000}, **settings,
+        consumer_extra_config={"session.timeout.ms": 3000, "heartbeat.interval.ms": 700}, **settings,
     )
     kept = made.store("timed", ttl=20_000)
     made.dataframe(made.topic(group + "-in")).process(Step, store=kept).to_topic(made.topic(group + "-out"))

@@ -38,7 +38,7 @@ task_time.CLOSED_AT_ONCE = 15  # so that what ends at once takes many commits, a
 def build(bootstrap, group, **settings):
     made = Application(
         bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_interval=0.2, loglevel=None,
-        consumer_extra_config={"session.timeout.ms": 6000}, **settings,
+        consumer_extra_config={"session.timeout.ms": 3000, "heartbeat.interval.ms": 700}, **settings,
     )
     window = made.dataframe(made.topic(group + "-in")).hopping_window(10_000, 5_000, 2_000, name="hops")
     window.agg(n=Count(), total=Sum("v")).final(closing_strategy="partition").to_topic(made.topic(group + "-out"))

@@ -146,7 +146,7 @@ PLANTS: Plants = {
     "messages behind group_by move the stream time": _messages_move_time,
     "the first task before group_by tells the time of all": _first_tells_all,
     "a restart forgets what the tasks before have told": _told_forgotten,
-    "an end of before a restart counts at once for windows": _old_ends_count,
+    "an end from before a restart counts at once for windows": _old_ends_count,
     "the order of reading ignores watermarks": _watermarks_ignored,
     "a join behind group_by reads a row that is too new": _row_too_new,
     "an as-of join takes a falsy value for none": _falsy_is_none,

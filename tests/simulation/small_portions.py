@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast.processors.engine.checkpoints import decision
-from holdfast.processors.engine.runtime import columns, commit, loop, purge, restore, task_time, task_timers
+from holdfast.processors.engine.runtime import columns, commit, loop, purge, restore, standby, task_time, task_timers
 from holdfast.processors.engine.state import task_store, time_index
 from holdfast.processors.testing import producer
 from tests.simulation.schedule import Schedule
@@ -24,6 +24,7 @@ def tuned(schedule: Schedule) -> Iterator[None]:
         (columns, "RUN_MIN", 1 if schedule.timed else 2),
         (columns, "RUN_MAX", 5),
         (restore, "RECORDS_PER_STEP", schedule.restore_step),
+        (standby, "RECORDS_PER_STEP", min(schedule.restore_step, standby.RECORDS_PER_STEP)),
         (decision, "SPARES_AT_LEAST", schedule.spares),
         (restore, "NOTE_EVERY_S", 0.0 if schedule.seed % 2 else 1.0),
         (restore, "BULK_RECORDS_MIN", 1 if schedule.seed % 4 < 2 else 50_000),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from random import Random
 
@@ -37,17 +39,25 @@ def run(seed: int, folder: Path) -> int:
         return world.asked - done
 
 
-@pytest.mark.parametrize("first", variants(range(0, SEEDS, SHARE), tested=3))
-def test_what_is_cleared_stays_so_and_all_else_is_as_the_input_says(tmp_path: Path, first: int) -> None:
+@pytest.fixture(scope="module")
+def asked_again(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], int]]:
+    """Runs a seed, once for all tests of this file; says how often a command had to be asked again."""
+    folder = tmp_path_factory.mktemp("commands")
     with runner():
-        for seed in range(first, first + SHARE):
-            try:
-                run(seed, tmp_path)
-            except InvariantBroken as broken:
-                raise AssertionError(f"seed {seed}: {broken}") from broken
+        yield cache(lambda seed: run(seed, folder))
+
+
+@pytest.mark.parametrize("first", variants(range(0, SEEDS, SHARE), tested=3))
+def test_what_is_cleared_stays_so_and_all_else_is_as_the_input_says(
+    asked_again: Callable[[int], int], first: int
+) -> None:
+    for seed in range(first, first + SHARE):
+        try:
+            asked_again(seed)
+        except InvariantBroken as broken:
+            raise AssertionError(f"seed {seed}: {broken}") from broken
 
 
 @pytest.mark.slow
-def test_commands_are_broken_off_and_asked_again_in_some_schedules(tmp_path: Path) -> None:
-    with runner():
-        assert sum(run(seed, tmp_path) for seed in range(25)) > 5
+def test_commands_are_broken_off_and_asked_again_in_some_schedules(asked_again: Callable[[int], int]) -> None:
+    assert sum(asked_again(seed) for seed in range(SHARE)) > 5

@@ -27,9 +27,9 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "simulation-operators.md"
 
 
 @pytest.mark.parametrize("bug", named(BUGS, thorough=RARE))
-def test_the_bug_is_caught(bug: PlantedVerb) -> None:
+def test_the_bug_is_caught(bug: PlantedVerb, known: bool) -> None:
     with lifecycle_runner() as seeds:
-        caught = seeds_until_caught(seeds, bug, SEEDS_MAX)
+        caught = seeds_until_caught(seeds, bug, SEEDS_MAX, known=known)
     assert caught is not None, f"{SEEDS_MAX} seeds ran with this bug, and nothing was found"
 
 

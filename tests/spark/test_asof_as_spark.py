@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Application, InMemoryCluster
+from tests.tiers import variants
 
 #: The newest right message of each left one, by its time; without a match, or with one beyond the tolerance, none.
 QUERY = """
@@ -32,7 +33,7 @@ def drawn(random: Random, lates: list[int]) -> list[tuple[int, int, str, int]]:
     return made
 
 
-@pytest.mark.parametrize("tolerance", [None, TOLERANCE_MS])
+@pytest.mark.parametrize("tolerance", variants([TOLERANCE_MS, None]))
 def test_an_as_of_join_is_what_spark_recomputes(spark: Any, tolerance: int | None) -> None:
     """Right messages come in order, left ones up to 50 ms late: a table of all messages has all matches, too."""
     random, cluster = Random(1), InMemoryCluster()

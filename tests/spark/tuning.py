@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -22,6 +24,19 @@ GENERATED = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryM
 def tier_configuration(pytestconfig: pytest.Config) -> dict[str, str]:
     """The properties of this run. ``--thorough`` generates code, as the product does."""
     return COMPILED_ONCE if pytestconfig.getoption("--tier") == "thorough" else COMPILED_ONCE | INTERPRETED
+
+
+@pytest.fixture
+def one_jvm(tuned_jvms: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """All runs of a test have one JVM, which ends with the test. `test_one_jvm.py` shows that it ends with its run."""
+    from holdfast.infra.spark import session  # it imports pyspark, which takes a second
+
+    kept: list[Any] = []
+    stop = session.stop_spark
+    monkeypatch.setattr(session, "stop_spark", kept.append)
+    yield
+    if kept:
+        stop(kept[-1])
 
 
 @pytest.fixture

@@ -8,9 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from tests import tiers
 from tests.tiers import TESTS, name_of, named, read_seconds, split, variants
 
 FILES = {name_of(file): 3 for file in sorted(TESTS.rglob("test_*.py"))}
@@ -58,6 +61,18 @@ def test_a_file_that_was_not_measured_is_estimated_by_its_cases_and_its_folder()
         {"tests/kafka/test_a.py"},
         {"tests/unit/test_b.py", "tests/unit/test_c.py"},
     ]
+
+
+def test_spark_comes_first_and_of_what_takes_seconds_the_longest_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    long = "tests/simulation/test_seeds.py"
+    monkeypatch.setattr(tiers, "read_seconds", lambda: {long: 60.0, "tests/kafka/test_audit.py": 90.0})
+    names = ("unit/a/test_a.py", "kafka/test_one.py", "simulation/test_a.py", "simulation/test_seeds.py")
+    files = [*names, "kafka/test_audit.py", "spark/test_a.py", "dagster/test_a.py"]
+    items: list[Any] = [SimpleNamespace(path=TESTS / name) for name in files]
+    turns = [name_of(item.path).removeprefix("tests/") for item in tiers.in_turn(items)]
+    assert turns[0] == "spark/test_a.py"
+    assert turns[1:4] == ["kafka/test_one.py", "dagster/test_a.py", "kafka/test_audit.py"]
+    assert turns[4:] == ["simulation/test_seeds.py", "unit/a/test_a.py", "simulation/test_a.py"]
 
 
 def test_variants_are_marked_from_the_first_that_is_left_out() -> None:

@@ -147,10 +147,13 @@ class TaskRestore:
 
 
 class Restorer:
-    """Restores any number of tasks at once, with one consumer; a step reads at most ``records_max`` records."""
+    """Restores any number of tasks at once, with one consumer.
 
-    def __init__(self, cluster: Cluster, records_max: int = RECORDS_PER_STEP) -> None:
-        self._records_max = records_max
+    A step reads at most ``records_max`` records, by default ``RECORDS_PER_STEP``.
+    """
+
+    def __init__(self, cluster: Cluster, records_max: int | None = None) -> None:
+        self._records_max = RECORDS_PER_STEP if records_max is None else records_max
         self._cluster = cluster
         self._clock = cluster.clock
         self._consumer: ChangelogReplayer | None = None

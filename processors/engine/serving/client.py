@@ -21,6 +21,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.json_file import read_json
 from holdfast.infra.paths import Paths
 from holdfast.infra.rooted import inside
+from holdfast.infra.tls import trusted_for
 from holdfast.processors.engine.runtime.commands import (
     COMMAND_BYTES_MAX,
     READ_PAGE,
@@ -313,7 +314,7 @@ class ProcessorClient:
                 _check_owner(endpoint)
                 headers["Authorization"] = f"Bearer {endpoint.token}"
                 options["trace"] = partial(_look_at_connect, endpoint)
-            with httpx.Client(timeout=timeout_s, trust_env=False) as client:
+            with httpx.Client(timeout=timeout_s, trust_env=False, verify=trusted_for(endpoint.url)) as client:
                 return client.request(method, endpoint.url + path, content=body, headers=headers, extensions=options)
         except _StrangerAtPort as stranger:
             raise self._silent(path, str(stranger)) from None

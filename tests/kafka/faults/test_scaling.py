@@ -5,6 +5,7 @@ from collections import Counter
 
 import pytest
 
+from holdfast.processors.engine.runtime import restore
 from holdfast.processors.engine.runtime.restore import Restorer
 from tests.kafka.faults.verification import verify
 
@@ -47,7 +48,7 @@ def test_rebalances_in_the_middle_of_restores_lose_and_double_nothing(stream, wa
     stream.application(slot="0").run(count=6000, timeout=60)
     stream.delete_local_state()
     half_way = threading.Event()  # restores stop half-way, until all have come
-    monkeypatch.setattr(Restorer.__init__, "__defaults__", (3,))  # records of a step
+    monkeypatch.setattr(restore, "RECORDS_PER_STEP", 3)
     monkeypatch.setattr(Restorer, "step", _stopping(Restorer.step, half_way))
     apps = [stream.application(slot=str(number)) for number in range(3)]
     threads = [threading.Thread(target=app.run) for app in apps]

@@ -27,7 +27,7 @@ from holdfast import Application
 
 application = Application(
     consumer_group="{group}", auto_offset_reset="earliest", commit_interval=0.2,
-    consumer_extra_config={{"session.timeout.ms": 6000}},
+    consumer_extra_config={{"session.timeout.ms": 3000, "heartbeat.interval.ms": 700}},
 )
 frame = application.dataframe(application.topic("{group}-in"))
 minutes = frame.tumbling_window(60_000, name="minutes").count().final(closing_strategy="partition")

@@ -18,6 +18,7 @@ def test_tables_are_what_the_model_says_whatever_happens(world: World, number: i
     assert not failures, "\n\n".join(failure.text() for failure in failures)
 
 
+@pytest.mark.thorough
 def test_lives_find_a_planted_bug(world: World) -> None:
     """One that is found soon, in this file's JVM; all of them are planted by `test_planted_in_warehouse.py`."""
     bug = next(each for each in BUGS if each.name == "9: any event time is made a timestamp")

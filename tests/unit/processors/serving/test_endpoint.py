@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import stat
 import subprocess
 import sys
@@ -43,6 +44,20 @@ def client_of(home: Path, endpoint: Endpoint) -> ProcessorClient:
 
 def url_of(listening: socket.socket) -> str:
     return f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_a_request_to_a_worker_reads_no_certificates(
+    tmp_path: Path, stranger: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They take 25 ms of CPU, and commands ask workers many times."""
+    client = client_of(tmp_path, Endpoint(os.getpid(), url_of(stranger), TOKEN, MARK))
+    stranger.close()
+
+    def read(*_: object, **__: object) -> ssl.SSLContext:
+        raise AssertionError("the machine's certificates were read")
+
+    monkeypatch.setattr(ssl, "create_default_context", read)
+    assert client.status() is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,48 @@
+"""A test that sets a module's constant has no effect on a function that took it as a default when it was defined."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("infra", "processors", "assets", "orchestration")
+#: ``patch.setattr(module, "CONSTANT", ...)``, and the rows ``(module, "CONSTANT", ...)`` of a table of patches.
+SET = re.compile(r'\(\s*(?:\w+\.)*(\w+), "([A-Z][A-Z0-9_]+)"')
+
+
+def set_by_tests() -> set[tuple[str, str]]:
+    """Modules, by their last name, and constants of them that a test sets."""
+    texts = (file.read_text(encoding="utf-8") for file in (ROOT / "tests").rglob("*.py") if file != Path(__file__))
+    return {(found[1], found[2]) for text in texts for found in SET.finditer(text)}
+
+
+def captured(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and name of each constant that is evaluated once, as a default of an argument or of a field."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arguments):
+            once = [*node.defaults, *(each for each in node.kw_defaults if each is not None)]
+        elif isinstance(node, ast.ClassDef):
+            once = [each.value for each in node.body if isinstance(each, ast.AnnAssign) and each.value is not None]
+        else:
+            continue
+        yield from (
+            (each.lineno, each.id) for default in once for each in ast.walk(default) if isinstance(each, ast.Name)
+        )
+
+
+def test_no_constant_that_a_test_sets_was_taken_as_a_default_before() -> None:
+    set_ = set_by_tests()
+    assert ("restore", "RECORDS_PER_STEP") in set_, "the pattern finds what the simulation sets"
+    modules = {module for module, _ in set_}
+    found = [
+        f"{file.relative_to(ROOT)}:{line} takes {name} as a default when it is defined: tests that set it set nothing"
+        for folder in FOLDERS
+        for file in sorted((ROOT / folder).rglob("*.py"))
+        if file.stem in modules
+        for line, name in captured(ast.parse(file.read_text(encoding="utf-8")))
+        if (file.stem, name) in set_
+    ]
+    assert found == []
