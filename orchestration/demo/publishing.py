@@ -41,6 +41,8 @@ class Publishing:
     settings: Settings
     instance: dg.DagsterInstance
     thread: ThreadPoolExecutor
+    #: The ids of the runs that have begun.
+    run_ids: set[str] = field(default_factory=set)
     _runs: list[Future[Checked]] = field(default_factory=list)
 
     def begin(self, definitions: Sequence[ProcessorDefinition], ready: Callable[[], object]) -> None:
@@ -75,7 +77,8 @@ class Publishing:
         """Checkpoint, measure and snapshot these results in one run."""
         selection = [key for store in stores for key in (keys.state_key(*store), keys.snapshot_key(*store))]
         partition = current_key(snapshot_partitions(self.settings.snapshots))
-        result = materialize(self.instance, selection, partition_key=partition)
+        self.run_ids.add(run_id := make_new_run_id())
+        result = materialize(self.instance, selection, run_id, partition_key=partition)
         checked = {
             each.asset_key: {
                 name: str(value.value) for name, value in each.metadata.items() if name.endswith("_fingerprint")
@@ -92,16 +95,16 @@ def results_of(definitions: Sequence[ProcessorDefinition]) -> list[tuple[str, st
 
 
 def materialize(
-    instance: dg.DagsterInstance, selection: list[dg.AssetKey], partition_key: str | None = None
+    instance: dg.DagsterInstance, selection: list[dg.AssetKey], run_id: str = "", partition_key: str | None = None
 ) -> dg.ExecuteInProcessResult:
-    """Materialise assets and run their checks; returns the run's result.
+    """Materialise assets and run their checks; returns the run's result. Without ``run_id``, the run gets a new id.
 
     Raises:
         DemoFailed: An asset or a check failed.
     """
     from holdfast.orchestration.code_location import defs
 
-    job, run_id = defs.resolve_implicit_global_asset_job_def(), make_new_run_id()
+    job, run_id = defs.resolve_implicit_global_asset_job_def(), run_id or make_new_run_id()
     record_own_process(instance, run_id, job.name)
     result = job.execute_in_process(
         instance=instance,

@@ -176,7 +176,7 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
         registry,
         expected,
         fed=lambda: publishing.begin(unharmed, partial(_await_results, demo, unharmed, expected, spark)),
-        recovered=lambda: aside.submit(_retire_daemon, demo, instance),
+        recovered=lambda: aside.submit(_retire_daemon, demo, publishing),
     )
     publishing.begin(killed, lambda: None)
     if spark is not None:
@@ -286,7 +286,7 @@ def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
         say(", ".join(one.name for one in demo.definitions) + " process all partitions")
 
 
-def _retire_daemon(demo: Demo, instance: dg.DagsterInstance) -> None:
+def _retire_daemon(demo: Demo, publishing: Publishing) -> None:
     """Stop Dagster's daemon when the runs of its recoveries have ended, unless it is kept.
 
     The recoveries were its work. Its sensors and their code server take CPU that the processors and Spark need.
@@ -294,7 +294,11 @@ def _retire_daemon(demo: Demo, instance: dg.DagsterInstance) -> None:
     if demo.keep_running:
         return
     unfinished = dg.RunsFilter(statuses=[each for each in dg.DagsterRunStatus if each not in FINISHED_STATUSES])
-    if wait_until(lambda: instance.get_runs_count(unfinished) == 0, RUNS_END_S, every_s=1.0):
+
+    def ended() -> bool:
+        return {run.run_id for run in publishing.instance.get_runs(unfinished)} <= publishing.run_ids
+
+    if wait_until(ended, RUNS_END_S, every_s=1.0):
         local.stop(demo.settings, local.DAEMON)
 
 
