@@ -24,7 +24,15 @@ POISON = b"{"
 
 DEFINITION = """
 import os
+import time
 from holdfast import Application
+
+PAUSE_S = 0.0
+
+
+def joined(left, right):
+    time.sleep(PAUSE_S)
+    return [left, right]
 
 
 def build(bootstrap, group, **settings):
@@ -34,7 +42,7 @@ def build(bootstrap, group, **settings):
     )
     rows = made.table(made.topic(group + "-rows"), "rows", changelog="source")
     orders = made.dataframe(made.topic(group + "-in"))
-    orders.join_table(rows, "left", lambda left, right: [left, right]).to_topic(made.topic(group + "-out"))
+    orders.join_table(rows, "left", joined).to_topic(made.topic(group + "-out"))
     return made
 
 
@@ -53,9 +61,11 @@ def begin(stream: Any) -> None:
     stream.provision()
 
 
-def made(worker: Callable[..., Any], slot: str) -> Any:
+def made(worker: Callable[..., Any], slot: str, pause_s: float = 0.0) -> Any:
+    """A worker whose function waits ``pause_s`` seconds with each message."""
     one = worker(slot, home=f"home-{slot}")
-    (one.paths.home / "counting_definition.py").write_text(DEFINITION)
+    code = DEFINITION.replace("PAUSE_S = 0.0", f"PAUSE_S = {pause_s}")
+    (one.paths.home / "counting_definition.py").write_text(code)
     return one
 
 
@@ -108,15 +118,16 @@ def test_kill_9_and_a_lost_disk_neither_lose_a_row_nor_bring_one_back(
     for at in range(4_000):
         producer.produce(stream.source, b"%d" % at, b"k%d" % drawn.randrange(40), timestamp=BEGIN_MS + at * 10 + 5)
     assert producer.flush(60) == 0
-    one = made(worker, "0").start()
+    one = made(worker, "0", pause_s=0.002).start()  # 4,000 messages are 8 s: kills find some of them open
 
     def committed() -> int:
         return sum(stream.topics.committed_offsets(stream.group).values())
 
+    before = 0
     for times in range(3):
-        before = committed()
         waiting(lambda seen=before: committed() > seen, "some of the backlog to be committed")
         one.kill()
+        before = committed()
         if times == 1:
             shutil.rmtree(one.paths.state)
         one.start()

@@ -257,7 +257,7 @@ def _read_one(machine: Machine, one: Batch) -> Any:
 
 
 def _failed(batch: Batch, index: int, error: BaseException) -> Any:
-    return failed_record(batch, index, error if isinstance(error, Exception) else exits(error))
+    return failed_record(batch, index, error, regrouped=False)
 
 
 def at_once(machine: Machine, batch: Batch, stops_at: int, slices: list[int]) -> tuple[Any, ...]:
