@@ -5,7 +5,7 @@ Outside of the engine, read offset ranges with ``infra.kafka.reader``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby, repeat
 from operator import is_not
 from typing import Any
@@ -33,12 +33,10 @@ def _place(message: Message) -> tuple[str, int]:
     return message.topic(), message.partition()
 
 
-def _replayed(run: list[Message], timed: Collection[str]) -> Batch:
-    """Consecutive records of one partition, without headers; with timestamps in the topics that are ``timed``."""
-    topic, number = _place(run[0])
+def _replayed(run: list[Message]) -> Batch:
+    """Consecutive records of one partition, without timestamps and headers."""
     return Batch(
-        Partition(topic, number),
-        timestamps=[message.timestamp()[1] for message in run] if topic in timed else [],
+        Partition(*_place(run[0])),
         keys=list(map(Message.key, run)),
         values=list(map(Message.value, run)),
         offsets=list(map(Message.offset, run)),
@@ -77,14 +75,13 @@ class ChangelogConsumer:
         )
         self._principal = principal_of(config or {})
         self._topics: set[str] = set()
-        self._timed: Collection[str] = ()
 
-    def assign(self, starts: Mapping[Partition, int], timed: Collection[str] = ()) -> None:
+    def assign(self, starts: Mapping[Partition, int]) -> None:
         # The library keeps a pause across assignments. Resume before the assignment: a resume that overtakes the start
         # of fetching makes the library forget the start (librdkafka issues 2190 and 5591).
         self._consumer.resume(places_of(list(starts)))
         self._consumer.assign([TopicPartition(part.topic, part.number, offset) for part, offset in starts.items()])
-        self._topics, self._timed = {partition.topic for partition in starts}, timed
+        self._topics = {partition.topic for partition in starts}
 
     def drop(self, partitions: Sequence[Partition]) -> None:
         # Not by a new assignment, which would drop the fetched records of the other partitions.
@@ -126,7 +123,7 @@ class ChangelogConsumer:
                     if message.error() is not None:
                         note(message)
                 messages = [message for message in messages if message.error() is None]
-            batches += [_replayed(list(run), self._timed) for _, run in groupby(messages, place)]
+            batches += [_replayed(list(run)) for _, run in groupby(messages, place)]
             if came < asked:
                 break
             left, wait_s = left - came, 0.0

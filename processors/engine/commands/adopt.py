@@ -20,7 +20,6 @@ from holdfast.processors.engine.changelog.format import decode_value
 from holdfast.processors.engine.commands.checks import (
     check_paused,
     check_running,
-    check_writable,
     commit_apart,
     moves_of,
     settle,
@@ -46,7 +45,6 @@ def adopt(worker: Owner, ticket: Ticket, asked: Adopt) -> Work:
     """
     check_paused(worker)
     tasks = tasks_of(worker, (asked.store,), asked.upto)
-    check_writable(worker.topology, (asked.store,), "change")
     own = worker.topology.changelog_of(asked.store)
     if own is not None and own.name == asked.changelog:
         raise CommandWrong(
