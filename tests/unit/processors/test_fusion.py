@@ -21,7 +21,7 @@ from holdfast.processors.engine.dataframe.outbox import Outboxes, Output
 from holdfast.processors.engine.dataframe.serialization import ValueUnwritable
 from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.runtime import task as tasks
-from holdfast.processors.engine.runtime.failed_message import exits, failed_record
+from holdfast.processors.engine.runtime.failed_message import failed_record
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskStore
