@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -171,7 +172,7 @@ def test_an_end_that_was_told_before_a_restart_counts_after_the_backlog(partitio
     assert closed(cluster) == {window: n for window, n in fed.items() if is_closed(window, 4)}
 
 
-def test_commit_every_counts_messages_and_no_watermarks() -> None:
+def test_commit_every_counts_messages_and_no_watermarks(tmp_path: Path) -> None:
     """Each of the ten commits before the topic has a watermark for each of the two partitions behind it."""
 
     class Counting(InlineProcess):
@@ -184,7 +185,7 @@ def test_commit_every_counts_messages_and_no_watermarks() -> None:
     cluster.create_topic("flights", partitions=2)
     fed = hours(cluster, [0, 1], hours=1)
     process = Counting(cluster.clock)
-    windows_by_carrier(commit_every=12).run_on(cluster.connect(process), load_settings(), timeout=3.0)
+    windows_by_carrier(commit_every=12).run_on(cluster.connect(process), load_settings(home=tmp_path), timeout=3.0)
     assert closed(cluster) == {window: n for window, n in fed.items() if is_closed(window, 1)}
     messages = 2 * sum(fed.values())  # before the topic and behind it
     assert messages // 12 <= process.commits <= messages // 12 + 8
