@@ -1,8 +1,9 @@
 """Runs the demo from start to end, through the Dagster definitions that the UI shows.
 
     home → broker → registry → supervisor ─┬─► provision → deploy ─┬─► feed ─┬─► caught up
-                                           └─► daemon, Spark ──────┘         │
-                                     three times kill -9 → recovery ─────────┘
+                                           └─► daemon ─────────────┘         │
+                                     three times kill -9 → recovery ─────────┤
+                                     Spark starts beside the feed ───────────┘
 
     fed ───────┬─► state and snapshot of the others
     caught up ─┼─► state and snapshot of the killed ─┬─► compare ─► verify
@@ -20,6 +21,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,6 +35,7 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import dagster as dg
+from dagster._core.instance.ref import InstanceRef
 from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from rich.console import Console
 from rich.markup import escape
@@ -47,16 +50,16 @@ from holdfast.infra.kafka.broker import embedded_broker
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.log import configure_logging
+from holdfast.infra.process import end_process, start_mark
 from holdfast.infra.sample_data.feed import DEPARTURES_TOPIC, FLIGHTS_TOPIC, ORIGINS_TOPIC
 from holdfast.infra.sample_data.flights import FLIGHTS
 from holdfast.infra.settings import WARM, Settings
 from holdfast.infra.spark.server import SparkServer, start_server, stop_server
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import local
-from holdfast.orchestration.demo.children import child
 from holdfast.orchestration.demo.home import demo_settings, prepare_home
 from holdfast.orchestration.demo.lag import lag_of
-from holdfast.orchestration.demo.publishing import DemoFailed, Publishing, instance_of, materialize, results_of
+from holdfast.orchestration.demo.publishing import DemoFailed, Publishing, materialize, results_of
 from holdfast.orchestration.demo.report import command, report
 from holdfast.orchestration.demo.terminal import Terminal, stderr_to
 from holdfast.orchestration.demo.verification import (
@@ -155,42 +158,36 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
 
 def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     registry, daemon = _start(demo, running)
-    instance = running.enter_context(instance_of(demo.settings))
-    publishing = Publishing(demo.settings, instance, _beside(running, "publish", 2))
-    # Before the threads: it imports SQLAlchemy's mapper, and a statement of another thread would fail on half of that.
-    import_module("holdfast.infra.warehouse.versions")
-    # Beside what waits for one worker after the other: from the feed on, the processors need all cores.
-    spark = _start_spark(demo.settings, running)
-    _provision(demo, instance)
-    partitions = demo.topics.describe([FLIGHTS_TOPIC])[FLIGHTS_TOPIC].partitions
-    expected = _beside(running, "count").submit(outputs_expected, partitions)
-    _deploy(demo, instance)
+    instance = running.enter_context(_instance(demo.settings))
+    publishing = Publishing(demo.settings, instance, _beside(running, "publish"))
+    _provision_and_deploy(demo, instance)
     with demo.terminal.step("dagster", "wait until Dagster's daemon works") as say:
         say(f"{daemon.result()}, started beside the deployment")
+    spark = _start_spark(demo.settings, running)
+    # Before the threads: it imports SQLAlchemy's mapper, and a statement of another thread would fail on half of that.
+    import_module("holdfast.infra.warehouse.versions")
     aside = _beside(running, "daemon-stop")
+    partitions = demo.topics.describe([FLIGHTS_TOPIC])[FLIGHTS_TOPIC].partitions
+    expected = _beside(running, "count").submit(outputs_expected, partitions)
     killed = [one for one in demo.definitions if one.name in VICTIMS]
     unharmed = [one for one in demo.definitions if one.name not in VICTIMS]
-    with _given_up(demo, publishing):
-        _feed_and_kill(
-            demo,
-            registry,
-            expected,
-            fed=lambda: publishing.begin(
-                unharmed, partial(_await_results, demo, publishing, unharmed, expected, spark)
-            ),
-            recovered=lambda: aside.submit(_retire_daemon, demo, publishing),
-        )
-    publishing.begin_beside(killed)
+    _feed_and_kill(
+        demo,
+        registry,
+        expected,
+        fed=lambda: publishing.begin(unharmed, partial(_await_results, demo, unharmed, expected, spark)),
+        recovered=lambda: aside.submit(_retire_daemon, demo, publishing),
+    )
+    publishing.begin(killed, lambda: None)
     if spark is not None:
         with demo.terminal.step("spark", "wait until Spark answers") as say:
-            say(f"Spark, process {spark.result().pid}, started beside the deployment")
+            say(f"Spark, process {spark.result().pid}, started beside the feed")
     folder = Path(running.enter_context(TemporaryDirectory(prefix="holdfast-demo-")))
     return _verify(demo, publishing, expected.result(), folder)
 
 
 def _await_results(
     demo: Demo,
-    publishing: Publishing,
     definitions: Sequence[ProcessorDefinition],
     expected: Future[Expected],
     spark: Future[SparkServer] | None,
@@ -198,34 +195,16 @@ def _await_results(
     """Wait until these processors have no lag and have sent all windows that are due, and until Spark is there."""
     # A client of its own: the demo's asks meanwhile.
     topics = Topics(bootstrap_servers(demo.settings), client_config(demo.settings))
-
-    def caught_up() -> bool:
-        return publishing.given_up.is_set() or lag_of(topics, definitions) == 0
-
-    _await(caught_up, CATCH_UP_S, "the processors that were not killed to catch up")
-    if publishing.given_up.is_set():
-        return
+    _await(lambda: lag_of(topics, definitions) == 0, CATCH_UP_S, "the processors that were not killed to catch up")
     await_windows(topics, definitions, expected.result())
     if spark is not None:
         spark.result()
 
 
-@contextmanager
-def _given_up(demo: Demo, publishing: Publishing) -> Iterator[None]:
-    """When the block fails or is interrupted, end what its threads do: they are waited for."""
-    try:
-        yield
-    except BaseException:
-        publishing.given_up.set()
-        if demo.settings.spark.master == WARM:
-            stop_server(demo.settings)
-        raise
-
-
 def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path) -> tuple[ProcessorVerdict, ...]:
     """While the tables are written, read the outputs into ``folder``, and recompute all results with Spark; compare."""
     side_by_side = demo.settings.spark.over_connect  # a JVM of this process has one session
-    with ThreadPoolExecutor(max_workers=4, thread_name_prefix="aside") as aside, _given_up(demo, publishing):
+    with ThreadPoolExecutor(max_workers=4, thread_name_prefix="aside") as aside:
         outputs = aside.submit(read_outputs, demo.topics, demo.definitions, expected, folder)
         if not side_by_side:
             publishing.tables()
@@ -276,9 +255,16 @@ def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
     return registry, daemon
 
 
-def _beside(running: ExitStack, name: str, threads: int = 1) -> ThreadPoolExecutor:
+def _instance(settings: Settings) -> dg.DagsterInstance:
+    """Dagster's instance, whose runs in this process leave its output alone: bars are drawn meanwhile."""
+    no_capture = {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"}
+    overrides = {"compute_logs": no_capture}
+    return dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(settings.paths.dagster), overrides=overrides))
+
+
+def _beside(running: ExitStack, name: str) -> ThreadPoolExecutor:
     """A thread for one start; it ends before what it started is stopped: a start under way would leave a process."""
-    return running.enter_context(ThreadPoolExecutor(threads, thread_name_prefix=name))
+    return running.enter_context(ThreadPoolExecutor(max_workers=1, thread_name_prefix=name))
 
 
 def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] | None:
@@ -289,15 +275,12 @@ def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] 
     return _beside(running, "spark-start").submit(start_server, settings)
 
 
-def _provision(demo: Demo, instance: dg.DagsterInstance) -> None:
+def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
     with demo.terminal.step("provision", "create topics and changelogs") as say:
         # Each creates all topics and changelogs of its processor.
         materialize(instance, [keys.changelog_key(*result) for result in results_of(demo.definitions)])
         names = {spec.name for one in demo.definitions for spec in one.topology.topics()}
         say(f"{len(demo.topics.describe(names))} topics")
-
-
-def _deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
     with demo.terminal.step("deploy", "deploy the processors and wait until they process all partitions") as say:
         materialize(instance, [keys.processor_key(one.name) for one in demo.definitions])
         say(", ".join(one.name for one in demo.definitions) + " process all partitions")
@@ -371,14 +354,25 @@ def _feed_and_kill(
 def _feeding(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
     """Run the feed's job as a process of its own; the process is ended when the block ends first."""
     config = {"ops": {"send_flights": {"config": {"flights_per_second": demo.flights_per_second}}}}
+    command = [sys.executable, "-m", "dagster", "job", "execute", "-m", "holdfast.orchestration.code_location"]
     log = demo.settings.paths.logs / "feed.log"
     config_file = log.with_suffix(".yaml")
     # Dagster reads YAML, and JSON is YAML
     config_file.write_text(json.dumps(config))
-    module = "holdfast.orchestration.code_location"
-    words = ["-m", "dagster", "job", "execute", "-m", module, "-j", "feed_flights", "--config", str(config_file)]
-    with child(demo.settings, words, log) as process:
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            [*command, "-j", "feed_flights", "--config", str(config_file)],
+            cwd=demo.settings.home,
+            env={**os.environ, "HOLDFAST_HOME": str(demo.settings.home)},
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    mark = start_mark(process.pid) or ""
+    try:
         yield process
+    finally:
+        end_process(process.pid, mark, timeout_s=10.0)
 
 
 def _kill(demo: Demo, victim: str, fed: int) -> datetime:
