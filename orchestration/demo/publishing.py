@@ -9,9 +9,11 @@ Invariants:
     - At most ``SIDE_BY_SIDE`` runs at once: they share one Spark and the cores of the machine.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Event
 
 import dagster as dg
 from dagster._core.utils import make_new_run_id
@@ -38,6 +40,9 @@ class DemoFailed(HoldfastError):
     """A step of the demo failed or took too long."""
 
 
+_GIVEN_UP = DemoFailed("The demo ended before its tables were written.", action="Run `holdfast demo` again.")
+
+
 @dataclass(frozen=True, slots=True)
 class Publishing:
     """The runs that publish results; they start in the order in which they were begun."""
@@ -48,6 +53,8 @@ class Publishing:
     threads: ThreadPoolExecutor
     #: The ids of the runs that have begun.
     run_ids: set[str] = field(default_factory=set)
+    #: Set when the demo failed or was interrupted: no run begins any more.
+    given_up: Event = field(default_factory=Event)
     _runs: list[Future[Checked]] = field(default_factory=list)
 
     def begin(
@@ -59,16 +66,34 @@ class Publishing:
 
         def run(share: Sequence[ProcessorDefinition]) -> Checked:
             ready(share)
+            if self.given_up.is_set():
+                raise _GIVEN_UP
             return self._publish(results_of(share))
 
         shares = [definitions[first::SIDE_BY_SIDE] for first in range(SIDE_BY_SIDE)]
         self._runs.extend(self.threads.submit(run, share) for share in shares if share)
+
+    @contextmanager
+    def needed(self, end_runs: Callable[[], object]) -> Iterator[None]:
+        """Give up when the block fails or is interrupted: no run begins, and ``end_runs`` ends those under way.
+
+        A wait for the tables then fails soon, not after minutes.
+        """
+        try:
+            yield
+        except BaseException:
+            self.given_up.set()
+            for run in self._runs:
+                run.cancel()
+            end_runs()
+            raise
 
     def tables(self) -> Checked:
         """Each table with its checks' fingerprints, when all runs that were begun have ended.
 
         Raises:
             DemoFailed: An asset or a check failed.
+            concurrent.futures.CancelledError: The demo gave up before a run began.
         """
         return {table: checked for run in self._runs for table, checked in run.result().items()}
 
