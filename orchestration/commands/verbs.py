@@ -247,15 +247,15 @@ def print_short(plan: Plan) -> None:
     table = Table("", "stage", "what")
     for number, stage in enumerate(plan.stages, 1):
         mark = "[red]deletes[/]" if stage.destructive else ""
-        table.add_row(str(number), f"{stage_name(stage)} {mark}", escape(stage.says))
+        table.add_row(str(number), f"{stage_name(type(stage))} {mark}", escape(stage.says))
     print_table(table, console)
     if measure := size_and_time(plan):
         console.print(measure, highlight=False, soft_wrap=True)
 
 
-def stage_name(stage: Stage) -> str:
+def stage_name(kind: type[Stage]) -> str:
     """A kind of stage in words, as ``make release``."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", type(stage).__name__).lower()
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
 
 
 def _how_to_apply(plan: Plan) -> str:
