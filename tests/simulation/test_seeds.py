@@ -117,6 +117,16 @@ def test_what_a_worker_that_is_gone_left_open_holds_no_group_back(grouped_seeds:
     assert outcome.invariant is None, outcome.text()
 
 
+#: A worker that is gone for good has a transaction open on the topic of outputs, without a marker.
+GONE_WITH_OUTPUTS = 37
+
+
+@pytest.mark.slow
+def test_what_a_worker_that_is_gone_left_open_holds_no_output_back(joined_seeds: SeedRunner) -> None:
+    outcome = joined_seeds.run(GONE_WITH_OUTPUTS)
+    assert outcome.invariant is None, outcome.text()
+
+
 #: A worker is frozen while it takes a task. Another worker commits, and deletes what it has committed.
 FROZEN = 620
 

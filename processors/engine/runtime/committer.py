@@ -59,7 +59,7 @@ RIVALS_TIMEOUT_S = 5.0
 #: How long a worker without work waits for the answer of such a look, and until the next one, in seconds.
 LOOK_WITHOUT_WORK_S = 1.0
 LOOK_AGAIN_S = 5.0
-#: How often a worker with ``group_by`` looks for what workers that are gone left open, in seconds.
+#: How often a worker looks for what workers that are gone left open, in seconds.
 LEFT_LOOK_S = 60.0
 
 
@@ -328,8 +328,9 @@ class Committer:
     def look_after(self) -> None:
         """Settle what Kafka left open, although nothing is sent now: those that read behind it wait.
 
-        It is this worker's last transaction; and with ``group_by`` those of workers that are gone for good, as nobody
-        else reads the topic that they wrote to. What Kafka refuses is an error only when there is something to send.
+        It is this worker's last transaction, and those of workers that are gone for good: they hold back what reads
+        the outputs, and a repartition topic, which no worker writes to again under their names. What Kafka refuses is
+        an error only when there is something to send.
         """
         now, producer = self._clock.monotonic(), self._producer
         if self._open or producer is None or now < self._look_at:
@@ -337,7 +338,7 @@ class Committer:
         try:
             if self._settled != producer.doubts:
                 self._settle(producer, LOOK_WITHOUT_WORK_S)
-            elif self._topology.repartitions:
+            else:
                 self._look_at = now + LEFT_LOOK_S
                 self._assignment.standbys.owners.end_left()
         except KafkaFailed as failed:
