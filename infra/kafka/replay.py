@@ -75,6 +75,8 @@ class ChangelogConsumer:
         )
         self._principal = principal_of(config or {})
         self._topics: set[str] = set()
+        #: Assigned partitions whose position the library still has from an earlier assignment.
+        self._former: set[Partition] = set()
 
     def assign(self, starts: Mapping[Partition, int]) -> None:
         # The library keeps a pause across assignments. Resume before the assignment: a resume that overtakes the start
@@ -82,6 +84,9 @@ class ChangelogConsumer:
         self._consumer.resume(places_of(list(starts)))
         self._consumer.assign([TopicPartition(part.topic, part.number, offset) for part, offset in starts.items()])
         self._topics = {partition.topic for partition in starts}
+        # The library ends the former fetch later, in another thread, and only then forgets its position. Nothing was
+        # read since, so a position of now is a former one: records before it may be those that are asked for.
+        self._former = set(self._known(list(starts)))
 
     def drop(self, partitions: Sequence[Partition]) -> None:
         # Not by a new assignment, which would drop the fetched records of the other partitions.
@@ -127,9 +132,17 @@ class ChangelogConsumer:
             if came < asked:
                 break
             left, wait_s = left - came, 0.0
+        if self._former:
+            self._former.difference_update(ends, (batch.partition for batch in batches))
         return batches, ends
 
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        known = self._known(partitions)
+        self._former.difference_update(part for part in partitions if part not in known)
+        return {part: offset for part, offset in known.items() if part not in self._former}
+
+    def _known(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """The library's positions, of whatever assignment."""
         places = self._consumer.position(places_of(partitions))
         return {Partition(place.topic, place.partition): place.offset for place in places if place.offset >= 0}
 

@@ -84,7 +84,7 @@ class ChangelogReplayer(Protocol):
         """Records without timestamps and headers, and ends of partitions; waits at most ``timeout_s`` seconds."""
 
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """The next offsets to read; control records count."""
+        """The next offsets to read in this assignment; control records count. None of an earlier one."""
 
     def close(self) -> None:
         """Close the connection."""
