@@ -5,7 +5,7 @@ Every one is a mistake that an exactly-once engine was seen to make, or could.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -18,13 +18,13 @@ from holdfast.infra.kafka.errors import KafkaFailed, TransactionAborted
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation
 from holdfast.processors.engine.record_times import RecordTimes
-from holdfast.processors.engine.runtime import commit, loop, standby
+from holdfast.processors.engine.runtime import changelog_facts, commit, loop, standby
 from holdfast.processors.engine.runtime.assignment import Assignment
 from holdfast.processors.engine.runtime.committer import Committer
 from holdfast.processors.engine.runtime.restore import Restorer
 from holdfast.processors.engine.runtime.standby import Standbys
 from holdfast.processors.engine.runtime.task import Task
-from holdfast.processors.engine.state import coherence, restore_start
+from holdfast.processors.engine.state import restore_start
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.testing.consumers import InMemoryReplayer
@@ -115,19 +115,18 @@ def _stale_metadata(patch: pytest.MonkeyPatch) -> None:
 
 
 def _target_is_lso(patch: pytest.MonkeyPatch) -> None:
-    original = Assignment._changelog_facts
+    original = changelog_facts.read_changelogs
 
-    def facts(self: Assignment, tasks: Sequence[Task]) -> dict[Any, coherence.ChangelogFacts]:
-        view = self._cluster.topics()
-        found = {}
-        for place, known in original(self, tasks).items():
-            stable = view.end_offsets(place.topic, committed=True)[place.number]
-            found[place] = coherence.ChangelogFacts(
-                known.topic, known.topic_id, known.start, stable, known.delete_retention_s
-            )
-        return found
+    def read(topics: Any, *given: Any) -> changelog_facts.Found:
+        return {
+            store: {
+                number: replace(known, end=topics.end_offsets(known.topic, committed=True)[number])
+                for number, known in partitions.items()
+            }
+            for store, partitions in original(topics, *given).items()
+        }
 
-    patch.setattr(Assignment, "_changelog_facts", facts)
+    patch.setattr("holdfast.processors.engine.runtime.assignment.read_changelogs", read)
 
 
 def _end_of_partition_is_enough(patch: pytest.MonkeyPatch) -> None:
