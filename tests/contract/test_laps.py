@@ -25,7 +25,7 @@ ROWS, PER_LAP = 600, 10
 
 def replay_in_laps(bench: Bench, folder: Path) -> None:
     """The rows of the topic, lap by lap."""
-    topic, producer = bench.topic(**{"cleanup.policy": "compact"}), bench.producer()
+    topic, producer = bench.topic(), bench.producer()
     for number in range(ROWS):
         producer.produce(topic, b"%d" % number, b"k%d" % number, partition=0)
     producer.flush(PATIENCE_S)

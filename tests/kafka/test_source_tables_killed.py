@@ -79,6 +79,7 @@ def feed_rows(stream: Any, rows: list[tuple[bytes, bytes | None, int]]) -> None:
             producer.begin_transaction()
             for key, value, time_ms in rows[first : first + (5 if aborts else 500)]:
                 producer.produce(f"{stream.group}-rows", b'"aborted"' if aborts else value, key, timestamp=time_ms)
+            producer.flush(60)  # an abort drops what is not sent yet
             producer.abort_transaction(60) if aborts else producer.commit_transaction(60)
 
 
@@ -172,6 +173,11 @@ def test_a_standby_takes_the_table_over_and_a_lost_disk_begins_with_a_checkpoint
             each.task == task and each.phase == "following" and each.lag == 0 for each in status.standbys
         )
 
+    def stored() -> int:
+        """The checkpoints that the worker has stored."""
+        status = other.client.status()
+        return 0 if status is None or status.checkpoints is None else int(status.checkpoints["uploads"])
+
     waiting(lambda: len(running(one)) == len(running(other)) == 1, "a task for each")
     (moved,) = running(one)
     feed_rows(stream, [(b"k%d" % number, None, BEGIN_MS + 50_000 + number) for number in range(5_000)])
@@ -186,10 +192,12 @@ def test_a_standby_takes_the_table_over_and_a_lost_disk_begins_with_a_checkpoint
     one.kill()
     waiting(lambda: moved in running(other), f"the takeover; {other.tail()}")
     assert running(other)[moved].restored < 1_000
+    before = stored()
     audit = audited(stream, [other])
     assert audit.differences == ()
     assert sum(each.stored.count for each in audit.partitions) == 15_000
-    other.kill()  # the audit took a checkpoint
+    waiting(lambda: stored() >= before + 2, "the checkpoint that the audit took of each task to be stored")
+    other.kill()
     feed_rows(stream, [(b"k%d" % number, None, BEGIN_MS + 90_000 + number) for number in range(5_000, 5_100)])
     shutil.rmtree(other.paths.state)
     other.start().wait_running()
