@@ -7,7 +7,6 @@ Invariants:
 
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import dagster as dg
@@ -59,7 +58,7 @@ def state_asset(
         metadata={
             "store": store,
             "changelog": topic or "none",
-            **({} if changelog is None else {"table": table_name(definition.name, store)}),
+            **({} if topic is None else {"table": table_name(definition.name, store)}),
             **docs("restoring.md"),
         },
         check_specs=[] if topic is None else _check_specs(key),
@@ -83,7 +82,7 @@ def state_asset(
         if topic is not None:
             # A partition of a table's topic that no worker has processed is no state.
             unowned = () if log is not None else tuple(uncovered(topics, topic, parts, cluster.client_config))
-            audit = StoreAudit(replace(subject_of(definition.name, store, topic), log=log), tuple(rows), unowned)
+            audit = StoreAudit(subject_of(definition.name, store, topic, log), tuple(rows), unowned)
             results = [judge_audit(key, MATCHES_CHANGELOG, audit).result(), judge_store(key, statuses)]
         vector = "/".join(str(part.offset) for part in parts)
         return dg.MaterializeResult(

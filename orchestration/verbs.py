@@ -229,7 +229,7 @@ class Verbs:
     def audit(self, processor: str, stores: tuple[str, ...], *, warehouse: bool = False) -> tuple[StoreAudit, ...]:
         """Compare stores (empty: all with a changelog) with their changelogs, and with their tables, key by key.
 
-        A table that is restored from its topic is compared with the topic; it has no table in the warehouse.
+        A table that is restored from its topic is compared with the topic.
 
         Raises:
             PlanRefused: A store is unknown or has no changelog, or the processor does not run.
@@ -254,10 +254,9 @@ class Verbs:
                 processor=processor,
             )
         subjects = [
-            replace(subject_of(processor, each, logged[each]), log=topology.source_log_of(each))
-            for each in stores or logged
+            subject_of(processor, each, logged[each], topology.source_log_of(each)) for each in stores or logged
         ]
-        compared = [each for each in subjects if each.log is None] if warehouse else []
+        compared = subjects if warehouse else []
         return audit_stores(
             subjects,
             [self._client(processor, slot) for slot in self._slots(processor)],

@@ -62,9 +62,7 @@ class ApplicationTables:
         self._table_topics.add(topic.name)
         table = frame.to_table(name, model=model, history_retention=history_retention)
         if changelog == "source":
-            self._source_logs.append(
-                source_log(table.name, topic, has_history=table.has_history, has_model=model is not None)
-            )
+            self._source_logs.append(source_log(table.name, topic, has_history=table.has_history))
         return table
 
     def _declared_twice(self, topic: str) -> ApplicationInvalid:

@@ -19,7 +19,7 @@ VALUES = ("json", "str")
 _OWN = "Leave `changelog` out: the table then has a changelog of its own."
 
 
-def source_log(store: str, topic: Topic, *, has_history: bool, has_model: bool) -> SourceLog:
+def source_log(store: str, topic: Topic, *, has_history: bool) -> SourceLog:
     """The description of a table's topic as its changelog.
 
     Raises:
@@ -31,8 +31,6 @@ def source_log(store: str, topic: Topic, *, has_history: bool, has_model: bool) 
             "history_retention",
             "the topic keeps the newest row of each key only, so a restore would lack the older ones",
         )
-    if has_model:
-        raise _refused(store, "model", "such a table has no table in the warehouse, whose columns a model types")
     if topic.timestamp_extractor is not None:
         raise _refused(
             store,

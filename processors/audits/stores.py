@@ -349,7 +349,7 @@ def _earlier(
                 f"{place.topic_id}, but {subject.changelog} {seen}: there is nothing to compare it with"
             )
         elif now.get(number) != place:
-            changelog = ChangelogCopy(topics, Partition(subject.changelog, number), place.offset, config)
+            changelog = ChangelogCopy(topics, Partition(subject.changelog, number), place.offset, config, subject.log)
             copies: dict[Side, Copy] = {}
             if (number, place) in kept and kept[number, place].path.is_dir():  # a newer checkpoint may have removed it
                 copies[Side.STORE] = StoreCopy(kept[number, place].path, subject.store, place)

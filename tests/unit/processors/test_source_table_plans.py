@@ -11,7 +11,9 @@ import pytest
 
 from holdfast import Application, Topic
 from holdfast.assets import keys
+from holdfast.assets.audits import COPIES_EQUAL
 from holdfast.assets.factory import build_assets
+from holdfast.assets.snapshots import MATCHES_STATE
 from holdfast.assets.state import CHECKPOINTS_STORED, MATCHES_CHANGELOG
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.orchestration.resources import build_resources
@@ -91,6 +93,11 @@ def test_the_topic_is_no_changelog_that_is_written_or_created() -> None:
     assert "orders-rows-changelog" not in created
 
 
+def test_a_model_types_the_columns_of_its_table_in_the_warehouse() -> None:
+    (rows,) = [store for store in declared(table={"model": {"row": int}}).stores if store.name == "rows"]
+    assert rows.schema is not None
+
+
 def test_the_drawing_tells_where_the_rows_come_from() -> None:
     drawn = drawing_of(declared(), {"prices": 2, "placed": 2})
     assert "rows (restored from prices)" in drawn
@@ -103,10 +110,12 @@ def test_the_topic_is_upstream_of_the_state_which_is_compared_with_it() -> None:
     definition = ProcessorDefinition("orders", app, app.topology(), "", (), "module:app")
     made = dg.Definitions.merge(build_assets([definition]), dg.Definitions(resources=build_resources()))
     graph = made.resolve_asset_graph()
-    state = keys.state_key("orders", "rows")
+    state, table = keys.state_key("orders", "rows"), keys.snapshot_key("orders", "rows")
     assert keys.topic_key("prices") in graph.get(state).parent_keys
     assert {check.name for check in graph.get_check_keys_for_assets({state})} == {MATCHES_CHANGELOG, CHECKPOINTS_STORED}
     assert keys.changelog_key("orders", "rows") not in graph.get_all_asset_keys()
+    assert graph.get(table).parent_keys == {state, keys.topic_key("prices")}
+    assert {check.name for check in graph.get_check_keys_for_assets({table})} == {MATCHES_STATE, COPIES_EQUAL}
 
 
 def test_another_changelog_is_another_version() -> None:
@@ -117,7 +126,6 @@ def test_another_changelog_is_another_version() -> None:
     ("why", "make"),
     [
         ("history_retention", lambda: declared(table={"history_retention": timedelta(days=1)})),
-        ("model", lambda: declared(table={"model": {"row": dict}})),
         ("has a timestamp_extractor", lambda: declared({"timestamp_extractor": lambda value, headers, at, kind: at})),
         ("value_deserializer of topic prices is a function", lambda: declared({"value_deserializer": lambda raw: raw})),
         ("value_deserializer of topic prices is 'bytes'", lambda: declared({"value_deserializer": "bytes"})),
