@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime.restore import Restorer
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts
@@ -17,8 +16,8 @@ from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.engine.topology import SourceLog
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
-from holdfast.processors.testing.consumers import InMemoryReplayer
 from tests.contract.bench import PATIENCE_S, Bench
+from tests.simulation.planted_sources import former_positions
 
 ROWS, PER_LAP = 600, 10
 
@@ -53,31 +52,8 @@ def test_the_laps_find_a_position_of_an_earlier_assignment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unique: Callable[[str], str]
 ) -> None:
     """The client library has it for a while; a consumer that told it made laps without their rows."""
-    assign, positions = InMemoryReplayer.assign, InMemoryReplayer.positions
-    former: dict[Partition, int] = {}
-
-    def keeping(self: InMemoryReplayer, starts: Mapping[Partition, int], timed: Collection[str] = ()) -> None:
-        former.update(self._positions)
-        assign(self, starts, timed)
-
-    monkeypatch.setattr(InMemoryReplayer, "assign", keeping)
-    monkeypatch.setattr(InMemoryReplayer, "positions", lambda self, of: {**former, **positions(self, of)})
-    monkeypatch.setattr(InMemoryReplayer, "_look", _nothing_at_first(InMemoryReplayer._look))
+    former_positions(monkeypatch)
     cluster = InMemoryCluster()
     bench = Bench(cluster.connect(InlineProcess(cluster.clock)), unique, time.sleep, cluster.delete_topic)
     with pytest.raises(AssertionError):
         replay_in_laps(bench, tmp_path)
-
-
-def _nothing_at_first(look: Callable[..., object]) -> Callable[..., object]:
-    """A look that finds the records of an assignment at the second try: the first one has only been asked for."""
-
-    asked: list[object] = [None]
-
-    def looks(self: InMemoryReplayer, records_max: int) -> object:
-        if self._starts is asked[0]:
-            return look(self, records_max)
-        asked[0] = self._starts
-        return [], {}
-
-    return looks

@@ -31,7 +31,7 @@ from holdfast.processors.testing.consumers import InMemoryReplayer
 from holdfast.processors.testing.groups import Group
 from holdfast.processors.testing.log import PartitionLog
 from holdfast.processors.testing.producer import InMemoryProducer
-from tests.simulation import planted_checkpoints, planted_groups, planted_time, planted_world
+from tests.simulation import planted_checkpoints, planted_groups, planted_sources, planted_time, planted_world
 from tests.simulation.run import runner
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -375,6 +375,8 @@ TIMED_BUGS = tuple(Planted(name, plant) for name, plant in planted_time.PLANTS.i
 GROUPED_BUGS = tuple(Planted(name, plant) for name, plant in planted_groups.PLANTS.items())
 #: Those that joins of two topics show.
 JOINED_BUGS = tuple(Planted(name, plant) for name, plant in planted_groups.JOINED_PLANTS.items())
+#: Those that tables show which are restored from their topics.
+SOURCED_BUGS = tuple(Planted(name, plant) for name, plant in planted_sources.PLANTS.items())
 
 
 def known_seeds() -> dict[str, int]:
@@ -417,7 +419,8 @@ def print_table(seeds: Any, bugs: Iterable[Any], seeds_max: int) -> None:
 
 def main() -> None:
     """Print the tables of the bugs of the engine."""
-    for bugs, of in ((BUGS, "functions"), (TIMED_BUGS, "timed"), (GROUPED_BUGS, "grouped"), (JOINED_BUGS, "joined")):
+    work = {"functions": BUGS, "timed": TIMED_BUGS, "grouped": GROUPED_BUGS, "joined": JOINED_BUGS}
+    for of, bugs in {**work, "sourced": SOURCED_BUGS}.items():
         with runner(of=of) as seeds:
             print_table(seeds, bugs, 500)
 

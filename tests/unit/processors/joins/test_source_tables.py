@@ -16,7 +16,6 @@ from holdfast import Application, InMemoryCluster, Partition
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.processors.engine.changelog.format import decode_value, encode_value, full_keys, split_key
 from holdfast.processors.engine.commands.table import COMMANDS
-from holdfast.processors.engine.dataframe import source_rows
 from holdfast.processors.engine.runtime import loop, reading_order, restore
 from holdfast.processors.engine.runtime.commands import Adopt, Clear, CommandWrong, Export, Position
 from holdfast.processors.engine.runtime.options import Start
@@ -27,6 +26,7 @@ from holdfast.processors.engine.state.exports import entry_of
 from holdfast.processors.engine.state.task_store import TaskStore
 from tests.planting import is_found
 from tests.simulation.disk import SimulatedDisk
+from tests.simulation.planted_sources import put_aside, timeless, too_far, undead
 from tests.tiers import variants
 from tests.window_lives import Killed, carry_out, live, world
 
@@ -102,39 +102,6 @@ def check(seed: int, folder: Path) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_rows_and_joins_are_right_over_kills_and_lost_disks(seed: int, tmp_path: Path) -> None:
     check(seed, tmp_path)
-
-
-def too_far(patch: pytest.MonkeyPatch) -> None:
-    """The restore takes rows from behind the committed offset."""
-    patch.setattr(restore, "bisect_left", lambda offsets, end: len(offsets))
-
-
-def put_aside(patch: pytest.MonkeyPatch) -> None:
-    """The restore takes a record as a row that processing put aside."""
-    real = source_rows.deserializer
-
-    def lenient(name: str) -> Callable[[bytes], Any]:
-        read = real(name)
-        return lambda raw: "unreadable" if raw == POISON else read(raw)
-
-    patch.setattr(source_rows, "deserializer", lenient)
-
-
-def undead(patch: pytest.MonkeyPatch) -> None:
-    """The restore keeps rows that were deleted."""
-    real = restore.rows_of
-
-    def without(*given: Any) -> tuple[list[bytes], list[bytes | None]]:
-        found = [(key, stored) for key, stored in zip(*real(*given), strict=True) if stored is not None]
-        return [key for key, _ in found], [stored for _, stored in found]
-
-    patch.setattr(restore, "rows_of", without)
-
-
-def timeless(patch: pytest.MonkeyPatch) -> None:
-    """The restored rows have another time than the processed ones."""
-    real = restore.rows_of
-    patch.setattr(restore, "rows_of", lambda log, keys, values, times: real(log, keys, values, [0 for _ in times]))
 
 
 @pytest.mark.parametrize("bug", [too_far, put_aside, undead, timeless])
