@@ -59,7 +59,7 @@ from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import local
 from holdfast.orchestration.demo.home import demo_settings, prepare_home
 from holdfast.orchestration.demo.lag import lag_of
-from holdfast.orchestration.demo.publishing import DemoFailed, Publishing, materialize, results_of
+from holdfast.orchestration.demo.publishing import SIDE_BY_SIDE, DemoFailed, Publishing, materialize, results_of
 from holdfast.orchestration.demo.report import command, report
 from holdfast.orchestration.demo.terminal import Terminal, stderr_to
 from holdfast.orchestration.demo.verification import (
@@ -159,7 +159,7 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
 def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     registry, daemon = _start(demo, running)
     instance = running.enter_context(_instance(demo.settings))
-    publishing = Publishing(demo.settings, instance, _beside(running, "publish"))
+    publishing = Publishing(demo.settings, instance, _beside(running, "publish", SIDE_BY_SIDE))
     _provision_and_deploy(demo, instance)
     with demo.terminal.step("dagster", "wait until Dagster's daemon works") as say:
         say(f"{daemon.result()}, started beside the deployment")
@@ -175,10 +175,10 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
         demo,
         registry,
         expected,
-        fed=lambda: publishing.begin(unharmed, partial(_await_results, demo, unharmed, expected, spark)),
+        fed=lambda: publishing.begin(unharmed, partial(_await_results, demo, expected, spark)),
         recovered=lambda: aside.submit(_retire_daemon, demo, publishing),
     )
-    publishing.begin(killed, lambda: None)
+    publishing.begin(killed)
     if spark is not None:
         with demo.terminal.step("spark", "wait until Spark answers") as say:
             say(f"Spark, process {spark.result().pid}, started beside the feed")
@@ -188,9 +188,9 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
 
 def _await_results(
     demo: Demo,
-    definitions: Sequence[ProcessorDefinition],
     expected: Future[Expected],
     spark: Future[SparkServer] | None,
+    definitions: Sequence[ProcessorDefinition],
 ) -> None:
     """Wait until these processors have no lag and have sent all windows that are due, and until Spark is there."""
     # A client of its own: the demo's asks meanwhile.
@@ -262,9 +262,9 @@ def _instance(settings: Settings) -> dg.DagsterInstance:
     return dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(settings.paths.dagster), overrides=overrides))
 
 
-def _beside(running: ExitStack, name: str) -> ThreadPoolExecutor:
-    """A thread for one start; it ends before what it started is stopped: a start under way would leave a process."""
-    return running.enter_context(ThreadPoolExecutor(max_workers=1, thread_name_prefix=name))
+def _beside(running: ExitStack, name: str, threads: int = 1) -> ThreadPoolExecutor:
+    """Threads that end before what they started is stopped: a start under way would leave a process."""
+    return running.enter_context(ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name))
 
 
 def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] | None:
@@ -282,7 +282,12 @@ def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
         names = {spec.name for one in demo.definitions for spec in one.topology.topics()}
         say(f"{len(demo.topics.describe(names))} topics")
     with demo.terminal.step("deploy", "deploy the processors and wait until they process all partitions") as say:
-        materialize(instance, [keys.processor_key(one.name) for one in demo.definitions])
+        with ThreadPoolExecutor(max_workers=len(demo.definitions), thread_name_prefix="deploy") as threads:
+            deployed = [
+                threads.submit(materialize, instance, [keys.processor_key(one.name)]) for one in demo.definitions
+            ]
+            for each in deployed:
+                each.result()
         say(", ".join(one.name for one in demo.definitions) + " process all partitions")
 
 
