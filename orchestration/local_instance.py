@@ -1,8 +1,8 @@
-"""Dagster's instance on one machine, named by ``instance_class`` in ``dagster.yaml``: runs side by side in a process.
+"""Dagster's instance on one machine, named by ``instance_class`` in ``dagster.yaml``: its runs may share a process.
 
-Dagster configures Python's logging anew at the start of each run, and closes the handlers of all others for it. Another
-run of the process may hold such a handler while it waits for the database, and whoever holds the database may wait for
-logging: all stand still. That configuration is for handlers that ``dagster.yaml`` names; without any, nothing is done.
+Dagster configures Python's logging at the start of each run, and closes the handlers of all others first. Another run of
+the process may hold such a handler while it waits for the database. Who has the database may wait for logging, and all
+stand still. The configuration is for handlers that ``dagster.yaml`` names. Without any, nothing is configured.
 """
 
 import logging

@@ -1,12 +1,12 @@
 """Dagster's storage on one machine: its own SQLite databases, with connections that are kept open.
 
-Dagster opens a connection for each event, and closes it: SQLite then checkpoints and waits for the disk, some 20 ms an
-event. Here a connection stays open, and a commit does not wait for the disk (``synchronous = NORMAL``, which SQLite
-advises for its write-ahead log): what was committed survives the end of any process. After a power failure the last
-events may be missing, never a part of one. Files and tables are Dagster's: a home can go from one storage to the other.
+Dagster opens a connection for each event, and closes it: SQLite then checkpoints and waits for the disk. Here a
+connection stays open, and a commit does not wait for the disk (``synchronous = NORMAL``, which SQLite advises for its
+write-ahead log). What was committed survives the end of any process. After a power failure the last events may be
+missing, never a part of one. Files and tables are Dagster's, so a home can go from one storage to the other.
 
 Invariants:
-    - A database whose file was deleted, or replaced, is opened anew.
+    - A database whose file was deleted, or replaced, is opened again.
     - At most ``OPEN_RUNS`` databases of runs are open in a process.
 """
 

@@ -52,7 +52,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.log import configure_logging
 from holdfast.infra.process import end_process, start_mark
 from holdfast.infra.sample_data.feed import DEPARTURES_TOPIC, FLIGHTS_TOPIC, ORIGINS_TOPIC
-from holdfast.infra.sample_data.flights import FLIGHTS
+from holdfast.infra.sample_data.flights import flights_of
 from holdfast.infra.settings import WARM, Settings
 from holdfast.infra.spark.server import SparkServer, start_server, stop_server
 from holdfast.infra.waiting import wait_until
@@ -102,10 +102,17 @@ class Demo:
     settings: Settings
     terminal: Terminal
     flights_per_second: int
+    #: The first months of the year, whose flights are sent.
+    months: int
     keep_running: bool = False
     definitions: tuple[ProcessorDefinition, ...] = ()
     figures: dict[str, str] = field(default_factory=dict)
     _topics: Topics | None = None
+
+    @property
+    def flights(self) -> int:
+        """The number of flights that are sent."""
+        return flights_of(self.months)
 
     @property
     def topics(self) -> Topics:
@@ -115,8 +122,12 @@ class Demo:
         return self._topics
 
 
-def run_demo(settings: Settings, console: Console, *, keep_running: bool = False, flights_per_second: int) -> int:
-    """Run the demo; returns the exit code: 0 when all comparisons agree, 1 when one does not or a step failed.
+def run_demo(
+    settings: Settings, console: Console, *, keep_running: bool = False, flights_per_second: int, months: int
+) -> int:
+    """Run the demo with the flights of the first ``months`` of the year.
+
+    Returns the exit code: 0 when all comparisons agree, 1 when one does not or a step failed.
 
     Its home folder is ``demo`` in the home folder of the settings; it must be empty, or an earlier demo's.
     """
@@ -134,7 +145,7 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
         terminal.line("home", f"{settings.home}{emptied}")
         configure_logging(settings.log_level, settings.log_format)
         with ExitStack() as running, stderr_to(log):
-            demo = Demo(settings, terminal, flights_per_second, keep_running)
+            demo = Demo(settings, terminal, flights_per_second, months, keep_running)
             verdicts = _act(demo, running)
             mismatches = sum(one.mismatches for one in verdicts)
             report(settings, terminal, demo.figures, verdicts, time.monotonic() - began)
@@ -168,7 +179,7 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     import_module("holdfast.infra.warehouse.versions")
     aside = _beside(running, "daemon-stop")
     partitions = demo.topics.describe([FLIGHTS_TOPIC])[FLIGHTS_TOPIC].partitions
-    expected = _beside(running, "count").submit(outputs_expected, partitions)
+    expected = _beside(running, "count").submit(outputs_expected, demo.months, partitions)
     killed = [one for one in demo.definitions if one.name in VICTIMS]
     unharmed = [one for one in demo.definitions if one.name not in VICTIMS]
     _feed_and_kill(
@@ -213,7 +224,7 @@ def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path
             publishing.tables()
             return outputs.result()
 
-        comparing = aside.submit(compare_with_spark, demo.settings, published)
+        comparing = aside.submit(compare_with_spark, demo.settings, demo.months, published)
         began = time.monotonic()
         publishing.show(demo.terminal, demo.definitions)
         tables = publishing.tables()
@@ -225,7 +236,7 @@ def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path
             keys_and_windows = sum(one.keys for one in compared.values())
             say(f"{keys_and_windows:,} keys and windows recomputed with Spark from the file of flights")
         with demo.terminal.step("verify", "compare stores, changelogs, warehouse and outputs") as say:
-            verdicts = verify(auditing.result(), compared, outputs.result())
+            verdicts = verify(auditing.result(), compared, outputs.result(), expected.dead_letters)
             records = sum(one.outputs.records for one in verdicts)
             say(f"{keys_and_windows:,} keys and windows in three copies and {records:,} outputs compared")
     return verdicts
@@ -322,20 +333,21 @@ def _feed_and_kill(
     terminal = demo.terminal
     began = time.monotonic()
     killed: dict[str, datetime] = {}
-    bars = dict.fromkeys(("fed", *(one.name for one in demo.definitions)), FLIGHTS)
+    bars = dict.fromkeys(("fed", *(one.name for one in demo.definitions)), demo.flights)
     with _feeding(demo) as feeding, terminal.bars(bars) as move:
         while feeding.poll() is None:
             sent = _show(demo, move)
             for victim, share in VICTIMS.items():
-                if victim not in killed and sent >= share * FLIGHTS:
+                if victim not in killed and sent >= share * demo.flights:
                     killed[victim] = _kill(demo, victim, sent)
             time.sleep(_POLL_EVERY_S)
         if feeding.returncode != 0 or len(killed) < len(VICTIMS):
             raise DemoFailed(
-                f"The feed ended with status {feeding.returncode} after {_fed(demo.topics):,} of {FLIGHTS:,} flights.",
+                f"The feed ended with status {feeding.returncode} after {_fed(demo.topics):,} of {demo.flights:,} "
+                "flights.",
                 action=f"Read the end of {demo.settings.paths.logs / 'feed.log'}.",
             )
-        terminal.line("feed", f"{FLIGHTS:,} flights sent to {len(_OF_FLIGHTS)} topics", time.monotonic() - began)
+        terminal.line("feed", f"{demo.flights:,} flights sent to {len(_OF_FLIGHTS)} topics", time.monotonic() - began)
         fed()
         for victim in VICTIMS:
             closed = partial(_closed_incident, registry, victim)
@@ -350,7 +362,8 @@ def _feed_and_kill(
         await_windows(demo.topics, demo.definitions, expected.result())
         terminal.line("caught up", "lag 0 on all partitions", time.monotonic() - caught_up)
     seconds = time.monotonic() - began
-    processed = len(demo.definitions) * FLIGHTS
+    processed = len(demo.definitions) * demo.flights
+    demo.figures["flights"] = f"{demo.flights:,}"
     demo.figures["records processed"] = f"{processed:,}"
     demo.figures["rate, feed to caught up"] = f"{processed / seconds:,.0f} records/s"
 
@@ -358,7 +371,9 @@ def _feed_and_kill(
 @contextmanager
 def _feeding(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
     """Run the feed's job as a process of its own; the process is ended when the block ends first."""
-    config = {"ops": {"send_flights": {"config": {"flights_per_second": demo.flights_per_second}}}}
+    config = {
+        "ops": {"send_flights": {"config": {"flights_per_second": demo.flights_per_second, "months": demo.months}}}
+    }
     command = [sys.executable, "-m", "dagster", "job", "execute", "-m", "holdfast.orchestration.code_location"]
     log = demo.settings.paths.logs / "feed.log"
     config_file = log.with_suffix(".yaml")
@@ -390,7 +405,7 @@ def _kill(demo: Demo, victim: str, fed: int) -> datetime:
         )
     os.kill(program.pid, signal.SIGKILL)
     demo.terminal.line(
-        "kill -9", f"{victim}, process {program.pid}, after {fed / FLIGHTS:.0%} of the feed", mark="[yellow]⚡[/]"
+        "kill -9", f"{victim}, process {program.pid}, after {fed / demo.flights:.0%} of the feed", mark="[yellow]⚡[/]"
     )
     return datetime.now(UTC)
 
