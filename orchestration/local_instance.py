@@ -1,8 +1,8 @@
 """Dagster's instance on one machine, named by ``instance_class`` in ``dagster.yaml``: its runs may share a process.
 
-Dagster configures Python's logging at the start of each run, and closes the handlers of all others first. Another run of
-the process may hold such a handler while it waits for the database. Who has the database may wait for logging, and all
-stand still. The configuration is for handlers that ``dagster.yaml`` names. Without any, nothing is configured.
+Dagster configures Python's logging at the start of each run, and closes the handlers of all others first. Another run
+of the process may hold such a handler while it waits for the database. Who has the database may wait for logging, and
+all stand still. The configuration is for handlers that ``dagster.yaml`` names. Without any, nothing is configured.
 """
 
 import logging
