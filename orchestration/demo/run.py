@@ -23,7 +23,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -59,7 +59,7 @@ from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import local
 from holdfast.orchestration.demo.home import demo_settings, prepare_home
 from holdfast.orchestration.demo.lag import lag_of
-from holdfast.orchestration.demo.publishing import SIDE_BY_SIDE, DemoFailed, Publishing, materialize, results_of
+from holdfast.orchestration.demo.publishing import SIDE_BY_SIDE, DemoFailed, Publishing, materialize
 from holdfast.orchestration.demo.report import command, report
 from holdfast.orchestration.demo.terminal import Terminal, stderr_to
 from holdfast.orchestration.demo.verification import (
@@ -76,6 +76,7 @@ from holdfast.orchestration.demo.verification import (
 )
 from holdfast.orchestration.world import environment_of
 from holdfast.processors.audits.comparison import Side
+from holdfast.processors.definitions import RESULTS
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.registration import ProcessorDefinition, load_processors
 
@@ -144,7 +145,8 @@ def run_demo(
         emptied = " (emptied: an earlier demo made it)" if prepare_home(settings.paths) else ""
         terminal.line("home", f"{settings.home}{emptied}")
         configure_logging(settings.log_level, settings.log_format)
-        with ExitStack() as running, stderr_to(log):
+        # What ends writes its last words into the log, too.
+        with stderr_to(log), ExitStack() as running:
             demo = Demo(settings, terminal, flights_per_second, months, keep_running)
             verdicts = _act(demo, running)
             mismatches = sum(one.mismatches for one in verdicts)
@@ -182,13 +184,14 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     expected = _beside(running, "count").submit(outputs_expected, demo.months, partitions)
     killed = [one for one in demo.definitions if one.name in VICTIMS]
     unharmed = [one for one in demo.definitions if one.name not in VICTIMS]
-    _feed_and_kill(
-        demo,
-        registry,
-        expected,
-        fed=lambda: publishing.begin(unharmed, partial(_await_results, demo, expected, spark)),
-        recovered=lambda: aside.submit(_retire_daemon, demo, publishing),
-    )
+    with publishing.needed(partial(_end_queries, demo)):
+        _feed_and_kill(
+            demo,
+            registry,
+            expected,
+            fed=lambda: publishing.begin(unharmed, partial(_await_results, demo, publishing, expected, spark)),
+            recovered=lambda: aside.submit(_retire_daemon, demo, publishing),
+        )
     publishing.begin(killed)
     if spark is not None:
         with demo.terminal.step("spark", "wait until Spark answers") as say:
@@ -199,15 +202,22 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
 
 def _await_results(
     demo: Demo,
+    publishing: Publishing,
     expected: Future[Expected],
     spark: Future[SparkServer] | None,
-    definitions: Sequence[ProcessorDefinition],
+    definition: ProcessorDefinition,
 ) -> None:
-    """Wait until these processors have no lag and have sent all windows that are due, and until Spark is there."""
+    """Wait until this processor has no lag and has sent all windows that are due, and until Spark is there."""
     # A client of its own: the demo's asks meanwhile.
     topics = Topics(bootstrap_servers(demo.settings), client_config(demo.settings))
-    _await(lambda: lag_of(topics, definitions) == 0, CATCH_UP_S, "the processors that were not killed to catch up")
-    await_windows(topics, definitions, expected.result())
+
+    def caught_up() -> bool:
+        return publishing.given_up.is_set() or lag_of(topics, [definition]) == 0
+
+    _await(caught_up, CATCH_UP_S, f"{definition.name} to catch up")
+    if publishing.given_up.is_set():
+        return
+    await_windows(topics, [definition], expected.result())
     if spark is not None:
         spark.result()
 
@@ -215,7 +225,10 @@ def _await_results(
 def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path) -> tuple[ProcessorVerdict, ...]:
     """While the tables are written, read the outputs into ``folder``, and recompute all results with Spark; compare."""
     side_by_side = demo.settings.spark.over_connect  # a JVM of this process has one session
-    with ThreadPoolExecutor(max_workers=4, thread_name_prefix="aside") as aside:
+    with (
+        ThreadPoolExecutor(max_workers=4, thread_name_prefix="aside") as aside,
+        publishing.needed(partial(_end_queries, demo)),
+    ):
         outputs = aside.submit(read_outputs, demo.topics, demo.definitions, expected, folder)
         if not side_by_side:
             publishing.tables()
@@ -286,20 +299,29 @@ def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] 
     return _beside(running, "spark-start").submit(start_server, settings)
 
 
+def _end_queries(demo: Demo) -> None:
+    """End the queries under way: stop the warm Spark, if it is the one that runs them."""
+    if demo.settings.spark.master == WARM:
+        stop_server(demo.settings)
+
+
 def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
-    with demo.terminal.step("provision", "create topics and changelogs") as say:
-        # Each creates all topics and changelogs of its processor.
-        materialize(instance, [keys.changelog_key(*result) for result in results_of(demo.definitions)])
+    def started(one: ProcessorDefinition) -> None:
+        # A changelog creates all topics and changelogs of its processor.
+        result = keys.changelog_key(one.name, RESULTS[one.name])
+        materialize(instance, [result, keys.processor_key(one.name)])
+
+    words = "create topics and changelogs, deploy the processors, and wait until they process all partitions"
+    with (
+        demo.terminal.step("deploy", words) as say,
+        ThreadPoolExecutor(max_workers=len(demo.definitions), thread_name_prefix="deploy") as threads,
+    ):
+        deploying = [threads.submit(started, one) for one in demo.definitions]
+        for each in deploying:
+            each.result()
         names = {spec.name for one in demo.definitions for spec in one.topology.topics()}
-        say(f"{len(demo.topics.describe(names))} topics")
-    with demo.terminal.step("deploy", "deploy the processors and wait until they process all partitions") as say:
-        with ThreadPoolExecutor(max_workers=len(demo.definitions), thread_name_prefix="deploy") as threads:
-            deployed = [
-                threads.submit(materialize, instance, [keys.processor_key(one.name)]) for one in demo.definitions
-            ]
-            for each in deployed:
-                each.result()
-        say(", ".join(one.name for one in demo.definitions) + " process all partitions")
+        topics = len(demo.topics.describe(names))
+        say(f"{topics} topics; {', '.join(one.name for one in demo.definitions)} process all partitions")
 
 
 def _retire_daemon(demo: Demo, publishing: Publishing) -> None:
