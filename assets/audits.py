@@ -17,11 +17,11 @@ from holdfast.assets.heat_map import heat_map
 from holdfast.assets.metadata import table
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.processors.audits.comparison import SHOWN, Side
+from holdfast.processors.audits.repair import Subject
 from holdfast.processors.audits.stores import StoreAudit, audit_store, checkpoint_manifests
 from holdfast.processors.audits.tables import SnapshotUnknown, subject_of, tabled
 from holdfast.processors.audits.telling import UNJUDGED, told_key
 from holdfast.processors.engine.state.fingerprint import Fingerprint
-from holdfast.processors.engine.topology import ChangelogSpec
 from holdfast.processors.registration import ProcessorDefinition
 
 COPIES_EQUAL = "copies_equal"
@@ -34,28 +34,34 @@ def audit_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
         COPIES_EQUAL,
         "Table, changelog and checkpoint hold the same keys and values at the snapshot's offsets. A failure names the "
         "keys that differ and the repair.",
-        {keys.snapshot_key(definition.name, spec.store): spec for spec in definition.topology.changelogs},
-        lambda _, changelogs, cluster, lifecycle: _audited(definition.name, changelogs, cluster, lifecycle),
+        {keys.snapshot_key(definition.name, each.store): each for each in subjects(definition)},
+        lambda _, wanted, cluster, lifecycle: _audited(wanted, cluster, lifecycle),
         blocking=True,
     )
 
 
-def _audited(
-    processor: str, changelogs: Sequence[ChangelogSpec], cluster: Cluster, lifecycle: Lifecycle
-) -> Iterator[CheckResult]:
+def subjects(definition: ProcessorDefinition) -> list[Subject]:
+    """What is audited: each store with the topic that restores it."""
+    topology = definition.topology
+    return [
+        subject_of(definition.name, store, topic, topology.source_log_of(store))
+        for store, topic in topology.log_names.items()
+    ]
+
+
+def _audited(wanted: Sequence[Subject], cluster: Cluster, lifecycle: Lifecycle) -> Iterator[CheckResult]:
     """The check of each store's table, at the table's offsets."""
     from holdfast.infra.warehouse.catalog import TableUnknown
 
     topics = cluster.topics()
-    kept = checkpoint_manifests(lifecycle.paths.checkpoints(processor))
-    for spec in changelogs:
-        store, key = spec.store, keys.snapshot_key(processor, spec.store)
+    for subject in wanted:
+        key = keys.snapshot_key(subject.processor, subject.store)
+        kept = checkpoint_manifests(lifecycle.paths.checkpoints(subject.processor))
         try:
-            published = tabled(lifecycle.paths, processor, store)
+            published = tabled(lifecycle.paths, subject.processor, subject.store)
         except (TableUnknown, SnapshotUnknown) as absent:
             yield CheckResult(key, COPIES_EQUAL, False, absent.message, action=absent.action, warns=True)
             continue
-        subject = subject_of(processor, store, spec.topic.name)
         audit = audit_store(subject, (), topics, cluster.client_config, tabled=published, kept=kept)
         yield judge_audit(key, COPIES_EQUAL, audit)
 

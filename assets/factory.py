@@ -45,15 +45,15 @@ def build_processor(
 ) -> dg.Definitions:
     """The assets and checks of one processor, without its topics; ``began`` is as of ``build_assets``."""
     topology = definition.topology
-    logged = {changelog.store for changelog in topology.changelogs}
     assets = [changelog_asset(definition, changelog) for changelog in topology.changelogs]
     assets.append(processor_asset(definition))
     for store in topology.stores:
         assets.append(state_asset(definition, store.name, snapshots))
-        if store.name in logged:
+        if store.name in topology.logged:
             assets.append(snapshot_asset(definition, store.name, snapshots, began))
             assets.append(maintenance_asset(definition, store.name))
-    checks = (compaction_check, audit_check, rehearsal_check) if logged else ()
+    checks = [compaction_check, rehearsal_check] if topology.changelogs else []
+    checks += [audit_check] if topology.logged else []
     return dg.Definitions(
         assets=assets,
         asset_checks=[working_check(definition), proven_check(definition), *(check(definition) for check in checks)],

@@ -9,7 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from holdfast.processors.audits.stores import checkpoint_manifests
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
 from holdfast.processors.registration import ProcessorDefinition
 from holdfast.processors.snapshots.facts import ChangelogNow, SnapshotFacts, StorePoint, points_of
-from holdfast.processors.snapshots.gathering import changelog_now
+from holdfast.processors.snapshots.gathering import changelog_now, table_topic_now
 from holdfast.processors.snapshots.plan import SnapshotPlan, Wanted, plan_snapshot
 
 if TYPE_CHECKING:
@@ -91,8 +91,7 @@ class StorePublisher:
         behind = any(reached < window.end <= taken_at for window in ended)
         result, stored, changelog = None, {}, None
         if running or behind:
-            ends = {point.partition: point.end for point in points}
-            changelog = changelog_now(self.cluster.topics(), self._topic(), ends)
+            changelog = self._changelog_now({point.partition: point.end for point in points})
             facts = SnapshotFacts(
                 processor=name,
                 store=self.store,
@@ -123,10 +122,11 @@ class StorePublisher:
         found = points_of(checkpoint_manifests(self.paths.checkpoints(self.definition.name)), self.store)
         return tuple(replace(point, files=(Path(point.path) / "CURRENT").is_file()) for point in found)
 
-    def _topic(self) -> str:
-        spec = self.definition.topology.changelog_of(self.store)
-        assert spec is not None, "only stores with a changelog have snapshots"
-        return spec.name
+    def _changelog_now(self, upto: Mapping[int, int]) -> ChangelogNow | None:
+        topology, topics = self.definition.topology, self.cluster.topics()
+        if (log := topology.source_log_of(self.store)) is not None:
+            return table_topic_now(topics, log.topic, topology.processor)
+        return changelog_now(topics, topology.log_names[self.store], upto)
 
     def _stored(self, plan: SnapshotPlan) -> dict[int, Fingerprint]:
         """Partition -> the fingerprint of the checkpoint's RocksDB files."""
@@ -141,5 +141,6 @@ class StorePublisher:
     def _source(self) -> ChangelogSource:
         from holdfast.assets.spark.changelog import ChangelogSource
 
-        topics, topic, config = self.cluster.topics(), self._topic(), dict(self.cluster.client_config)
-        return ChangelogSource(self.cluster.bootstrap, config, lambda: changelog_now(topics, topic, {}))
+        return ChangelogSource(
+            self.cluster.bootstrap, dict(self.cluster.client_config), lambda: self._changelog_now({})
+        )

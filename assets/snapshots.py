@@ -59,7 +59,7 @@ def snapshot_asset(
 
     @dg.asset(
         key=key,
-        deps=[keys.state_key(definition.name, store), keys.changelog_key(definition.name, store)],
+        deps=[keys.state_key(definition.name, store), _log_key(definition, store)],
         description=f"Iceberg table of store {store} of {definition.name}: each version is the store at one exact "
         "offset vector. The current time partition is published from the store, a past one is built from the history.",
         partitions_def=partitions,
@@ -103,7 +103,7 @@ def snapshot_asset(
             context.add_asset_metadata({"dagster/partition_row_count": rows}, partition_key=window)
         yield dg.MaterializeResult(
             asset_key=key,
-            metadata=_describe(definition.name, store, done, newest),
+            metadata=_describe(definition, store, done, newest),
             data_version=dg.DataVersion(newest.snapshot_id),
             check_results=[_judge(key, done)],
         )
@@ -111,7 +111,13 @@ def snapshot_asset(
     return write_table
 
 
-def _describe(processor: str, store: str, done: Published, newest: SnapshotManifest) -> dict[str, Any]:
+def _log_key(definition: ProcessorDefinition, store: str) -> dg.AssetKey:
+    """The asset of the store's changelog, or of the topic that its table is restored from."""
+    log = definition.topology.source_log_of(store)
+    return keys.changelog_key(definition.name, store) if log is None else keys.topic_key(log.topic)
+
+
+def _describe(definition: ProcessorDefinition, store: str, done: Published, newest: SnapshotManifest) -> dict[str, Any]:
     from holdfast.assets.spark.tables import COLUMNS
 
     kinds = [dg.TableColumn(name, kind, description=text or None) for name, kind, text in done.columns]
@@ -121,7 +127,7 @@ def _describe(processor: str, store: str, done: Published, newest: SnapshotManif
         "dagster/row_count": newest.rows,
         "dagster/table_name": newest.table,
         "dagster/column_schema": dg.TableSchema(kinds),
-        "dagster/column_lineage": _lineage(processor, store, typed),
+        "dagster/column_lineage": _lineage(definition, store, typed),
         "snapshot_rows": dg.MetadataValue.int(newest.rows),
         "snapshot_quarantined": dg.MetadataValue.int(newest.quarantined),
         "snapshot_id": dg.MetadataValue.text(newest.snapshot_id),
@@ -181,10 +187,9 @@ def _rows(manifest: SnapshotManifest) -> list[dict[str, Any]]:
     ]
 
 
-def _lineage(processor: str, store: str, typed: list[str]) -> dg.TableColumnLineage:
+def _lineage(definition: ProcessorDefinition, store: str, typed: list[str]) -> dg.TableColumnLineage:
     """The source of each table column: a column of the store or of its changelog."""
-    state = keys.state_key(processor, store)
-    changelog = keys.changelog_key(processor, store)
+    state, changelog = keys.state_key(definition.name, store), _log_key(definition, store)
     sources = {"key": "key", "message_key": "key", "state_key": "key"}
     sources |= dict.fromkeys(("value", "json", "event_timestamp", *typed), "value")
     made = {column: [dg.TableColumnDep(asset_key=state, column_name=source)] for column, source in sources.items()}

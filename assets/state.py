@@ -35,10 +35,13 @@ def state_asset(
 ) -> dg.AssetsDefinition:
     """The asset of one store; materialising it takes a checkpoint. A store without a changelog has no checks."""
     key = keys.state_key(definition.name, store)
-    changelog = definition.topology.changelog_of(store)
+    changelog, log = definition.topology.changelog_of(store), definition.topology.source_log_of(store)
+    topic = changelog.name if changelog is not None else None if log is None else log.topic
     deps = [keys.processor_key(definition.name)]
     if changelog is not None:
         deps.append(keys.changelog_key(definition.name, store))
+    if log is not None:
+        deps.append(keys.topic_key(log.topic))
 
     @dg.asset(
         key=key,
@@ -54,11 +57,11 @@ def state_asset(
         code_version=definition.topology.code_version,
         metadata={
             "store": store,
-            "changelog": "none" if changelog is None else changelog.name,
-            **({} if changelog is None else {"table": table_name(definition.name, store)}),
+            "changelog": topic or "none",
+            **({} if topic is None else {"table": table_name(definition.name, store)}),
             **docs("restoring.md"),
         },
-        check_specs=[] if changelog is None else _check_specs(key),
+        check_specs=[] if topic is None else _check_specs(key),
     )
     def checkpoint_state(
         context: dg.AssetExecutionContext,
@@ -71,14 +74,15 @@ def state_asset(
         parts = store_partitions(manifests, store)
         context.log.info(f"Checkpointed {len(parts)} partitions of {store} in {time.monotonic() - began:.2f} s")
         topics = cluster.topics()
-        rows = [measure(topics, part, store, cluster.client_config) for part in parts]
+        rows = [measure(topics, part, store, cluster.client_config, log=log) for part in parts]
         statuses = [status for status in (client.status() for client in clients) if status is not None]
         metadata = _summary(store, rows, manifests, time.monotonic() - began) | _lag(statuses)
         metadata |= _stream_time(statuses) | _timers(statuses, store)
         results = []
-        if changelog is not None:
-            unowned = tuple(uncovered(topics, changelog.name, parts, cluster.client_config))
-            audit = StoreAudit(subject_of(definition.name, store, changelog.name), tuple(rows), unowned)
+        if topic is not None:
+            # A partition of a table's topic that no worker has processed is no state.
+            unowned = () if log is not None else tuple(uncovered(topics, topic, parts, cluster.client_config))
+            audit = StoreAudit(subject_of(definition.name, store, topic, log), tuple(rows), unowned)
             results = [judge_audit(key, MATCHES_CHANGELOG, audit).result(), judge_store(key, statuses)]
         vector = "/".join(str(part.offset) for part in parts)
         return dg.MaterializeResult(

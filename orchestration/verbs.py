@@ -229,13 +229,15 @@ class Verbs:
     def audit(self, processor: str, stores: tuple[str, ...], *, warehouse: bool = False) -> tuple[StoreAudit, ...]:
         """Compare stores (empty: all with a changelog) with their changelogs, and with their tables, key by key.
 
+        A table that is restored from its topic is compared with the topic.
+
         Raises:
             PlanRefused: A store is unknown or has no changelog, or the processor does not run.
             TableUnknown: A table of the warehouse does not exist.
             HoldfastError: A worker or Kafka does not answer.
         """
         topology = self.definition(processor).topology
-        logged = {spec.store: spec.topic.name for spec in topology.changelogs}
+        logged = topology.log_names
         unknown = unknown_stores(topology, stores)
         if unknown is not None:
             raise applying.PlanRefused(unknown.sentence, action=unknown.action, processor=processor)
@@ -251,7 +253,9 @@ class Verbs:
                 action=f"Start it with `holdfast apply deploy {processor}`, then audit again.",
                 processor=processor,
             )
-        subjects = [subject_of(processor, each, logged[each]) for each in stores or logged]
+        subjects = [
+            subject_of(processor, each, logged[each], topology.source_log_of(each)) for each in stores or logged
+        ]
         compared = subjects if warehouse else []
         return audit_stores(
             subjects,

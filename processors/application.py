@@ -31,7 +31,7 @@ from holdfast.processors.arguments import (
 )
 from holdfast.processors.commit_interval import commit_bounds
 from holdfast.processors.described import Declared, describe
-from holdfast.processors.engine import required_topics
+from holdfast.processors.engine import table_topics
 from holdfast.processors.engine.backends import BACKENDS, StateBackend
 from holdfast.processors.engine.changelog.names import check_name, shadow_group
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
@@ -46,7 +46,7 @@ from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES, record_limits
 from holdfast.processors.engine.record_times import record_times
 from holdfast.processors.engine.runtime import own_topics
-from holdfast.processors.engine.topology import Topology
+from holdfast.processors.engine.topology import SourceLog, Topology
 from holdfast.processors.importing import refuse_while_imported
 
 if TYPE_CHECKING:
@@ -165,6 +165,7 @@ class Application(ApplicationTables):
         self._stores: dict[str, StoreOptions] = {}
         self._globals: dict[str, GlobalTable] = {}
         self._table_topics: set[str] = set()
+        self._source_logs: list[SourceLog] = []
         self._worker: Worker | None = None
         self._foreground = self._stop_asked = False
 
@@ -256,9 +257,11 @@ class Application(ApplicationTables):
             self._consumer_config,
             self._globals,
             self._table_topics,
+            self._source_logs,
             exactly_once=self._exactly_once,
             prove=self.prove,
             asks=self._on_processing_error is not None,
+            skips_old=self._offset_reset != "earliest",
         )
 
     # -- running ---------------------------------------------------------------------------------------------------
@@ -356,7 +359,7 @@ class Application(ApplicationTables):
             assignment = Assignment(topology, cluster, folder, databases, options, keeper)
             worker = make_worker(self._declared(), self._on_processing_error, topology, cluster, assignment, folder)
             worker.maintenance.errand = self._errand
-            worker.warnings = required_topics.table_warnings(topology, facts)
+            worker.warnings = table_topics.table_warnings(topology, facts)
             try:
                 self._work(worker, settings, folder, How(count, timeout, serve, self._foreground))
             finally:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.processors.arguments import ApplicationInvalid
+from holdfast.processors.arguments import ApplicationInvalid, one_of
 from holdfast.processors.engine.dataframe.given import check_topic
 from holdfast.processors.engine.dataframe.global_tables import GlobalTable
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
 from holdfast.processors.engine.dataframe.tables import Table
 from holdfast.processors.engine.dataframe.topic import Topic
+from holdfast.processors.engine.topology import SourceLog
+from holdfast.processors.source_tables import source_log
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
@@ -23,6 +25,7 @@ class ApplicationTables:
     _stores: dict[str, StoreOptions]
     _globals: dict[str, GlobalTable]
     _table_topics: set[str]
+    _source_logs: list[SourceLog]
 
     def dataframe(self, topic: Topic) -> StreamingDataFrame:
         """The stream of a topic."""
@@ -35,8 +38,9 @@ class ApplicationTables:
         *,
         model: Any = None,
         history_retention: int | timedelta | None = None,
+        changelog: Literal["own", "source"] = "own",
     ) -> Table[StreamingDataFrame]:
-        """The newest value of each key of a topic, which is compacted, as a store with a changelog of its own.
+        """The newest value of each key of a topic, which is compacted, as a store.
 
         Args:
             topic: The topic; a message with the value None deletes its key's row.
@@ -44,16 +48,22 @@ class ApplicationTables:
             model: The model of the rows, for typed columns in the warehouse.
             history_retention: How long older rows are kept, in milliseconds or as a timedelta, so that ``join_table``
                 finds the row as of the message's time; None keeps the row that came last.
+            changelog: ``own`` writes a changelog of the store; ``source`` restores the store from the topic itself, so
+                that no second topic is kept.
 
         Raises:
-            ApplicationInvalid: The topic has a stream; use ``to_table`` of it.
+            ApplicationInvalid: The topic has a stream; use ``to_table`` of it. Or the topic can't be the changelog.
             StepInvalid: It is no topic, or the store's name can't be used.
             DurationInvalid: ``history_retention`` is out of range.
         """
         check_topic(topic, "app.table")
+        one_of("changelog", changelog, ("own", "source"))
         frame = self.dataframe(topic)
         self._table_topics.add(topic.name)
-        return frame.to_table(name, model=model, history_retention=history_retention)
+        table = frame.to_table(name, model=model, history_retention=history_retention)
+        if changelog == "source":
+            self._source_logs.append(source_log(table.name, topic, has_history=table.has_history))
+        return table
 
     def _declared_twice(self, topic: str) -> ApplicationInvalid:
         """The error for a second stream or table of a topic."""

@@ -28,11 +28,18 @@ from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.topology import (
     ChangelogSpec,
     RepartitionSpec,
+    SourceLog,
+    StoreSpec,
+    Subtopology,
     Topology,
     code_version_of,
     source_of,
     subtopologies_of,
 )
+from holdfast.processors.source_tables import check_source_tables, check_time_of_tables
+
+#: `min.compaction.lag.ms` of a new topic that a table is restored from: a day.
+SOURCE_LAG_MS = "86400000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +55,13 @@ class Declared:
     consumer_config: Mapping[str, Any]
     global_tables: Mapping[str, GlobalTable]
     table_topics: Collection[str]
+    source_logs: Sequence[SourceLog]
     exactly_once: bool
     prove: bool
     #: Whether `on_processing_error` is asked about failed messages.
     asks: bool = False
+    #: Whether a partition without a committed offset is read from its end.
+    skips_old: bool = False
 
 
 def describe(app: Declared) -> Topology:
@@ -77,9 +87,7 @@ def describe(app: Declared) -> Topology:
                 feeds.setdefault(node.topic.name, []).append(name)
             elif node.topic is not None:
                 outputs[node.topic.name] = node.topic.spec()
-    inputs = tuple(
-        _table_topic(each.topic) if name in app.table_topics else each.topic.spec() for name, each in app.frames.items()
-    )
+    inputs = _inputs(app)
     steps = steps_of(frame.source for frame in app.frames.values())
     stores = described_stores(steps, users, app.stores)
     has_changelogs, config = app.changelog_config is not None, app.changelog_config or {}
@@ -90,7 +98,7 @@ def describe(app: Declared) -> Topology:
             TopicSpec(changelog_topic(app.group, store.name), config=chosen_config(store.name, config.get(store.name))),
         )
         for store in stores
-        if has_changelogs
+        if has_changelogs and store.name not in {log.store for log in app.source_logs}
     )
     check_stores_named("changelog_config", config, users)
     check_stores_named("renamed_stores", app.renamed_stores.values(), users)
@@ -100,7 +108,10 @@ def describe(app: Declared) -> Topology:
     check_dead_letters(app.group, app.dead_letter_topic, taken)
     check_own_topics(app.group, feeds, (*outputs, *(each.topic.name for each in app.global_tables.values())))
     late = [node.store or "" for node in steps if getattr(node.window, "on_late", None) == "dead-letter"]
-    check_late(late, goes_somewhere=app.dead_letter_topic is not None or app.asks)
+    aside = app.dead_letter_topic is not None or app.asks
+    check_late(late, goes_somewhere=aside)
+    subtopologies = subtopologies_of(tuple(spec.name for spec in inputs), stores)
+    _check_source_tables(app, stores, subtopologies, aside=aside)
     described = Topology(
         processor=app.group,
         inputs=inputs,
@@ -108,12 +119,13 @@ def describe(app: Declared) -> Topology:
         dead_letter=None if app.dead_letter_topic is None else TopicSpec(app.dead_letter_topic),
         stores=stores,
         changelogs=changelogs,
-        subtopologies=subtopologies_of(tuple(spec.name for spec in inputs), stores),
-        # A proof has the last messages only, and not the rows of a global table.
-        prove=app.prove and not app.global_tables,
+        subtopologies=subtopologies,
+        # A proof has the last messages only, and not the rows that a topic has of a table.
+        prove=app.prove and not app.global_tables and not app.source_logs,
         table_topics=tuple(name for name in app.frames if name in app.table_topics),
         global_tables=tuple(_table_topic(each.topic) for each in app.global_tables.values()),
         repartitions=_grouped(app.frames, feeds),
+        source_logs=tuple(app.source_logs),
     )
     _check_circles(described, [name for name in feeds if app.frames[name].topic.of_join])
     check_strategy(app.consumer_config, described)
@@ -121,6 +133,24 @@ def describe(app: Declared) -> Topology:
     functions += [code for options in app.stores.values() for code in options.functions]
     texts = [*map(source_of, functions), *(node.rule for node in steps)]
     return replace(described, code_version=code_version_of(described, "".join(texts)))
+
+
+def _inputs(app: Declared) -> tuple[TopicSpec, ...]:
+    logs = {log.topic for log in app.source_logs}
+    return tuple(
+        _table_topic(each.topic, is_log=name in logs) if name in app.table_topics else each.topic.spec()
+        for name, each in app.frames.items()
+    )
+
+
+def _check_source_tables(
+    app: Declared, stores: Sequence[StoreSpec], subtopologies: Sequence[Subtopology], *, aside: bool
+) -> None:
+    """Raises ApplicationInvalid for tables that can't be restored from their topics."""
+    sources = {name: frame.source for name, frame in app.frames.items()}
+    named = None if app.changelog_config is None else (*app.stores, *app.changelog_config)
+    check_source_tables(app.source_logs, sources, named, skips_old=app.skips_old, aside=aside)
+    check_time_of_tables(app.source_logs, stores, subtopologies, aside=aside)
 
 
 def _grouped(
@@ -148,7 +178,8 @@ def _check_circles(described: Topology, topics: Iterable[str]) -> None:
             )
 
 
-def _table_topic(topic: Topic) -> TopicSpec:
-    """The topic of a table as it is created if it is missing: compacted."""
+def _table_topic(topic: Topic, *, is_log: bool = False) -> TopicSpec:
+    """The topic of a table as it is created if it is missing: compacted, and not at once if it is a changelog, too."""
     spec = topic.spec()
-    return replace(spec, config={"cleanup.policy": "compact", **spec.config})
+    waits = {"min.compaction.lag.ms": SOURCE_LAG_MS} if is_log else {}
+    return replace(spec, config={"cleanup.policy": "compact", **waits, **spec.config})

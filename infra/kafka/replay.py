@@ -5,7 +5,7 @@ Outside of the engine, read offset ranges with ``infra.kafka.reader``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby, repeat
 from operator import is_not
 from typing import Any
@@ -33,10 +33,12 @@ def _place(message: Message) -> tuple[str, int]:
     return message.topic(), message.partition()
 
 
-def _replayed(run: list[Message]) -> Batch:
-    """Consecutive records of one partition, without timestamps and headers."""
+def _replayed(run: list[Message], timed: Collection[str]) -> Batch:
+    """Consecutive records of one partition, without headers; with timestamps in the topics that are ``timed``."""
+    topic, number = _place(run[0])
     return Batch(
-        Partition(*_place(run[0])),
+        Partition(topic, number),
+        timestamps=[message.timestamp()[1] for message in run] if topic in timed else [],
         keys=list(map(Message.key, run)),
         values=list(map(Message.value, run)),
         offsets=list(map(Message.offset, run)),
@@ -75,13 +77,19 @@ class ChangelogConsumer:
         )
         self._principal = principal_of(config or {})
         self._topics: set[str] = set()
+        self._timed: Collection[str] = ()
+        #: Assigned partitions whose position the library still has from an earlier assignment.
+        self._former: set[Partition] = set()
 
-    def assign(self, starts: Mapping[Partition, int]) -> None:
+    def assign(self, starts: Mapping[Partition, int], timed: Collection[str] = ()) -> None:
         # The library keeps a pause across assignments. Resume before the assignment: a resume that overtakes the start
         # of fetching makes the library forget the start (librdkafka issues 2190 and 5591).
         self._consumer.resume(places_of(list(starts)))
         self._consumer.assign([TopicPartition(part.topic, part.number, offset) for part, offset in starts.items()])
-        self._topics = {partition.topic for partition in starts}
+        self._topics, self._timed = {partition.topic for partition in starts}, timed
+        # The library ends the former fetch later, in another thread, and only then forgets its position. Nothing was
+        # read since, so a position of now is a former one: records before it may be those that are asked for.
+        self._former = set(self._known(list(starts)))
 
     def drop(self, partitions: Sequence[Partition]) -> None:
         # Not by a new assignment, which would drop the fetched records of the other partitions.
@@ -123,13 +131,21 @@ class ChangelogConsumer:
                     if message.error() is not None:
                         note(message)
                 messages = [message for message in messages if message.error() is None]
-            batches += [_replayed(list(run)) for _, run in groupby(messages, place)]
+            batches += [_replayed(list(run), self._timed) for _, run in groupby(messages, place)]
             if came < asked:
                 break
             left, wait_s = left - came, 0.0
+        if self._former:
+            self._former.difference_update(ends, (batch.partition for batch in batches))
         return batches, ends
 
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        known = self._known(partitions)
+        self._former.difference_update(part for part in partitions if part not in known)
+        return {part: offset for part, offset in known.items() if part not in self._former}
+
+    def _known(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
+        """The library's positions, of whatever assignment."""
         places = self._consumer.position(places_of(partitions))
         return {Partition(place.topic, place.partition): place.offset for place in places if place.offset >= 0}
 

@@ -102,7 +102,7 @@ def _recovered(
     with suppress(HoldfastError):  # a definition that cannot be imported: the stores are unknown
         topology = find_processor(settings, processor).topology
         stores = tuple(store.name for store in topology.stores)
-        policy = replace(policy, restorable=len(topology.changelogs) == len(stores), stores=stores)
+        policy = replace(policy, restorable=topology.logged == set(stores), stores=stores)
     return recover(
         incident_id,
         rollout,

@@ -23,8 +23,10 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topics import Topics, TransactionUndecided
 from holdfast.processors.audits.comparison import Entry, Place
 from holdfast.processors.engine.changelog.format import META_KEY
+from holdfast.processors.engine.dataframe.source_rows import rows_of
 from holdfast.processors.engine.state.buckets import BucketPrints, bucket_of, in_buckets
 from holdfast.processors.engine.state.fingerprint import BATCH_PAIRS, SEED
+from holdfast.processors.engine.topology import SourceLog
 from holdfast.processors.snapshots.gathering import MARKERS_WITHIN_S
 
 Config = Mapping[str, str | int | float | bool]
@@ -99,12 +101,16 @@ class ChangelogCopy:
         partition: The changelog partition.
         end: The offset to stop before.
         config: Security settings.
+        log: How records are rows, where the changelog is the topic of a table.
 
     Raises:
         AuditImpossible: The changelog's committed part ends before ``end``.
     """
 
-    def __init__(self, topics: Topics, partition: Partition, end: int, config: Config) -> None:
+    def __init__(
+        self, topics: Topics, partition: Partition, end: int, config: Config, log: SourceLog | None = None
+    ) -> None:
+        self._log = log
         self._bootstrap, self._partition, self._config = topics.bootstrap, partition, config
         self.start = topics.start_offsets(partition.topic).get(partition.number, 0)
         self.end = end
@@ -135,7 +141,7 @@ class ChangelogCopy:
             self._bootstrap, self._partition, self.start, self.end, extra_config=self._config, places=True
         ):
             rows = zip(batch.keys, batch.values, batch.offsets, batch.timestamps, strict=True)
-            for key, value, offset, timestamp_ms in rows:
+            for key, value, offset, timestamp_ms in map(self._row, rows):
                 if key is None or key == META_KEY or bucket_of(key) not in buckets:
                     continue
                 if value is None:
@@ -158,6 +164,8 @@ class ChangelogCopy:
         Each transaction of the worker ends with a meta record and is read as a whole or not at all. So records after
         the last meta record are not the worker's. Records before one are in the fold of the next audit.
         """
+        if self._log is not None:
+            return None  # others write the topic of a table, and what is at `end` or later is not processed
         count, first = 0, (0, 0)
         for batch in read_batches(
             self._bootstrap, self._partition, self.end, self._stable, extra_config=self._config, places=True
@@ -171,8 +179,22 @@ class ChangelogCopy:
         return Stray(self._partition.number, self.end, count, *first) if count else None
 
     def _read(self, start: int, end: int) -> Iterator[tuple[list[Any], list[Any]]]:
-        for batch in read_batches(self._bootstrap, self._partition, start, end, extra_config=self._config):
-            yield batch.keys, batch.values
+        timed = self._log is not None
+        for batch in read_batches(
+            self._bootstrap, self._partition, start, end, extra_config=self._config, places=timed
+        ):
+            if self._log is None:
+                yield batch.keys, batch.values
+            else:
+                yield rows_of(self._log, batch.keys, batch.values, batch.timestamps)
+
+    def _row(self, record: tuple[Any, Any, int, int]) -> tuple[Any, Any, int, int]:
+        """A record as it counts: of a table's topic, as a row; without a key if it is none."""
+        key, value, offset, timestamp_ms = record
+        if self._log is not None:
+            keys, values = rows_of(self._log, [key], [value], [timestamp_ms])
+            key, value = (keys[0], values[0]) if keys else (None, None)
+        return key, value, offset, timestamp_ms
 
 
 class TableCopy:

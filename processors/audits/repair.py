@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.processors.audits.comparison import Moment, Odd, Side
+from holdfast.processors.engine.topology import SourceLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,8 @@ class Subject:
     changelog: str
     #: The instruction to take a full snapshot, without a full stop.
     full_snapshot: str
+    #: The topic of a table that is its changelog.
+    log: SourceLog | None = None
 
 
 def repair_plan(subject: Subject, moments: Sequence[Moment]) -> tuple[str, ...]:
@@ -61,6 +64,11 @@ _IN_ORDER = (
 
 def _repair(odd: Odd, subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
     """The repair of the keys that differ in this way, in these partitions."""
+    if subject.log is not None:
+        return (
+            f"store and topic {subject.log.topic} differ. The rows are what the topic has, so the store is wrong. "
+            f"Restore it: {_restore(subject, where)}."
+        )
     match odd:
         case Odd.CHANGELOG:
             return (

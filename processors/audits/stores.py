@@ -33,6 +33,7 @@ from holdfast.processors.audits.tables import Tabled
 from holdfast.processors.audits.telling import told_key, told_stray
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.state.fingerprint import Fingerprint
+from holdfast.processors.engine.topology import SourceLog
 
 MIB = 1024 * 1024
 
@@ -236,8 +237,10 @@ def audit_store(
         AuditImpossible: The changelog ends before the offset of the state.
     """
     parts = store_partitions(manifests, subject.store)
-    measured = tuple(measure(topics, part, subject.store, config, tabled) for part in parts)
-    unowned = tuple(uncovered(topics, subject.changelog, parts, config)) if manifests else ()
+    measured = tuple(measure(topics, part, subject.store, config, tabled, subject.log) for part in parts)
+    # A partition of a table's topic that no worker has processed is no state.
+    known = bool(manifests) and subject.log is None
+    unowned = tuple(uncovered(topics, subject.changelog, parts, config)) if known else ()
     if tabled is None:
         return StoreAudit(subject, measured, unowned)
     earlier, unproved = _earlier(topics, subject, tabled, parts, (*manifests, *kept), config)
@@ -245,9 +248,16 @@ def audit_store(
 
 
 def measure(
-    topics: Topics, part: StorePartition, store: str, config: Config, tabled: Tabled | None = None
+    topics: Topics,
+    part: StorePartition,
+    store: str,
+    config: Config,
+    tabled: Tabled | None = None,
+    log: SourceLog | None = None,
 ) -> MeasuredPartition:
     """Compare one partition of a checkpoint with its changelog, and with the table if that has the same offset.
+
+    ``log`` tells how records are rows, where the changelog is the topic of a table.
 
     Raises:
         AuditImpossible: The changelog ends before the checkpoint's offset, or is another topic.
@@ -265,7 +275,7 @@ def measure(
             seen="none" if facts is None else facts.topic_id,
             expected=part.topic_id,
         )
-    changelog = ChangelogCopy(topics, Partition(part.changelog, part.partition), part.offset, config)
+    changelog = ChangelogCopy(topics, Partition(part.changelog, part.partition), part.offset, config, log)
     copies: dict[Side, Copy] = {Side.STORE: StoreCopy(part.path, store, part.place), Side.CHANGELOG: changelog}
     if tabled is not None and tabled.place(part.partition) == part.place:
         copies[Side.WAREHOUSE] = tabled.copy(part.partition)
@@ -339,7 +349,7 @@ def _earlier(
                 f"{place.topic_id}, but {subject.changelog} {seen}: there is nothing to compare it with"
             )
         elif now.get(number) != place:
-            changelog = ChangelogCopy(topics, Partition(subject.changelog, number), place.offset, config)
+            changelog = ChangelogCopy(topics, Partition(subject.changelog, number), place.offset, config, subject.log)
             copies: dict[Side, Copy] = {}
             if (number, place) in kept and kept[number, place].path.is_dir():  # a newer checkpoint may have removed it
                 copies[Side.STORE] = StoreCopy(kept[number, place].path, subject.store, place)

@@ -10,6 +10,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.processors.audits.comparison import Copy, Place
 from holdfast.processors.audits.copies import TableCopy
 from holdfast.processors.audits.repair import Subject
+from holdfast.processors.engine.topology import SourceLog
 from holdfast.processors.snapshots.manifest import MANIFEST_PROPERTY, SnapshotManifest
 from holdfast.processors.snapshots.names import table_name
 
@@ -66,12 +67,10 @@ def tabled(where: Settings | Paths, processor: str, store: str, *, tag: str | No
     return Tabled(manifest, lambda partition: TableCopy(_Rows(version, partition)), untouched=said[1])
 
 
-def subject_of(processor: str, store: str, changelog: str) -> Subject:
-    """The subject of a repair plan for one store."""
-    asset = f"warehouse/{processor}/{store}_snapshot"
-    return Subject(
-        processor, store, changelog, f"Take a full snapshot: materialise {asset} with the config `source: full`"
-    )
+def subject_of(processor: str, store: str, changelog: str, log: SourceLog | None = None) -> Subject:
+    """The subject of a repair plan for one store; ``log`` where its changelog is the topic of a table."""
+    full = f"Take a full snapshot: materialise warehouse/{processor}/{store}_snapshot with the config `source: full`"
+    return Subject(processor, store, changelog, full, log)
 
 
 class _Rows:

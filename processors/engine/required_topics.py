@@ -31,6 +31,7 @@ from holdfast.processors.engine.changelog.config import (
     reason_for,
 )
 from holdfast.processors.engine.changelog.names import CHANGELOG_SUFFIX
+from holdfast.processors.engine.table_topics import forgetful, table_warnings
 from holdfast.processors.engine.topology import RepartitionSpec, Topology
 
 _log = structlog.get_logger("application")
@@ -43,9 +44,6 @@ _CAUSES_OF_MISSING = {
     "repartition topic": "source-missing",
     "global table": "source-missing",
 }
-
-#: How long and how much a topic without settings keeps, as Kafka does.
-_RETENTION = {"retention.ms": "604800000", "retention.bytes": "-1"}
 
 
 class TopicWorld(Protocol):
@@ -224,6 +222,7 @@ def plan(
                     "source-repartitioned",
                 )
             )
+    refusals.extend(Refusal(*each, "bad-configuration") for each in forgetful(topology, facts))
     for name, (role, spec) in resolved.items():
         seen = facts.get(name)
         own = role in ("changelog", "repartition topic")
@@ -242,30 +241,6 @@ def plan(
                 stages.append(RepairConfig(name, former, repaired, _why(repaired, role), role))
             kept.extend(_kept(spec, seen) if role == "changelog" else ())
     return ProvisionPlan(tuple(stages), tuple(refusals), tuple(kept))
-
-
-def table_warnings(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[str, ...]:
-    """A sentence with its action for each topic of a table that loses rows; ``facts`` has the topics that exist."""
-    found = []
-    whole = {spec.name: "a restart of a worker" for spec in topology.global_tables}
-    for name, lost in {**dict.fromkeys(topology.table_topics, "a rebuild of the table"), **whole}.items():
-        seen = facts.get(name)
-        limits = {} if seen is None else _limits_of_rows(seen.config)
-        if limits:
-            said = ", ".join(f"{entry}={value}" for entry, value in limits.items())
-            found.append(
-                f"Topic {name} of a table has {said}: Kafka deletes rows that are not written again, and {lost} lacks "
-                f"them. Set `cleanup.policy=compact` on {name}."
-            )
-    return tuple(found)
-
-
-def _limits_of_rows(config: Mapping[str, str]) -> dict[str, str]:
-    """The entries by which Kafka deletes records that no newer one replaces; none for a topic that keeps its rows."""
-    policy = config.get("cleanup.policy", "delete")
-    retention = {entry: config.get(entry, default) for entry, default in _RETENTION.items()}
-    bounds = {entry: value for entry, value in retention.items() if value != "-1"}
-    return {"cleanup.policy": policy, **bounds} if "delete" in policy.split(",") and bounds else {}
 
 
 def apply(decided: ProvisionPlan, topics: TopicWorld) -> None:

@@ -56,6 +56,19 @@ class ChangelogSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class SourceLog:
+    """The topic of a table that is also the changelog of its store; the processor only reads it.
+
+    ``values`` and ``keys`` are the names of the topic's deserializers: a record that they refuse is no row.
+    """
+
+    store: str
+    topic: str
+    values: str = "json"
+    keys: str = "bytes"
+
+
+@dataclass(frozen=True, slots=True)
 class RepartitionSpec:
     """The topic of one ``group_by``: the processor writes it from ``sources``, its inputs, and reads it again.
 
@@ -113,6 +126,8 @@ class Topology:
     #: The inputs that are tables; no part of the version.
     table_topics: tuple[str, ...] = ()
     repartitions: tuple[RepartitionSpec, ...] = ()
+    #: Of the tables whose topic is their changelog, too; they have none in ``changelogs``.
+    source_logs: tuple[SourceLog, ...] = ()
 
     @property
     def sources(self) -> tuple[TopicSpec, ...]:
@@ -158,6 +173,21 @@ class Topology:
     def changelog_of(self, store: str) -> TopicSpec | None:
         """The changelog topic of a store; None without changelogs."""
         return next((spec.topic for spec in self.changelogs if spec.store == store), None)
+
+    def source_log_of(self, store: str) -> SourceLog | None:
+        """The topic that a table's store is restored from; None for a store with a changelog of its own, or without."""
+        return next((log for log in self.source_logs if log.store == store), None)
+
+    @property
+    def log_names(self) -> dict[str, str]:
+        """By store, the topic that restores it: its changelog, or the topic of a table."""
+        topics = {log.store: log.topic for log in self.source_logs}
+        return {spec.store: spec.topic.name for spec in self.changelogs} | topics
+
+    @property
+    def logged(self) -> frozenset[str]:
+        """The stores that a lost disk does not lose."""
+        return frozenset(self.log_names)
 
     def inputs_of(self, store: str) -> tuple[str, ...]:
         """The input topics of a store; empty for an unknown one."""
@@ -221,8 +251,9 @@ def code_version_of(topology: Topology, code: str) -> str:
         described.pop(name)
     if not topology.global_tables:  # the versions of other processors stay as they are
         described.pop("global_tables")
-    if not described["repartitions"]:  # versions of before know none
-        described.pop("repartitions")
+    for name in ("repartitions", "source_logs"):
+        if not described[name]:  # versions of before know none
+            described.pop(name)
     for store in described["stores"]:  # typed columns concern the warehouse only: workers need no deployment
         store.pop("schema")
         store.pop("timed")  # the lines of ``columns`` tell it

@@ -55,5 +55,8 @@ def _named(topology: Topology, topic: str, partitions: Mapping[str, int]) -> str
 
 
 def _stored(topology: Topology, store: str) -> str:
+    log = topology.source_log_of(store)
+    if log is not None:
+        return f"{store} (restored from {log.topic})"
     changelog = topology.changelog_of(store)
     return store if changelog is None else f"{store} ({changelog.name})"

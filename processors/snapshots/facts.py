@@ -46,6 +46,8 @@ class ChangelogNow:
         delete_retention_s: Seconds for which compaction keeps deletions.
         compaction_lag_s: Seconds for which compaction keeps every record.
         deletes_by_age: Whether its cleanup policy also deletes by age or size.
+        is_source: Whether it is the topic of a table that is restored from it. Its ends are then the group's committed
+            offsets, and snapshots are made from checkpoints: Kafka may compact a row that nobody has processed yet.
     """
 
     topic: str
@@ -54,6 +56,7 @@ class ChangelogNow:
     delete_retention_s: float
     compaction_lag_s: float
     deletes_by_age: bool = False
+    is_source: bool = False
 
 
 @dataclass(frozen=True, slots=True)

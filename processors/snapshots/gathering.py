@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
+from holdfast.infra.kafka.records import Partition, TopicFacts
 from holdfast.infra.kafka.topics import Topics, TransactionUndecided
 from holdfast.processors.engine.state.coherence import delete_retention_s
 from holdfast.processors.snapshots.facts import ChangelogNow, LogPartition
@@ -29,6 +31,24 @@ def changelog_now(topics: Topics, topic: str, upto: Mapping[int, int]) -> Change
         ends = topics.settled_end_offsets(topic, MARKERS_WITHIN_S, upto=awaited)
     except TransactionUndecided:
         ends = topics.end_offsets(topic, committed=True)
+    return _now(topics, topic, facts, ends)
+
+
+def table_topic_now(topics: Topics, topic: str, group: str) -> ChangelogNow | None:
+    """The topic of a table that is restored from it, up to the group's offsets; None when the topic does not exist.
+
+    Raises:
+        KafkaFailed: Kafka does not answer.
+    """
+    facts = topics.describe([topic]).get(topic)
+    if facts is None:
+        return None
+    committed = topics.committed_offsets(group)
+    ends = {number: committed.get(Partition(topic, number), 0) for number in range(facts.partitions)}
+    return replace(_now(topics, topic, facts, ends), is_source=True)
+
+
+def _now(topics: Topics, topic: str, facts: TopicFacts, ends: Mapping[int, int]) -> ChangelogNow:
     starts = topics.start_offsets(topic)
     return ChangelogNow(
         topic=topic,

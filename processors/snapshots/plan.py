@@ -299,6 +299,12 @@ def _against_reading(
     if changelog is None:
         yield "the changelog is missing"
         return
+    if changelog.is_source:
+        yield (
+            f"the table is restored from {changelog.topic}, where Kafka may compact a row before its newer one is "
+            "processed: only a checkpoint has all rows"
+        )
+        return
     if changelog.deletes_by_age:
         yield "the changelog's cleanup.policy deletes by age or size: keys vanish from it without a deletion record"
     for number, point in points.items():
@@ -371,7 +377,8 @@ def _plan(
     for point in points:
         changelog = facts.changelog
         log = changelog.partitions.get(point.partition) if changelog is not None else None
-        readable = changelog is not None and log is not None and changelog.topic_id == point.topic_id
+        known = changelog is not None and log is not None and changelog.topic_id == point.topic_id
+        readable = known and not (changelog is not None and changelog.is_source)
         log_start = log.start if log is not None and readable else point.end
         reach = min(point.end, log.end) if log is not None and readable else 0
         feed = max(log_start, covered.get(point.partition, 0)) if reach == point.end else point.end

@@ -35,8 +35,10 @@ from holdfast.infra.kafka.records import (
 from holdfast.infra.settings import CheckpointSettings, Settings, load_settings
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.changelog.names import changelog_topic
+from holdfast.processors.engine.dataframe.source_rows import rows_of
 from holdfast.processors.engine.runtime.ports import TopicView, TransactionView
 from holdfast.processors.engine.runtime.unfinished import OFFSETS_TOPIC
+from holdfast.processors.engine.topology import SourceLog
 from holdfast.processors.testing.broker import Broker
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.consumers import InMemoryMember, InMemoryReplayer
@@ -126,6 +128,10 @@ class InMemoryTopics(TopicView):
     def start_offsets(self, topic: str) -> dict[int, int]:
         self.answers("start_offsets")
         return {number: log.start for number, log in enumerate(self._broker.topic(topic).logs)}
+
+    def offsets_at(self, topic: str, timestamp_ms: int) -> dict[int, int]:
+        self.answers("offsets_at")
+        return {number: log.offset_at(timestamp_ms) for number, log in enumerate(self._broker.topic(topic).logs)}
 
     def delete_before(self, offsets: Mapping[Partition, int]) -> None:
         self.answers("delete_records")
@@ -296,11 +302,17 @@ class InMemoryCluster:
         return load_settings(checkpoints=CheckpointSettings(enabled=False))
 
     def state(self, application: Application, store: str) -> dict[tuple[bytes, str], Any]:
-        """A store's content by its committed changelog: (message key, state key) to value."""
-        stores = sorted(spec.name for spec in application.topology().stores)
+        """A store's content by its committed changelog: (message key, state key) to value.
+
+        A table that is restored from its topic has the rows that its processed records make.
+        """
+        topology = application.topology()
+        stores = sorted(spec.name for spec in topology.stores)
         if store not in stores:
             raise LookupError(f"application {application.consumer_group} has no store {store!r}; it has {stores}")
         found: dict[tuple[bytes, str], Any] = {}
+        if (log := topology.source_log_of(store)) is not None:
+            return self._rows(application.consumer_group, log)
         changelog = changelog_topic(application.consumer_group, store)
         for _, record in self.read(changelog) if changelog in self._broker.topics else []:
             if record.key is None or record.key == META_KEY:
@@ -310,6 +322,18 @@ class InMemoryCluster:
                 found.pop(place, None)
             else:
                 found[place] = decode_value(record.value)
+        return found
+
+    def _rows(self, group: str, log: SourceLog) -> dict[tuple[bytes, str], Any]:
+        """The rows of the records of a table's topic that a group has processed."""
+        read, found = self.committed_offsets(group), dict[tuple[bytes, str], Any]()
+        for number, each in self.read(log.topic) if log.topic in self._broker.topics else []:
+            if each.offset >= read.get(Partition(log.topic, number), 0):
+                continue
+            for key, stored in zip(*rows_of(log, [each.key], [each.value], [each.timestamp_ms]), strict=True):
+                found.pop(split_key(key), None)
+                if stored is not None:
+                    found[split_key(key)] = decode_value(stored)
         return found
 
     # -- topics and records --------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost, OutcomeUnknown, TopicUnusable
@@ -251,7 +251,7 @@ class InMemoryReplayer(ChangelogReplayer):
         self._starts: dict[Partition, int] = {}
         self._positions: dict[Partition, int] = {}
 
-    def assign(self, starts: Mapping[Partition, int]) -> None:
+    def assign(self, starts: Mapping[Partition, int], timed: Collection[str] = ()) -> None:
         self._starts = dict(starts)
         self._positions = {}
 

@@ -63,6 +63,11 @@ class PartitionLog:
         """The first offset of the oldest open transaction, or the end."""
         return min((entries[0].offset for entries in self._open.values() if entries), default=self.end)
 
+    def offset_at(self, timestamp_ms: int) -> int:
+        """The first offset of a record at or after this time, else the end."""
+        found = (each.offset for each in self._entries if not each.control and each.timestamp_ms >= timestamp_ms)
+        return next(found, self.end)
+
     def read(self, start: int, records_max: int, *, committed: bool) -> tuple[list[Entry], int]:
         """Readable records from ``start``, and the offset after the last examined entry (control records included)."""
         limit = self.last_stable if committed else self.end

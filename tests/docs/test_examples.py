@@ -66,7 +66,7 @@ def process_one_of_each(application: Application) -> None:
     inputs = application.topology().sources
     cluster = InMemoryCluster()
     for topic in inputs:
-        cluster.create_topic(topic.name)
+        cluster.create_topic(topic.name, config=topic.config)
     if inputs:
         cluster.run(application)
     for topic in inputs:

@@ -10,7 +10,9 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from holdfast import Application
+from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.records import TopicSpec
+from holdfast.processors.engine.runtime.global_tables import GlobalTables
 
 ROWS = 6_000
 
@@ -124,3 +126,23 @@ def test_rows_are_whole_at_a_start_and_followed_live(
     one.waiting(lambda: one.client.status().global_tables[planes.name]["rows"] == 61, "rows of the new partitions")
     assert all(len(rows) == 1 for rows in joined(stream).values())
     assert one.terminate() == 0
+
+
+def test_a_table_that_is_loaded_again_is_served_when_it_is_whole(stream: Any) -> None:
+    """The consumer has read the topic to its end before, which is no progress of the second load."""
+    planes = TopicSpec(f"{stream.group}-planes", 1, 1, {"cleanup.policy": "compact"})
+    stream.topics.create(planes)
+    write(stream, ((f"P{each}", each) for each in range(ROWS)))
+    tables = GlobalTables(KafkaCluster(stream.bootstrap))
+    tables.declare([planes.name])
+    try:
+        tables.load(lambda: True)
+        for number in range(10):
+            tables.compare({planes.name: f"another topic {number}"}, {planes.name: 1})
+            tables.follow()
+            while tables.told()[planes.name]["loading"]:
+                assert tables.told()[planes.name]["rows"] == ROWS, "the former rows are served"
+                tables.follow()
+            assert tables.told()[planes.name]["rows"] == ROWS
+    finally:
+        tables.close()

@@ -5,7 +5,7 @@ Every one is a mistake that an exactly-once engine was seen to make, or could.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -18,20 +18,20 @@ from holdfast.infra.kafka.errors import KafkaFailed, TransactionAborted
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation
 from holdfast.processors.engine.record_times import RecordTimes
-from holdfast.processors.engine.runtime import commit, loop, standby
+from holdfast.processors.engine.runtime import changelog_facts, commit, loop, standby
 from holdfast.processors.engine.runtime.assignment import Assignment
 from holdfast.processors.engine.runtime.committer import Committer
 from holdfast.processors.engine.runtime.restore import Restorer
 from holdfast.processors.engine.runtime.standby import Standbys
 from holdfast.processors.engine.runtime.task import Task
-from holdfast.processors.engine.state import coherence, restore_start
+from holdfast.processors.engine.state import restore_start
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.testing.consumers import InMemoryReplayer
 from holdfast.processors.testing.groups import Group
 from holdfast.processors.testing.log import PartitionLog
 from holdfast.processors.testing.producer import InMemoryProducer
-from tests.simulation import planted_checkpoints, planted_groups, planted_time, planted_world
+from tests.simulation import planted_checkpoints, planted_groups, planted_sources, planted_time, planted_world
 from tests.simulation.run import runner
 
 Patch = Callable[[pytest.MonkeyPatch], None]
@@ -115,19 +115,18 @@ def _stale_metadata(patch: pytest.MonkeyPatch) -> None:
 
 
 def _target_is_lso(patch: pytest.MonkeyPatch) -> None:
-    original = Assignment._changelog_facts
+    original = changelog_facts.read_changelogs
 
-    def facts(self: Assignment, tasks: Sequence[Task]) -> dict[Any, coherence.ChangelogFacts]:
-        view = self._cluster.topics()
-        found = {}
-        for place, known in original(self, tasks).items():
-            stable = view.end_offsets(place.topic, committed=True)[place.number]
-            found[place] = coherence.ChangelogFacts(
-                known.topic, known.topic_id, known.start, stable, known.delete_retention_s
-            )
-        return found
+    def read(topics: Any, *given: Any) -> changelog_facts.Found:
+        return {
+            store: {
+                number: replace(known, end=topics.end_offsets(known.topic, committed=True)[number])
+                for number, known in partitions.items()
+            }
+            for store, partitions in original(topics, *given).items()
+        }
 
-    patch.setattr(Assignment, "_changelog_facts", facts)
+    patch.setattr("holdfast.processors.engine.runtime.assignment.read_changelogs", read)
 
 
 def _end_of_partition_is_enough(patch: pytest.MonkeyPatch) -> None:
@@ -376,6 +375,8 @@ TIMED_BUGS = tuple(Planted(name, plant) for name, plant in planted_time.PLANTS.i
 GROUPED_BUGS = tuple(Planted(name, plant) for name, plant in planted_groups.PLANTS.items())
 #: Those that joins of two topics show.
 JOINED_BUGS = tuple(Planted(name, plant) for name, plant in planted_groups.JOINED_PLANTS.items())
+#: Those that tables show which are restored from their topics.
+SOURCED_BUGS = tuple(Planted(name, plant) for name, plant in planted_sources.PLANTS.items())
 
 
 def known_seeds() -> dict[str, int]:
@@ -418,7 +419,8 @@ def print_table(seeds: Any, bugs: Iterable[Any], seeds_max: int) -> None:
 
 def main() -> None:
     """Print the tables of the bugs of the engine."""
-    for bugs, of in ((BUGS, "functions"), (TIMED_BUGS, "timed"), (GROUPED_BUGS, "grouped"), (JOINED_BUGS, "joined")):
+    work = {"functions": BUGS, "timed": TIMED_BUGS, "grouped": GROUPED_BUGS, "joined": JOINED_BUGS}
+    for of, bugs in {**work, "sourced": SOURCED_BUGS}.items():
         with runner(of=of) as seeds:
             print_table(seeds, bugs, 500)
 

@@ -5,6 +5,7 @@ python -m tests.simulation.run --seeds 10000          seeds 0 to 9999; prints pr
 python -m tests.simulation.run --of timed --seeds 5000   the same with windows, sessions and timers
 python -m tests.simulation.run --of grouped --seeds 5000   the same with a stream grouped by another key
 python -m tests.simulation.run --of joined --seeds 5000    the same with joins of two topics
+python -m tests.simulation.run --of sourced --seeds 5000   the same with a table that is restored from its topic
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ import structlog
 
 from holdfast.infra.settings import Settings
 from tests.simulation.faults import Faults
-from tests.simulation.schedule import draw_schedule, grouped_schedule, joined_schedule, timed_schedule
+from tests.simulation.schedule import draw_schedule, grouped_schedule, joined_schedule, sourced_schedule, timed_schedule
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.world import World
 
@@ -37,6 +38,7 @@ SCHEDULES = {
     "timed": timed_schedule,
     "grouped": grouped_schedule,
     "joined": joined_schedule,
+    "sourced": sourced_schedule,
 }
 #: So much of a failing trace is printed.
 TAIL = 60

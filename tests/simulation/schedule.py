@@ -172,6 +172,7 @@ class Schedule:
     timed: bool = False
     grouped: bool = False
     joins: bool = False
+    sourced: bool = False
 
 
 def draw_schedule(seed: int) -> Schedule:
@@ -278,6 +279,26 @@ def grouped_schedule(seed: int) -> Schedule:
 def joined_schedule(seed: int) -> Schedule:
     """The schedule of a seed with two inputs that are joined, each by its key."""
     return replace(grouped_schedule(seed), grouped=False, joins=True)
+
+
+def sourced_schedule(seed: int) -> Schedule:
+    """The schedule of a seed with a table that is restored from its topic, which nobody compacts.
+
+    Kafka may compact a row that is not processed yet, which a restore then lacks: that is no fault of the engine.
+    """
+    drawn = draw_schedule(seed)
+    faults = tuple(each for each in drawn.faults if each.kind is not Kind.COMPACT)
+    return replace(
+        plain_schedule(seed),
+        sourced=True,
+        aggregated=False,
+        stores=1,
+        twins=drawn.twins,
+        markers_left_out=drawn.markers_left_out,
+        clears_at=drawn.clears_at,
+        retention_s=86_400.0,
+        faults=faults,
+    )
 
 
 def _outages(seed: int) -> list[Fault]:

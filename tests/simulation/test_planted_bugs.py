@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.planted import BUGS, GROUPED_BUGS, JOINED_BUGS, TIMED_BUGS, Planted, seeds_until_caught
+from tests.simulation.planted import (
+    BUGS,
+    GROUPED_BUGS,
+    JOINED_BUGS,
+    SOURCED_BUGS,
+    TIMED_BUGS,
+    Planted,
+    seeds_until_caught,
+)
 from tests.simulation.run import SeedRunner, runner
 from tests.tiers import named
 
@@ -92,6 +100,18 @@ def test_a_planted_bug_in_joins_is_caught(joined_seeds: SeedRunner, bug: Planted
     check_caught(joined_seeds, bug, known)
 
 
+@pytest.fixture(scope="module")
+def sourced_seeds() -> Iterator[SeedRunner]:
+    with runner(of="sourced") as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", named(SOURCED_BUGS, thorough=RARE))
+def test_a_planted_bug_in_tables_of_topics_is_caught(sourced_seeds: SeedRunner, bug: Planted, known: bool) -> None:
+    check_caught(sourced_seeds, bug, known)
+
+
 def check_caught(seeds: SeedRunner, bug: Planted, known: bool) -> None:
     caught = seeds_until_caught(seeds, bug, SEEDS_MAX, known=known)
     assert caught is not None, f"{SEEDS_MAX} seeds ran with this bug, and nothing was found"
@@ -101,6 +121,5 @@ def check_caught(seeds: SeedRunner, bug: Planted, known: bool) -> None:
 
 def test_the_documentation_lists_every_planted_bug() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in DOCS)
-    assert [
-        bug.name for bug in (*BUGS, *TIMED_BUGS, *GROUPED_BUGS, *JOINED_BUGS) if f"| {bug.name} |" not in text
-    ] == []
+    bugs = (*BUGS, *TIMED_BUGS, *GROUPED_BUGS, *JOINED_BUGS, *SOURCED_BUGS)
+    assert [bug.name for bug in bugs if f"| {bug.name} |" not in text] == []

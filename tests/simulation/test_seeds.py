@@ -84,6 +84,18 @@ def test_joins_are_right_under_every_schedule(joined_seeds: SeedRunner, first: i
     check_right(joined_seeds, first)
 
 
+@pytest.fixture(scope="module")
+def sourced_seeds() -> Iterator[SeedRunner]:
+    with runner(of="sourced") as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", variants(range(0, 120, 10), tested=2))
+def test_tables_of_topics_are_right_under_every_schedule(sourced_seeds: SeedRunner, first: int) -> None:
+    check_right(sourced_seeds, first)
+
+
 #: The group takes a task from ``clear_state`` in the turn before its offsets are set.
 TAKEN = 449
 

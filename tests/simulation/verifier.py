@@ -24,6 +24,7 @@ from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.task_store import TaskMeta
 from holdfast.processors.testing.cluster import InMemoryCluster
+from holdfast.processors.testing.log import Entry
 from tests.simulation.workload import DEAD, GROUP, JOINT, OUTPUT, Expected, Workload
 
 
@@ -69,8 +70,13 @@ class History:
                 entries, self._observed[known] = log.read(self._observed.get(known, 0), log.end, committed=True)
                 records = self._records.setdefault(place, {})
                 for entry in entries:
-                    assert entry.key is not None
-                    records[entry.offset] = (entry.key, entry.value)
+                    if (kept := self._kept(entry)) is not None:
+                        records[entry.offset] = kept
+
+    def _kept(self, entry: Entry) -> tuple[bytes, bytes | None] | None:
+        """The key and the value that a record is for its store; None for one that is no state."""
+        assert entry.key is not None
+        return entry.key, entry.value
 
     def partition(self, store: str, number: int) -> Partition:
         return Partition(self._topics[store], number)

@@ -9,6 +9,7 @@ from holdfast.processors.testing.cluster import InMemoryCluster
 from tests.simulation.grouped import GroupedCheck, GroupedWorkload, grouped_workload
 from tests.simulation.joined import JoinedCheck, JoinedWorkload, joined_workload
 from tests.simulation.schedule import Schedule
+from tests.simulation.sourced import SourcedCheck, SourcedHistory, SourcedWorkload, sourced_workload
 from tests.simulation.timed import TimedWorkload, timed_workload
 from tests.simulation.timed_verifier import TimedCheck
 from tests.simulation.verifier import FinalCheck, History, Seen
@@ -23,6 +24,8 @@ def workload_of(schedule: Schedule, random: Random) -> Workload:
         return grouped_workload(schedule)
     if schedule.joins:
         return joined_workload(schedule)
+    if schedule.sourced:
+        return sourced_workload(schedule)
     workload = draw_workload(
         random,
         schedule.partitions,
@@ -37,6 +40,11 @@ def workload_of(schedule: Schedule, random: Random) -> Workload:
     return aggregated(workload) if schedule.aggregated else workload
 
 
+def history_of(cluster: InMemoryCluster, workload: Workload) -> History:
+    """What was committed to the changelogs."""
+    return (SourcedHistory if isinstance(workload, SourcedWorkload) else History)(cluster, workload)
+
+
 def final_check(cluster: InMemoryCluster, workload: Workload, history: History, seen: Seen) -> FinalCheck:
     """What must hold at the end."""
     if isinstance(workload, TimedWorkload):
@@ -45,4 +53,6 @@ def final_check(cluster: InMemoryCluster, workload: Workload, history: History, 
         return GroupedCheck(cluster, workload, history, seen)
     if isinstance(workload, JoinedWorkload):
         return JoinedCheck(cluster, workload, history, seen)
+    if isinstance(workload, SourcedWorkload):
+        return SourcedCheck(cluster, workload, history, seen)
     return FinalCheck(cluster, workload, expect(workload), history, seen)

@@ -143,6 +143,16 @@ class Workload:
         return (*self.names, JOINT) if self.apart else self.names
 
     @property
+    def changelogged(self) -> tuple[str, ...]:
+        """The stores whose changelogs are there from the start."""
+        return self.names
+
+    @property
+    def input_config(self) -> Mapping[str, str]:
+        """The configuration of the inputs."""
+        return ANY_TIME_AHEAD
+
+    @property
     def records_behind(self) -> int:
         """How many records behind ``group_by`` there may be, besides the input."""
         return 0

@@ -38,9 +38,9 @@ from tests.simulation.others import Others
 from tests.simulation.schedule import Schedule
 from tests.simulation.scheduler import SimulatedProcess, Simulation, SimulationStuck, Step, signals_kept
 from tests.simulation.small_portions import tuned
-from tests.simulation.verifier import DatabaseCheck, FinalCheck, History, InvariantBroken
-from tests.simulation.work import final_check, workload_of
-from tests.simulation.workload import ANY_TIME_AHEAD, DEAD, GROUP, JOINT, OUTPUT
+from tests.simulation.verifier import DatabaseCheck, FinalCheck, InvariantBroken
+from tests.simulation.work import final_check, history_of, workload_of
+from tests.simulation.workload import DEAD, GROUP, INPUT, JOINT, OUTPUT
 
 #: Everything healed, the rest of the input is processed in less than so many virtual seconds.
 RECOVERY_S = 400.0
@@ -117,9 +117,9 @@ class World:
         self._ends: dict[Partition, int] = {}
         for topic in (*self.workload.inputs, OUTPUT, DEAD):
             self.create(topic)
-        for store in self.workload.names:
+        for store in self.workload.changelogged:
             self._create_changelog(store)
-        self.history = History(self.cluster, self.workload)
+        self.history = history_of(self.cluster, self.workload)
         self.check = DatabaseCheck(self.history, self.workload, in_pieces=bool(schedule.pieces))
         self.checkpoints = CheckpointCheck(self.store, self.check.look, self.fail)
 
@@ -160,7 +160,7 @@ class World:
 
     def create(self, topic: str) -> None:
         """Make a topic of the world, unless it is there."""
-        config = dict(ANY_TIME_AHEAD) if topic in self.workload.inputs else {}
+        config = dict(self.workload.input_config) if topic in self.workload.inputs else {}
         if topic == OUTPUT and self.schedule.past == "refused":
             config = {"message.timestamp.before.max.ms": str(PAST_MAX_MS)}
         self.cluster.create_topic(topic, self.schedule.partitions, config)
@@ -235,8 +235,10 @@ class World:
         self._sent[partition] = max(self._sent[partition], upto)
 
     def a_changelog(self) -> Partition:
-        """Any partition of any changelog."""
-        return Partition(self.random.choice(self.changelogs), self.random.randrange(self.schedule.partitions))
+        """Any partition of any changelog; of the input, where the input is the changelog."""
+        return Partition(
+            self.random.choice(self.changelogs or [INPUT]), self.random.randrange(self.schedule.partitions)
+        )
 
     def compact(self, partition: Partition) -> None:
         """The log cleaner comes by; it takes deletes, too, when delete.retention.ms has gone by since it first did.

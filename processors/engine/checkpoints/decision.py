@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT, Manifest
 from holdfast.processors.engine.state.coherence import ChangelogFacts
-from holdfast.processors.engine.state.restore_start import doubt_of_age
+from holdfast.processors.engine.state.restore_start import doubt_of_age, doubt_of_tail
 
 #: A checkpoint is looked for if a replay has this many changelog offsets, and used if it saves as many and half of all.
 SPARES_AT_LEAST = 1_000
@@ -153,7 +153,8 @@ def _ahead_of_the_group(manifest: Manifest, wanted: Wanted) -> str | None:
 
 def _too_old(manifest: Manifest, wanted: Wanted) -> str | None:
     for store, facts in wanted.changelogs.items():
-        doubt = doubt_of_age(wanted.now - manifest.meta.complete_at, facts, manifest.meta.stores[store].offset)
+        at = manifest.meta.stores[store]
+        doubt = doubt_of_age(wanted.now - manifest.meta.complete_at, facts, at.offset) or doubt_of_tail(at, facts)
         if doubt is not None:
             return doubt
     return None

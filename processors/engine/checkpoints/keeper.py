@@ -321,13 +321,13 @@ def open_keeper(
 ) -> CheckpointKeeper | None:
     """A worker's keeper, with ``storage`` or the store of the settings; None where there is nothing to checkpoint.
 
-    That is: checkpoints are off, the processor has no changelogs, or its databases have no files.
+    That is: checkpoints are off, nothing restores a store of the processor, or its databases have no files.
 
     Raises:
         StorageUnusable: No driver is installed for the store of the settings.
     """
     chosen = settings.checkpoints
-    if not chosen.enabled or not topology.changelogs or not isinstance(databases, DatabaseFiles):
+    if not chosen.enabled or not topology.logged or not isinstance(databases, DatabaseFiles):
         return None
     if storage is None:
         objects = FsspecObjects(settings.checkpoint_store, chosen.options)

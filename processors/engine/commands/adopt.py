@@ -20,6 +20,7 @@ from holdfast.processors.engine.changelog.format import decode_value
 from holdfast.processors.engine.commands.checks import (
     check_paused,
     check_running,
+    check_writable,
     commit_apart,
     moves_of,
     settle,
@@ -45,6 +46,7 @@ def adopt(worker: Owner, ticket: Ticket, asked: Adopt) -> Work:
     """
     check_paused(worker)
     tasks = tasks_of(worker, (asked.store,), asked.upto)
+    check_writable(worker.topology, (asked.store,), "change")
     own = worker.topology.changelog_of(asked.store)
     if own is not None and own.name == asked.changelog:
         raise CommandWrong(

@@ -7,6 +7,8 @@ partitions. It commits the task's own work before each of its own commits, so th
 from __future__ import annotations
 
 from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, CommandWrong, Offsets, Selection
@@ -16,6 +18,46 @@ from holdfast.processors.engine.runtime.owner import Owner
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.engine.runtime.tickets import Ticket
 from holdfast.processors.engine.state.store import Writes
+from holdfast.processors.engine.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """What the last commit of a command does: the task remembers its name, and stores are emptied in the database."""
+
+    command: str = ""
+    emptied: tuple[str, ...] = ()
+
+
+NOT_LAST = Last()
+
+#: By task, topic to the next offset to read.
+Moves = Mapping[str, Mapping[str, int]]
+NO_MOVES: Moves = MappingProxyType({})
+
+
+def split_by_log(topology: Topology, stores: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The stores with records of their own, and those that are restored from the topic of a table."""
+    of_topics = tuple(name for name in stores if topology.source_log_of(name) is not None)
+    return tuple(name for name in stores if name not in of_topics), of_topics
+
+
+def check_writable(
+    topology: Topology, stores: Sequence[str], verb: str, tasks: Sequence[Task] = (), moves: Moves = NO_MOVES
+) -> None:
+    """Raise CommandWrong for a table that is restored from its topic: nothing but the topic changes it.
+
+    It may be emptied together with a move of its topic, in all of the tasks.
+    """
+    for log in topology.source_logs:
+        moved = bool(tasks) and all(log.topic in moves.get(task.name, {}) for task in tasks)
+        if log.store in stores and not moved:
+            raise CommandWrong(
+                f"Store {log.store} is restored from topic {log.topic}: a {verb} would be gone with the next restore.",
+                action=f"Write to {log.topic}: a record sets a row, a record without a value deletes it. Or build all "
+                "state again from the topics: `--all --rewind earliest`.",
+                store=log.store,
+            )
 
 
 def tasks_of(worker: Owner, stores: Sequence[str], partitions: Collection[int] | None) -> list[Task]:
@@ -88,8 +130,12 @@ def check_paused(worker: Owner) -> None:
         )
 
 
-def moves_of(worker: Owner, positions: Offsets, within: Sequence[Task] | None = None) -> dict[str, dict[str, int]]:
+def moves_of(
+    worker: Owner, positions: Offsets, within: Sequence[Task] | None = None, emptied: Sequence[str] = ()
+) -> dict[str, dict[str, int]]:
     """By task, topic to the next offset to read, checked against the offsets that the topics have.
+
+    ``emptied`` are stores that are emptied with the move.
 
     Raises CommandWrong for an offset or a topic that is not read, CommandRefused for a partition of another worker.
     """
@@ -125,8 +171,25 @@ def moves_of(worker: Owner, positions: Offsets, within: Sequence[Task] | None = 
                     partition=number,
                     seen=offset,
                 )
+            _check_of_table(worker.topology, task, (topic, offset), emptied if offset == start else ())
             moves.setdefault(task.name, {})[topic] = offset
     return moves
+
+
+def _check_of_table(topology: Topology, task: Task, to: tuple[str, int], emptied: Sequence[str]) -> None:
+    """Raise CommandWrong if a table that is restored from this topic would not have the rows of the new offset."""
+    topic, offset = to
+    log = next((each for each in topology.source_logs if each.topic == topic), None)
+    if log is None or log.store in emptied or offset == task.committed.get(topic):
+        return
+    raise CommandWrong(
+        f"{topic} can't be read from offset {offset}: table {log.store} is restored from it, and has the rows of "
+        "another offset.",
+        action="Build all state again from the first records: `--all --rewind earliest`.",
+        topic=topic,
+        partition=task.partition,
+        seen=offset,
+    )
 
 
 def check_running(task: Task, ticket: Ticket) -> None:
@@ -165,23 +228,24 @@ def commit_apart(
     ticket: Ticket,
     writes: Mapping[str, Writes],
     inputs: Mapping[str, int],
-    command: str = "",
+    last: Last = NOT_LAST,
 ) -> Generator[None, None, None]:
     """Commit writes of one task, by store, and new positions; the task has no other uncommitted work.
 
-    With the last commit of a ``command`` that has a name, the task remembers that it was carried out. Positions that go
+    ``last`` is what the last commit of a command does besides. Positions that go
     back take the stream time with them: the messages that are read again are not late.
     """
     if task.time is not None and any(offset < task.committed.get(topic, 0) for topic, offset in inputs.items()):
         writes = without_clocks(writes, task.time.clock_keys)
     while True:
-        part = TaskCommit(task, {**task.committed, **inputs}, task.meta.transaction + 1, command=command)
+        part = TaskCommit(task, {**task.committed, **inputs}, task.meta.transaction + 1, command=last.command)
+        part.emptied = last.emptied
         part.writes = {name: writes.get(name, Writes([], [])) for name in task.states}
         if worker.maintenance.commit(part) is Outcome.DONE:
             break
         yield
         yield from settle(worker, task, ticket)
-    for name in writes:
+    for name in (*writes, *last.emptied):
         task.states[name].forget()
     if task.time is not None:
         task.time.load()

@@ -20,7 +20,7 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.infra.settings import Settings
 from holdfast.infra.storage.objects import FsspecObjects
 from holdfast.processors.engine.checkpoints.retention import delete_all
-from holdfast.processors.engine.commands.checks import check_settled
+from holdfast.processors.engine.commands.checks import check_settled, check_writable
 from holdfast.processors.engine.commands.table import work_of
 from holdfast.processors.engine.runtime.commands import Clear, CommandFailed, CommandRefused, Position
 from holdfast.processors.engine.runtime.options import Start
@@ -67,8 +67,11 @@ class CleanSlate:
 
         Raises:
             CommandRefused: The group has a live member.
+            CommandWrong: A table is restored from its topic, and its rows would come back.
             StateFolderTaken: A live process holds a slot of this machine.
         """
+        if not self._rewind:
+            check_writable(self._topology, [spec.name for spec in self._topology.stores], "clear")
         self._check_members(expected=0)
         for slot in StateFolder.slots(self._state_dir, self._topology.processor):
             StateFolder(self._state_dir, self._topology.processor, slot).release()

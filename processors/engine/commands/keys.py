@@ -6,6 +6,8 @@ the worker's loop runs at each yield.
 Invariants:
     - Deletes are committed like every write: changelog and offsets in one transaction, then the database.
     - ``clear`` with an export finishes the file under its final name before it sends the first delete.
+    - A table that is restored from its topic is emptied in the commit that moves the topic to its beginning, and not
+      before: until then it has the rows of the offsets that are committed.
     - Positions change in the commit of their task's last deletes, or after it.
     - A ``clear`` with a name (``once``) changes nothing in a task that has carried it out: the task's last commit of
       deletes records the name in the meta records and beside the data. So a sender that died before it knew the result
@@ -19,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from holdfast.processors.engine.commands.checks import check_running, commit_apart, settle
+from holdfast.processors.engine.commands.checks import Last, check_running, commit_apart, settle, split_by_log
 from holdfast.processors.engine.commands.sweep import Sweep, Totals
 from holdfast.processors.engine.runtime.commands import Clear, CommandFailed, Selected, Selection
 from holdfast.processors.engine.runtime.owner import Owner
@@ -93,17 +95,21 @@ def clear(  # tidy: allow-wide because these are the parts of one command
         check_running(task, ticket)  # the group may have taken it while the task before was at work
         if asked.once and asked.once in (task.meta.commands or ()):
             continue
-        sweep = Sweep(task, asked.stores, selection, totals)
-        while not sweep.done:
+        own, emptied = split_by_log(worker.topology, asked.stores)
+        sweep = Sweep(task, own, selection, totals)
+        done = False
+        while not done:
             yield from settle(worker, task, ticket)
-            found = sweep.batch()
+            found = {} if sweep.done else sweep.batch()
+            done = sweep.done
             deletes = {
                 store: Writes([key for key, _ in entries], [sweep.rest.get((store, key)) for key, _ in entries])
                 for store, entries in found.items()
             }
-            inputs: Mapping[str, int] = moves.get(task.name, {}) if sweep.done else {}
-            if found or sweep.done:
-                yield from commit_apart(worker, task, ticket, deletes, inputs, asked.once if sweep.done else "")
+            inputs: Mapping[str, int] = moves.get(task.name, {}) if done else {}
+            if found or done:
+                last = Last(asked.once, emptied) if done else Last()
+                yield from commit_apart(worker, task, ticket, deletes, inputs, last)
             ticket.done = totals.entries
             yield
     return {**_told(totals, tasks), **({"export": exported} if exported else {})}

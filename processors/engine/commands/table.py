@@ -25,7 +25,9 @@ def work_of(command: Command, worker: Owner, ticket: Ticket) -> Work:
     if isinstance(command, Export):
         return keys.export(worker, ticket, tasks, command, selection)
     assert isinstance(command, Clear)
-    moves = checks.moves_of(worker, command.positions or {}, within=tasks)
+    _, of_topics = checks.split_by_log(worker.topology, command.stores)
+    moves = checks.moves_of(worker, command.positions or {}, tasks, of_topics if selection.everything else ())
+    checks.check_writable(worker.topology, of_topics, "clear", tasks, moves)
     return keys.clear(worker, ticket, tasks, command, selection, moves)
 
 

@@ -69,6 +69,11 @@ _SERIALIZERS: dict[str, Serializer] = {
 }
 
 
+def name_of_deserializer(given: Deserializer) -> str | None:
+    """The first name of a deserializer; None for a function of the user's."""
+    return next((name for name, known in _DESERIALIZERS.items() if known is given), None)
+
+
 def deserializer(given: str | Deserializer) -> Deserializer:
     """The deserializer with this name, or SerializerUnknown; a function is returned as it is."""
     return given if callable(given) else _named(_DESERIALIZERS, given)

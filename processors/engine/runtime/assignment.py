@@ -5,7 +5,7 @@ first changelog record (``state.restore_start``). A partition is taken in this o
 batch of the former owner:
     1. The group assigns the partition.
     2. Read the committed offsets; the broker answers when no transaction holds pending ones.
-    3. Read the high watermarks of the changelogs: the targets of the restore.
+    3. Read the high watermarks of the changelogs: the targets of the restore. A table's topic has the committed offset.
     4. Replay the changelogs up to the targets.
     5. The coherence guard compares the state with the committed offsets.
 
@@ -27,6 +27,7 @@ from holdfast.processors.engine.checkpoints.fetch import Fetched
 from holdfast.processors.engine.checkpoints.fetching import Fetching
 from holdfast.processors.engine.checkpoints.keeper import CheckpointKeeper
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.runtime.changelog_facts import facts_of_task, read_changelogs
 from holdfast.processors.engine.runtime.fencing import LOOK_EVERY_S
 from holdfast.processors.engine.runtime.inputs_in_order import order_of
 from holdfast.processors.engine.runtime.inputs_together import check_together
@@ -40,13 +41,10 @@ from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.engine.runtime.watermarks import Groups
 from holdfast.processors.engine.state.coherence import (
     ChangelogFacts,
-    changelog_missing,
-    changelog_too_narrow,
     check_inputs,
     check_restore_age,
     check_source,
     check_sources_same,
-    delete_retention_s,
     not_to_wipe,
     source_missing,
 )
@@ -231,11 +229,13 @@ class Assignment:
         committed = member.committed(inputs)
         try:
             self._look_at_sources(inputs, committed)
-            changelogs = self._changelog_facts(tasks)
+            stores, topics = {name for task in tasks for name in self._stores(task)}, self._cluster.topics()
+            changelogs = read_changelogs(topics, self._topology, stores, committed, looked_at)
+            self.topic_ids.update({at.topic: at.topic_id for found in changelogs.values() for at in found.values()})
             member.broker_answered()
             for task in tasks:
                 by_topic = {topic: committed[Partition(topic, task.partition)] for topic in task.inputs}
-                self._open(task, self._facts_of(task, changelogs), by_topic, looked_at)
+                self._open(task, facts_of_task(changelogs, self._stores(task), task.partition), by_topic, looked_at)
                 self.pending.remove(task)
         except StateIncoherent:
             check_still_ours(member, committed)
@@ -264,38 +264,6 @@ class Assignment:
                 # What is in a repartition topic was read from a source already.
                 skips = self.options.offset_reset != "earliest" and not self._topology.is_repartition(name)
                 self._starts[partition] = end if skips else start
-
-    def _changelog_facts(self, tasks: Sequence[Task]) -> dict[Partition, ChangelogFacts]:
-        """Facts of every changelog partition of these tasks; the high watermarks are read last."""
-        stores = {name for task in tasks for name in self._stores(task)}
-        names = [spec.topic.name for spec in self._topology.changelogs if spec.store in stores]
-        topics = self._cluster.topics()
-        described = topics.describe(names)
-        facts: dict[Partition, ChangelogFacts] = {}
-        for name in names:
-            seen = described.get(name)
-            if seen is None:
-                raise changelog_missing(name, self._topology)
-            self.topic_ids[name] = seen.topic_id
-            starts, ends = topics.start_offsets(name), topics.end_offsets(name, committed=False)
-            for number, end in ends.items():
-                facts[Partition(name, number)] = ChangelogFacts(
-                    name, seen.topic_id, starts[number], end, delete_retention_s(seen)
-                )
-        return facts
-
-    def _facts_of(self, task: Task, changelogs: Mapping[Partition, ChangelogFacts]) -> dict[str, ChangelogFacts]:
-        """Facts of one task's changelog partitions, by store."""
-        facts: dict[str, ChangelogFacts] = {}
-        for name in self._stores(task):
-            spec = self._topology.changelog_of(name)
-            if spec is None:
-                continue
-            place = Partition(spec.name, task.partition)
-            if place not in changelogs:
-                raise changelog_too_narrow(spec.name, task.partition)
-            facts[name] = changelogs[place]
-        return facts
 
     def _open(
         self, task: Task, facts: Mapping[str, ChangelogFacts], committed: Mapping[str, int | None], looked_at: float
@@ -346,7 +314,7 @@ class Assignment:
         unknown = [name for name in facts if meta is None or name not in meta.stores]
         held = [] if store is None else [name for name in unknown if store.holds_data(name)]
         if held:
-            kept = [name for name in held if name not in empty]
+            kept = [name for name in held if name not in empty and facts[name].source is None]
             if kept and meta is not None and meta.inputs and not meta.restoring:
                 raise not_to_wipe(task.name, kept, "its changelog was turned on after the data was written")
             # Its age is unknown: compaction may have removed deletes that this data still lacks.

@@ -47,6 +47,8 @@ class TaskCommit:
     writes: dict[str, Writes] = field(default_factory=dict)
     #: Send records only: no meta record and no local write, because a later commit completes the changelog.
     records_only: bool = False
+    #: Stores that are emptied in the database with this commit: a table's topic has no records for that.
+    emptied: tuple[str, ...] = ()
     #: Name of the owner command whose effect this commit completes; empty for every other commit.
     command: str = ""
 
@@ -158,6 +160,8 @@ def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str]
                     stores[name] = StoreOffset(
                         changelog.name, topic_ids[changelog.name], part.changelog_ends[name], part.inputs
                     )
+                elif (log := topology.source_log_of(name)) is not None:
+                    stores[name] = StoreOffset(log.topic, topic_ids[log.topic], part.inputs[log.topic], part.inputs)
             task.meta = replace(
                 task.meta,
                 inputs=part.inputs,
@@ -168,6 +172,8 @@ def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str]
                 complete_at=complete_at,
                 commands=part.commands,
             )
+            for name in part.emptied:
+                task.store.empty(name)
             changes = [task.states[name].rocks_changes(writes) for name, writes in part.writes.items()]
             task.store.write(chain.from_iterable(changes), task.meta)
             for state in task.states.values():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from holdfast.infra.clock import Clock
@@ -74,17 +74,17 @@ class GroupMember(Protocol):
 class ChangelogReplayer(Protocol):
     """Reads changelogs with read_committed; ``infra.kafka.replay.ChangelogConsumer`` implements it."""
 
-    def assign(self, starts: Mapping[Partition, int]) -> None:
-        """Read these partitions from these offsets."""
+    def assign(self, starts: Mapping[Partition, int], timed: Collection[str] = ()) -> None:
+        """Read these partitions from these offsets, those of the topics in ``timed`` with the records' timestamps."""
 
     def drop(self, partitions: Sequence[Partition]) -> None:
         """Stop reading these partitions."""
 
     def poll(self, records_max: int, timeout_s: float) -> tuple[list[Batch], dict[Partition, int]]:
-        """Records without timestamps and headers, and ends of partitions; waits at most ``timeout_s`` seconds."""
+        """Records without headers, and ends of partitions; waits at most ``timeout_s`` seconds."""
 
     def positions(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """The next offsets to read; control records count."""
+        """The next offsets to read in this assignment; control records count. None of an earlier one."""
 
     def close(self) -> None:
         """Close the connection."""
@@ -155,6 +155,9 @@ class TopicView(TopicWorld, Protocol):
 
     def start_offsets(self, topic: str) -> dict[int, int]:
         """By partition, the first offset that the topic still has."""
+
+    def offsets_at(self, topic: str, timestamp_ms: int) -> dict[int, int]:
+        """By partition, the first offset at or after this time (ms since 1970), else the high watermark."""
 
     def delete_before(self, offsets: Mapping[Partition, int]) -> None:
         """Delete the records below these offsets."""

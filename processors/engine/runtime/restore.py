@@ -4,6 +4,9 @@
 owner was fenced; the consumer reads read_committed. A partition is done when the position reaches the target, or at an
 end of partition at or after the target: commit markers take offsets, and compaction can remove the last ones.
 
+A table with ``changelog="source"`` is replayed from its topic: up to the group's committed offset, and each record is
+made to a row (``dataframe.source_rows``).
+
 Invariants:
     - Data is written before the offsets that cover it; an interrupted restore resumes at the last offsets written.
     - During a replay the store is marked ``restoring``: nothing treats it as the state of its inputs.
@@ -12,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import gc
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -22,6 +26,7 @@ import structlog
 
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.changelog.format import META_KEY, Commands, check_records, decode_meta
+from holdfast.processors.engine.dataframe.source_rows import rows_of
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts
@@ -29,6 +34,7 @@ from holdfast.processors.engine.state.errors import StateFailed, StateIncoherent
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.restore_start import RestorePlan
 from holdfast.processors.engine.state.task_store import RESEEDING, StoreOffset, TaskMeta
+from holdfast.processors.engine.topology import SourceLog
 
 _log = structlog.get_logger("runtime.restore")
 
@@ -62,6 +68,18 @@ class _StoreReplay:
     @property
     def done(self) -> bool:
         return self.position >= self.facts.end
+
+    def held(self, committed: Mapping[str, int | None]) -> Mapping[str, int]:
+        """The input offsets that the store holds, when it is done; of a topic that it is restored from, the position.
+
+        Of other inputs such a store holds nothing, so that it is at any offset of theirs.
+        """
+        log = self.facts.source
+        if log is None:
+            return self.inputs
+        others = {topic: offset for topic, offset in committed.items() if offset is not None}
+        nothing = committed.get(log.topic) is None and self.position <= self.facts.start
+        return others if nothing else {**others, log.topic: self.position}
 
 
 @dataclass(slots=True)
@@ -109,12 +127,17 @@ class TaskRestore:
 
     def state_inputs(self) -> dict[str, Mapping[str, int]]:
         """By store, the input offsets that its state holds."""
-        return {replay.store: replay.inputs for replay in self.replays.values()}
+        return {replay.store: replay.held(self.committed) for replay in self.replays.values()}
 
     @property
     def facts(self) -> dict[str, ChangelogFacts]:
         """By store, the facts about its changelog."""
         return {replay.store: replay.facts for replay in self.replays.values()}
+
+    @property
+    def sources_replayed(self) -> set[str]:
+        """The topics that tables are restored from."""
+        return {replay.facts.topic for replay in self.replays.values() if replay.facts.source is not None}
 
     def never_written(self, stores: Set[str]) -> frozenset[str]:
         """Those of ``stores`` whose changelog has no committed record; it may have those of an aborted first commit."""
@@ -265,7 +288,8 @@ class Restorer:
             if not starts:
                 return
             self._consumer = self._cluster.changelog_consumer()
-        self._consumer.assign(starts)
+        sources = {topic for each in self._tasks.values() for topic in each.sources_replayed}
+        self._consumer.assign(starts, sources)
 
     def _apply(self, batches: list[Batch]) -> None:
         for batch in batches:
@@ -273,13 +297,30 @@ class Restorer:
             if found is None or found[0].flushing:
                 continue
             restore, replay = found
-            keys, values = _data_of(batch, restore, replay)
-            replay.position = batch.offsets[-1] + 1
-            restore.records += len(batch.keys)
+            if replay.facts.source is None:
+                keys, values = _data_of(batch, restore, replay)
+                replay.position = batch.offsets[-1] + 1
+                restore.records += len(batch.keys)
+            else:
+                keys, values = self._rows(batch, restore, replay, replay.facts.source)
             restore.progress_at = self._clock.monotonic()
             if keys:
                 assert restore.task.store is not None
                 restore.task.store.load(list(map(replay.prefix.__add__, keys)), values)
+
+    def _rows(
+        self, batch: Batch, restore: TaskRestore, replay: _StoreReplay, log: SourceLog
+    ) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
+        """The rows that a batch of a table's topic makes; what is behind the target is no state yet."""
+        assert self._consumer is not None
+        if replay.done:  # the batch was fetched before the partition was dropped
+            return [], []
+        count = bisect_left(batch.offsets, replay.facts.end)
+        replay.position = min(batch.offsets[-1] + 1, replay.facts.end)
+        restore.records += count
+        if replay.done:
+            self._consumer.drop([batch.partition])
+        return rows_of(log, batch.keys[:count], batch.values[:count], batch.timestamps[:count])
 
     def _note_in_time(self, *, idle: bool) -> None:
         """Write the replayed offsets when due; flush when no records arrive, as below an open transaction."""
@@ -323,7 +364,7 @@ class Restorer:
             commands=restore.commands,
             stores={name: at for name, at in task.meta.stores.items() if at.topic_id == RESEEDING}
             | {
-                replay.store: StoreOffset(replay.facts.topic, replay.facts.topic_id, replay.position, replay.inputs)
+                replay.store: StoreOffset(replay.facts.topic, replay.facts.topic_id, replay.position, _noted(replay))
                 for replay in restore.replays.values()
             },
         )
@@ -406,6 +447,16 @@ class Restorer:
             seen=replay.position,
             expected=replay.facts.end,
         )
+
+
+def _noted(replay: _StoreReplay) -> Mapping[str, int]:
+    """The input offsets beside a replay's position. A table's topic names none before a whole replay has ended.
+
+    So the next one knows that it resumes a replay from the beginning, which lacks no deletes (``doubt_of_tail``).
+    """
+    if replay.facts.source is None or not (replay.done or replay.inputs):
+        return replay.inputs
+    return {replay.facts.topic: replay.position}
 
 
 @contextmanager

@@ -26,6 +26,7 @@ import structlog
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import GroupShares, Partition, TopicFacts
 from holdfast.processors.engine.checkpoints.keeper import CheckpointKeeper
+from holdfast.processors.engine.runtime.changelog_facts import facts_of_source, young_from
 from holdfast.processors.engine.runtime.fencing import FormerOwners
 from holdfast.processors.engine.runtime.first_checkpoint import FirstCheckpoints
 from holdfast.processors.engine.runtime.heirs import inherited_by, shares_after
@@ -36,17 +37,17 @@ from holdfast.processors.engine.runtime.restore import Restorer, TaskRestore
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.coherence import (
     ChangelogFacts,
-    changelog_missing,
     check_restore_age,
     delete_retention_s,
     not_to_wipe,
+    topic_missing,
 )
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.restore_start import RestorePlan, plan_restore
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
-from holdfast.processors.engine.topology import Topology
+from holdfast.processors.engine.topology import SourceLog, Topology
 
 _log = structlog.get_logger("runtime.standby")
 
@@ -120,6 +121,8 @@ class Standbys:
         self.owners = FormerOwners(cluster)
         self._topics: TopicView | None = None
         self._changelogs: dict[str, _Changelog] = {}
+        #: By topic of a table, ``young_from``; forgotten together with the facts of changelogs.
+        self._young: dict[str, Mapping[int, int]] = {}
         self._changelogs_until = self._look_at = self._lap_at = self._rest_until = 0.0
         #: Whether the last step replayed records, so that more may be available at once.
         self.busy = False
@@ -226,7 +229,7 @@ class Standbys:
         # Another version of the processor, in the same group, may read topics that this one does not know.
         for partition in sorted(partition for partition in partitions if partition.topic in known):
             subtopology = self._topology.subtopology_of(partition.topic)
-            stores = tuple(name for name in subtopology.stores if self._topology.changelog_of(name) is not None)
+            stores = tuple(name for name in subtopology.stores if name in self._topology.logged)
             if stores:
                 name = f"{subtopology.name}-{partition.number}"
                 found[name] = _Standby(name, subtopology.name, partition.number, stores)
@@ -284,10 +287,14 @@ class Standbys:
         """Facts of one standby's changelogs; ``ends`` are the high watermarks of this lap, read when first needed."""
         if self._clock.monotonic() >= self._changelogs_until:
             self._changelogs.clear()
+            self._young.clear()
             self._changelogs_until = self._clock.monotonic() + FACTS_EVERY_S
         facts = {}
         for store in standby.stores:
-            spec = self._topology.changelog_of(store)
+            spec, log = self._topology.changelog_of(store), self._topology.source_log_of(store)
+            if log is not None:
+                facts[store] = self._facts_of_source(log, standby.partition, ends)
+                continue
             assert spec is not None
             seen, starts = self._changelog(spec.name)
             if spec.name not in ends:
@@ -296,12 +303,23 @@ class Standbys:
             facts[store] = ChangelogFacts(spec.name, seen.topic_id, start, end, delete_retention_s(seen))
         return facts
 
+    def _facts_of_source(self, log: SourceLog, number: int, ends: dict[str, Mapping[int, int]]) -> ChangelogFacts:
+        """Facts of the topic that a table is restored from: a standby replays what the group has committed."""
+        seen, starts = self._changelog(log.topic)
+        if log.topic not in self._young:
+            self._young[log.topic] = young_from(self._view(), seen, log.topic, self._clock.time())
+        if log.topic not in ends:
+            committed = self._view().committed_offsets(self._options.group)
+            ends[log.topic] = {place.number: end for place, end in committed.items() if place.topic == log.topic}
+        young = self._young[log.topic].get(number, 0)
+        return facts_of_source(log, seen, starts.get(number, 0), ends[log.topic].get(number), young)
+
     def _changelog(self, name: str) -> _Changelog:
         known = self._changelogs.get(name)
         if known is None:
             described = self._view().describe([name])
             if name not in described:
-                raise changelog_missing(name, self._topology)
+                raise topic_missing(name, self._topology)
             known = self._changelogs[name] = described[name], self._view().start_offsets(name)
         return known
 

@@ -18,7 +18,7 @@ from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine.changelog.format import UNFINISHED
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.task_store import RESEEDING
-from holdfast.processors.engine.topology import Topology
+from holdfast.processors.engine.topology import SourceLog, Topology
 
 #: Kafka's default of delete.retention.ms, used if a changelog's configuration can't be read.
 DELETE_RETENTION_MS_DEFAULT = 86_400_000
@@ -30,6 +30,9 @@ class ChangelogFacts:
 
     A recreated topic has another ``topic_id``. ``start`` is the first offset, ``end`` the high watermark. Tombstones
     stay for ``delete_retention_s`` seconds.
+
+    Of a table that is restored from its topic (``source``), ``end`` is the group's committed offset, and records before
+    ``young_from`` may be so old that the topic has lost tombstones among them.
     """
 
     topic: str
@@ -37,6 +40,8 @@ class ChangelogFacts:
     start: int
     end: int
     delete_retention_s: float
+    source: SourceLog | None = None
+    young_from: int = 0
 
 
 def delete_retention_s(facts: TopicFacts) -> float:
@@ -149,16 +154,21 @@ def check_sources_same(task: str, known: Mapping[str, str], seen: Mapping[str, s
     """
     for topic, topic_id in known.items():
         if topic in seen and seen[topic] != topic_id:
-            raise StateIncoherent(
-                f"Task {task}: source {topic} was recreated (topic id {seen[topic]}, the state was built from "
-                f"{topic_id}): its offsets mean other records now.",
-                action=_REBUILD,
-                cause="source-recreated",
-                task=task,
-                topic=topic,
-                seen=seen[topic],
-                expected=topic_id,
-            )
+            raise source_recreated(task, topic, seen[topic], topic_id)
+
+
+def source_recreated(task: str, topic: str, seen: str, expected: str) -> StateIncoherent:
+    """The error for a source with another topic id than the one that the state was built from."""
+    return StateIncoherent(
+        f"Task {task}: source {topic} was recreated (topic id {seen}, the state was built from {expected}): its "
+        "offsets mean other records now.",
+        action=_REBUILD,
+        cause="source-recreated",
+        task=task,
+        topic=topic,
+        seen=seen,
+        expected=expected,
+    )
 
 
 def check_source(topic: str, partition: int, committed: int | None, start: int, end: int) -> None:
@@ -264,6 +274,19 @@ def _unfinished(task: str, store: str) -> StateIncoherent:
 
 def changelog_truncated(task: str, store: str, facts: ChangelogFacts, held: int) -> StateIncoherent:
     """The error for a changelog that lacks offsets from which a store would be replayed."""
+    if facts.source is not None:
+        return StateIncoherent(
+            f"Task {task}: topic {facts.topic} begins at offset {facts.start}, but store {store} would be restored "
+            f"from {held}: rows of the table are gone.",
+            action=f"Write the rows to {facts.topic} again, then build the state from it: `holdfast apply clear "
+            "PROCESSOR --all --rewind earliest`.",
+            cause="source-recreated",
+            task=task,
+            store=store,
+            topic=facts.topic,
+            seen=facts.start,
+            expected=held,
+        )
     return StateIncoherent(
         f"Task {task}: changelog {facts.topic} has offsets {facts.start} to {facts.end}, but store {store} would be "
         f"replayed from {held}: the changelog was truncated.",

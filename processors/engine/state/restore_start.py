@@ -10,8 +10,13 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from holdfast.processors.engine.state.coherence import ChangelogFacts, changelog_recreated, changelog_truncated
-from holdfast.processors.engine.state.task_store import TaskMeta
+from holdfast.processors.engine.state.coherence import (
+    ChangelogFacts,
+    changelog_recreated,
+    changelog_truncated,
+    source_recreated,
+)
+from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta
 
 #: The greatest age of local state, as a part of delete.retention.ms; older state may have missed deletes.
 RETENTION_PART_SAFE = 0.75
@@ -51,25 +56,53 @@ def plan_restore(
     for store, facts in changelogs.items():
         at = None if meta is None else meta.stores.get(store)
         if meta is None or at is None:
-            if facts.start > 0:
+            if facts.start > 0 and (facts.source is None or facts.start < facts.end):
                 raise changelog_truncated(task, store, facts, 0)
             starts[store] = facts.start
+            if meta is not None and (doubt := _doubt_beside(meta, facts, now)) is not None:
+                return _from_the_beginning(task, changelogs, doubt)
             continue
+        if (why := _not_its_own(at, facts)) is not None:
+            return replace(_from_the_beginning(task, changelogs, why), aside=True)
         if at.topic_id != facts.topic_id:
             if facts.end > 0 and is_old_copy(meta, committed):
                 why = f"it is an old copy: {facts.topic} was created again since, and other workers went on with it"
                 return replace(plan_restore(task, None, changelogs, now), wipe=why, aside=True)
+            if facts.source is not None:
+                raise source_recreated(task, facts.topic, facts.topic_id, at.topic_id)
             raise changelog_recreated(task, store, facts.topic, facts.topic_id, at.topic_id)
         if at.offset > facts.end or at.offset < facts.start:
             raise changelog_truncated(task, store, facts, at.offset)
         doubt = doubt_of_age(now - meta.complete_at, facts, at.offset, restoring=meta.restoring)
+        doubt = doubt or doubt_of_tail(at, facts)
         if doubt is not None:
-            for name, known in changelogs.items():
-                if known.start > 0:
-                    raise changelog_truncated(task, name, known, 0)
-            return RestorePlan({name: known.start for name, known in changelogs.items()}, wipe=doubt)
+            return _from_the_beginning(task, changelogs, doubt)
         starts[store] = at.offset
     return RestorePlan(starts)
+
+
+def _from_the_beginning(task: str, changelogs: Mapping[str, ChangelogFacts], why: str) -> RestorePlan:
+    """The replay of everything, without the local state; raises StateIncoherent where a changelog lacks records."""
+    return replace(plan_restore(task, None, changelogs, 0.0), wipe=why)
+
+
+def _doubt_beside(meta: TaskMeta, facts: ChangelogFacts, now: float) -> str | None:
+    """The reason not to restore a new table beside this state: the age of a restore is that of its task."""
+    if facts.source is None or facts.start >= facts.end:
+        return None
+    return doubt_of_age(now - meta.complete_at, facts, facts.start)
+
+
+def _not_its_own(at: StoreOffset, facts: ChangelogFacts) -> str | None:
+    """Why local state does not belong to the topic that a table is restored from; None if it does."""
+    if facts.source is None:
+        return None
+    if at.topic != facts.topic:
+        return f"its changelog was {at.topic}, and is its topic {facts.topic} now"
+    if at.topic_id == facts.topic_id and at.offset > facts.end:
+        # Each row is a record of the topic, so that the rows at the offsets of now are no guess.
+        return f"it holds {facts.topic} up to {at.offset}, and the group's offset was set back to {facts.end}"
+    return None
 
 
 def is_old_copy(meta: TaskMeta, committed: Mapping[str, int | None]) -> bool:
@@ -89,7 +122,7 @@ def may_begin_empty(stores: Mapping[str, str], changelogs: Mapping[str, Changelo
 
     The worker keeps the option for all its restarts. A changelog that is created again later is another topic.
     """
-    known = {name: changelogs[name].topic_id for name in stores if name in changelogs}
+    known = {name: changelogs[name].topic_id for name in stores if name in changelogs and not changelogs[name].source}
     return frozenset(name for name, topic_id in known.items() if stores[name] in ("", topic_id))
 
 
@@ -110,11 +143,23 @@ def without_emptied(
     return replace(meta, stores={name: at for name, at in meta.stores.items() if name not in emptied})
 
 
+def doubt_of_tail(at: StoreOffset, facts: ChangelogFacts) -> str | None:
+    """The reason not to replay a table's topic from here; None if the replay is safe.
+
+    What the processor read after this offset may have waited in the topic for long, so that its tombstones are gone
+    although the state is young. A replay from the beginning lacks none: where a tombstone is gone, its row is, too. Its
+    offsets name no input until it has ended.
+    """
+    if at.inputs and at.offset < min(facts.young_from, facts.end):
+        return f"deletes behind offset {at.offset} of {facts.topic} were old when they were processed, and may be gone"
+    return None
+
+
 def doubt_of_age(age_s: float, facts: ChangelogFacts, offset: int, *, restoring: bool = False) -> str | None:
     """The reason not to replay from ``offset`` state that is ``age_s`` seconds old; None if the replay is safe."""
     # One missing offset can only be the marker of the last commit. An interrupted replay is different: it may have
     # reached the end so late that it missed deletes on its way.
-    if facts.end - offset <= 1 and not restoring:
+    if facts.end - offset <= (1 if facts.source is None else 0) and not restoring:
         return None
     if age_s > facts.delete_retention_s * RETENTION_PART_SAFE:
         return (

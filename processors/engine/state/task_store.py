@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -178,6 +179,12 @@ class TaskStore:
             for first in range(0, len(keys), BATCH_OPERATIONS_MAX):
                 last = first + BATCH_OPERATIONS_MAX
                 self._database.load(keys[first:last], values[first:last])
+
+    def empty(self, store: str) -> None:
+        """Deletes all keys of one store only; a later ``write`` adds the offsets at which it is empty."""
+        prefix = store_prefix(store)
+        while keys := [prefix + key for key, _ in islice(self.items(store), BATCH_OPERATIONS_MAX)]:
+            self.load(keys, [None] * len(keys))
 
     def begin_bulk(self, records: int) -> None:
         """Starts bulk mode for about ``records`` calls of ``load``; reads may be slow until ``end_bulk``."""

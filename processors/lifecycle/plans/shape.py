@@ -14,6 +14,7 @@ from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.topology import (
     ChangelogSpec,
     RepartitionSpec,
+    SourceLog,
     StoreSpec,
     Topology,
     subtopologies_of,
@@ -21,7 +22,10 @@ from holdfast.processors.engine.topology import (
 
 
 class StoreShape(msgspec.Struct, frozen=True):
-    """A store's kind, codec, columns and inputs; ``task_group`` begins its tasks' names, ``changelog`` is its topic."""
+    """A store's kind, codec, columns and inputs; ``task_group`` begins its tasks' names, ``changelog`` is its topic.
+
+    ``restored_from`` is the topic of a table that has no changelog of its own.
+    """
 
     name: str
     kind: str
@@ -31,6 +35,7 @@ class StoreShape(msgspec.Struct, frozen=True):
     inputs: tuple[str, ...]
     task_group: str
     changelog: str | None
+    restored_from: str | None = None
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -51,6 +56,7 @@ def shape_of(topology: Topology, partitions: Mapping[str, int]) -> Shape:
     """The shape of a topology whose input topics have these numbers of partitions."""
     groups = {store: sub.name for sub in topology.subtopologies for store in sub.stores}
     changelogs = {spec.store: spec.topic.name for spec in topology.changelogs}
+    tables = {log.store: log.topic for log in topology.source_logs}
     stores = tuple(
         StoreShape(
             store.name,
@@ -61,6 +67,7 @@ def shape_of(topology: Topology, partitions: Mapping[str, int]) -> Shape:
             tuple(sorted(store.inputs)),
             groups.get(store.name, ""),
             changelogs.get(store.name),
+            tables.get(store.name),
         )
         for store in topology.stores
     )
@@ -75,10 +82,13 @@ def topology_of(processor: str, shape: Shape) -> Topology:
     kept = shape.stores
     stores = tuple(StoreSpec(s.name, s.inputs, s.kind, s.codec, s.format_version, s.columns) for s in kept)
     changelogs = tuple(ChangelogSpec(s.name, TopicSpec(s.changelog)) for s in kept if s.changelog is not None)
+    logs = tuple(SourceLog(s.name, s.restored_from) for s in kept if s.restored_from is not None)
     outputs = tuple(TopicSpec(name) for name in shape.outputs)
     groups = subtopologies_of(tuple(shape.inputs), stores)
     version, grouped = shape.code_version, shape.repartitions
-    return Topology(processor, inputs, outputs, None, stores, changelogs, groups, version, repartitions=grouped)
+    return Topology(
+        processor, inputs, outputs, None, stores, changelogs, groups, version, repartitions=grouped, source_logs=logs
+    )
 
 
 def as_document(shape: Shape) -> dict[str, Any]:

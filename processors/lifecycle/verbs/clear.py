@@ -11,6 +11,8 @@ and topics would not.
 
 from __future__ import annotations
 
+import msgspec
+
 from holdfast.processors.engine.topology import Subtopology, Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of, counted_by, in_bytes, quoted
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
@@ -31,6 +33,7 @@ from holdfast.processors.lifecycle.verbs.backfill import created_again, tasks_of
 from holdfast.processors.lifecycle.verbs.refusals import (
     missing_topics,
     not_as_deployed,
+    of_topic,
     unknown_partitions,
     unknown_stores,
     without_windows,
@@ -49,6 +52,7 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
     online = facts.running and not isinstance(request.selection, Everything)
     refused = (
         unknown_stores(topology, stores)
+        or (None if request.rewind == "earliest" else _of_topics(topology, stores))
         or (without_windows(topology, stores) if isinstance(request.selection, Windows) else None)
         or _missing(request, facts, topology)
         or unknown_partitions(topology, facts, request.partitions, request.stores)
@@ -92,6 +96,18 @@ def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:
         basis=basis,
         after_kill="go on",
     )
+
+
+def _of_topics(topology: Topology, stores: tuple[str, ...]) -> Refused | None:
+    """Refuses to delete keys of a table that is restored from its topic: they would come back."""
+    log = next((log for log in topology.source_logs if log.store in stores), None)
+    if log is None:
+        return None
+    others = [store.name for store in topology.stores if topology.source_log_of(store.name) is None]
+    refused = of_topic(log)
+    named = f" To clear the other stores: `{' '.join(f'--store {name}' for name in others)}`." if others else ""
+    whole = f" To read all topics again: `holdfast apply clear {topology.processor} --all --rewind earliest`."
+    return msgspec.structs.replace(refused, action=f"{refused.action}{named}{whole}")
 
 
 def _basis(request: Clear, facts: Facts, topology: Topology, stores: tuple[str, ...]) -> dict[str, object]:

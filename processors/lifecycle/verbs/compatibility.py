@@ -107,6 +107,9 @@ def compare(
             verdicts.append(_of_store(processor, former, store, before, after))
             continue
         unnamed = next((each for each in free if _is_former_unnamed(each, store)), None)
+        if store.restored_from is not None:
+            verdicts.append(_new(processor, store, 0, dropped=False))
+            continue
         if unnamed is not None and store.name not in dropped:
             verdicts.append(_was_unnamed(processor, unnamed, store))
             continue
@@ -151,6 +154,10 @@ def _was_unnamed(processor: str, was: StoreShape, now: StoreShape) -> Verdict:
 
 def _new(processor: str, store: StoreShape, left: int, *, dropped: bool) -> Verdict:
     """State of an earlier version lacks the input that was read since: it is refused until it is dropped."""
+    if store.restored_from is not None:
+        return Verdict(
+            "new", store.name, f"Store `{store.name}` is new: it is restored from topic {store.restored_from}."
+        )
     if left and not dropped:
         return Verdict(
             "new",
@@ -170,6 +177,11 @@ def _new(processor: str, store: StoreShape, left: int, *, dropped: bool) -> Verd
 
 
 def _removed(processor: str, store: StoreShape, *, dropped: bool) -> Verdict:
+    if store.restored_from is not None:
+        said = (
+            f"Store `{store.name}` is no longer used; topic {store.restored_from}, which has its rows, stays as it is."
+        )
+        return Verdict("removed", store.name, said)
     said = (
         f"Store `{store.name}` is dropped: its changelog {store.changelog} is deleted."
         if dropped
@@ -262,6 +274,15 @@ def _of_changelog(was: StoreShape, now: StoreShape) -> Verdict:
     if was.changelog is None and now.changelog is not None:
         said = f"Store `{name}` gets changelog {now.changelog}, which is filled from local state first."
         return Verdict("changelog on", name, said)
+    if now.restored_from is not None and was.restored_from is None:
+        return Verdict(
+            "changelog off",
+            name,
+            f"Store `{name}` would be restored from topic {now.restored_from}, and its former version could not be "
+            f"deployed again: it restores the store from {was.changelog or 'local state'}, which would become "
+            "outdated.",
+            f"Give the table a new name, for example `name='{name}-2'`: it is restored from the topic at once.",
+        )
     if was.changelog is not None and now.changelog is None:
         return Verdict(
             "changelog off",
@@ -280,8 +301,9 @@ def _of_changelog(was: StoreShape, now: StoreShape) -> Verdict:
     if was.task_group == now.task_group:
         return Verdict("same", name, f"Store `{name}` keeps its state.")
     said = f"Tasks of store `{name}` were called {was.task_group}, now {now.task_group}: the store"
-    if now.changelog is not None:
-        return Verdict("regrouped", name, f"{said} is restored from its changelog.")
+    if now.changelog is not None or now.restored_from is not None:
+        log = "its changelog" if now.changelog is not None else f"topic {now.restored_from}"
+        return Verdict("regrouped", name, f"{said} is restored from {log}.")
     return Verdict(
         "regrouped",
         name,

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.processors.engine import required_topics
+from holdfast.processors.engine import required_topics, table_topics
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of, quoted
@@ -47,7 +47,7 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
     why = "a proof has no rows of global tables" if topology.global_tables else "its definition says `prove=False`"
     unproven = () if topology.prove else (f"the version is not proven first: {why}",)
     told = (*(each.sentence for each in changed_first), *times_of(topology.stores))
-    warned = required_topics.table_warnings(topology, there)
+    warned = table_topics.table_warnings(topology, there)
     findings = (*_of_instances(facts), *told, *warned, *_of_code(facts), *unproven)
     if refused is not None:
         return Plan(request=request, verdict=refused, findings=findings, basis=basis)

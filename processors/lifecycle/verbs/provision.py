@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.processors.engine import required_topics
+from holdfast.processors.engine import required_topics, table_topics
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
@@ -16,7 +16,7 @@ def plan(request: Provision, facts: Facts, topology: Topology) -> Plan:
     decided = required_topics.plan(topology, facts.topics, facts.brokers, facts.others)
     names = [spec.name for spec in topology.topics()]
     stages = stages_of(decided)
-    warned = required_topics.table_warnings(topology, facts.topics)
+    warned = table_topics.table_warnings(topology, facts.topics)
     fine = tuple(f"{name} exists with the right settings" for name in names if name in _untouched(facts, stages))
     findings = (*warned, *fine)
     basis = {"topics": selected(facts.topics, names), "brokers": facts.brokers}

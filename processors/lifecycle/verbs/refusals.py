@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Sequence
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.engine.topology import Topology
+from holdfast.processors.engine.topology import SourceLog, Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts
 from holdfast.processors.lifecycle.plans.plan import Refused
@@ -93,10 +93,22 @@ def missing_topics(facts: Facts, topology: Topology) -> Refused | None:
     )
 
 
+def of_topic(log: SourceLog) -> Refused:
+    """The refusal to change a table that is restored from its topic."""
+    return Refused(
+        f"Store `{log.store}` has no changelog of its own: it is restored from topic {log.topic}, so that only the "
+        "topic changes it.",
+        f"Write to {log.topic}: a record sets a row, a record without a value deletes it.",
+        {"store": log.store, "topic": log.topic},
+    )
+
+
 def without_changelog(topology: Topology, store: str) -> Refused | None:
     """Refuses a store without changelog, which such a verb needs."""
     if topology.changelog_of(store) is not None:
         return None
+    if (log := topology.source_log_of(store)) is not None:
+        return of_topic(log)
     return Refused(
         f"Store `{store}` has no changelog in the definition.",
         f"Set `use_changelog_topics=True`, deploy (`holdfast apply deploy {topology.processor}`), then retry.",

@@ -83,7 +83,18 @@ def _held(facts: Facts, topology: Topology) -> Places:
 
 def _unfit(facts: Facts, topology: Topology, held: Places) -> Refused | None:
     name = topology.processor
-    if facts.deployment is None or len(topology.changelogs) < len(topology.stores) or not topology.stores:
+    of_topics = [
+        sub for sub in topology.subtopologies if sub.stores and not any(map(topology.changelog_of, sub.stores))
+    ]
+    if of_topics and topology.source_logs:
+        return Refused(
+            f"The tables of {', '.join(of_topics[0].inputs)} are restored from their topics: they have the rows of any "
+            "offset, so none is the right one.",
+            f"Set the offsets of group {name} with `kafka-consumer-groups.sh --reset-offsets`: the next start restores "
+            "the rows of these offsets.",
+            {"processor": name},
+        )
+    if facts.deployment is None or topology.logged < {store.name for store in topology.stores} or not topology.stores:
         return Refused(
             f"{name} was never deployed, or has a store without changelog, or has no store: no changelog holds its "
             "input offsets.",

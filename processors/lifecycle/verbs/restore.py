@@ -108,8 +108,7 @@ def _records(facts: Facts, topology: Topology, tasks: tuple[str, ...]) -> int:
 
 def _irretrievable(request: Restore, facts: Facts, topology: Topology) -> Refused | None:
     """Refuses when a changelog is missing, recreated or truncated: it would not give the whole state back."""
-    logged = {spec.store for spec in topology.changelogs}
-    bare = [store.name for store in topology.stores if store.name not in logged]
+    bare = [store.name for store in topology.stores if store.name not in topology.logged]
     if bare:
         return Refused(
             f"Store {quoted(bare)} has no changelog, so its local state cannot be restored.",
@@ -122,6 +121,8 @@ def _irretrievable(request: Restore, facts: Facts, topology: Topology) -> Refuse
     for task in facts.local:
         for store, (topic, topic_id, _) in (task.stores or {}).items():
             seen = facts.topics.get(topic)
+            if topology.source_log_of(store) is not None:
+                continue  # a lost table topic is no changelog that local state could fill
             if seen is not None and (task.task, store, seen.topic_id) not in copies:
                 return Refused(
                     f"Changelog {topic} was recreated; local state of {task.task} belongs to the former topic and is "

@@ -35,7 +35,7 @@ def plan(request: Scale, facts: Facts, topology: Topology) -> Plan:
     released = facts.released
     release = released.release_id if released is not None and released.code_version == version else None
     change = f"{count_of(request.workers, 'worker')} in place of {len(before)}"
-    warm = request.warm_s if topology.changelogs else 0.0
+    warm = request.warm_s if topology.logged else 0.0
     return Plan(
         request=request,
         verdict=Ready(f"run {name} in {change}."),

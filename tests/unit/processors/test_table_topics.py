@@ -14,7 +14,8 @@ from structlog.testing import capture_logs
 from holdfast import Application, Deploy, HoldfastError, InMemoryCluster, Partition, Provision, TopicConfig
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.orchestration.commands.status import _print, _row
-from holdfast.processors.engine.required_topics import CreateTopic, plan, table_warnings
+from holdfast.processors.engine.required_topics import CreateTopic, plan
+from holdfast.processors.engine.table_topics import table_warnings
 from holdfast.processors.engine.topology import code_version_of
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import world_of

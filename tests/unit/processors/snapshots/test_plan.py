@@ -308,3 +308,35 @@ def test_the_newest_checkpoint_of_each_partition_counts():
         (0, 5, 10.0, {}),
         (1, 9, 20.0, {"in": "x"}),
     ]
+
+
+# -- tables that are restored from their topic -------------------------------------------------------------------------
+
+
+def test_a_table_that_is_restored_from_its_topic_is_read_from_checkpoints_only() -> None:
+    """What the topic lacks by compaction may be in the store, however young the checkpoint is."""
+    facts = replace(FACTS, changelog=log(180, 260, is_source=True))
+    plan = plan_snapshot(facts)
+    assert plan.source == "checkpoint"
+    assert "only a checkpoint has all rows" in plan.why
+    assert all(part.start == part.feed_start == part.end for part in plan.partitions), "no record is read"
+    assert check_read(plan, None, NOW, NOW) is None
+    assert not gap_free(plan, facts.changelog, NOW), "what happened between two checkpoints is not known"
+    for refused in (
+        lambda: plan_snapshot(facts, Wanted.CHANGELOG),
+        lambda: plan_snapshot(replace(facts, points=points(150, 200, files=False))),
+    ):
+        with pytest.raises(SnapshotImpossible, match="only a checkpoint has all rows"):
+            refused()
+
+
+def test_a_table_without_a_new_row_is_published_already() -> None:
+    facts = replace(FACTS, points=points(100, 200), changelog=log(180, 260, is_source=True), schema_version=1)
+    assert plan_snapshot(facts).published
+
+
+def test_a_partition_of_its_topic_that_nobody_has_processed_is_no_state() -> None:
+    facts = replace(FACTS, points=points(150), changelog=log(180, 0, is_source=True), table=TableNow())
+    assert plan_snapshot(facts).ends == {0: 150, 1: 0}
+    with pytest.raises(SnapshotImpossible, match="Partitions 1 of store s"):
+        plan_snapshot(replace(facts, changelog=log(180, 20, is_source=True)))

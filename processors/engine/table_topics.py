@@ -1,0 +1,64 @@
+"""The topics of tables: whether Kafka deletes rows from them that no newer record replaces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.infra.kafka.records import TopicFacts
+from holdfast.processors.engine.topology import Topology
+
+#: How long and how much a topic without settings keeps, as Kafka does.
+_RETENTION = {"retention.ms": "604800000", "retention.bytes": "-1"}
+
+#: The shortest `min.compaction.lag.ms` of a topic that a table is restored from, without a warning: an hour.
+COMPACTION_LAG_MIN_MS = 3_600_000
+
+
+def table_warnings(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[str, ...]:
+    """A sentence with its action for each topic of a table that loses rows; ``facts`` has the topics that exist."""
+    restored_from = {log.topic for log in topology.source_logs}  # ``forgetful`` refuses these
+    lost = {name: "a rebuild of the table lacks" for name in topology.table_topics if name not in restored_from}
+    lost |= {spec.name: "a restart of a worker lacks" for spec in topology.global_tables}
+    found = [
+        f"Topic {log.topic}, from which table {log.store} is restored, has min.compaction.lag.ms="
+        f"{_compaction_lag_ms(facts[log.topic])}: where the processor is behind, a restore may lack rows until it has "
+        f"read the records that replaced them. Set `min.compaction.lag.ms` on {log.topic} to more than the processor "
+        "may be behind."
+        for log in topology.source_logs
+        if log.topic in facts and _compaction_lag_ms(facts[log.topic]) < COMPACTION_LAG_MIN_MS
+    ]
+    for name, lacks in lost.items():
+        if said := _limits_of_rows(facts.get(name)):
+            found.append(
+                f"Topic {name} of a table has {said}: Kafka deletes rows that are not written again, and {lacks} them. "
+                f"Set `cleanup.policy=compact` on {name}."
+            )
+    return tuple(found)
+
+
+def forgetful(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[tuple[str, str, str], ...]:
+    """The topics from which tables are restored and Kafka deletes rows, each with what is wrong and what to do."""
+    return tuple(
+        (
+            log.topic,
+            f"Table {log.store} is restored from topic {log.topic}, which has {said}: Kafka would delete rows of it.",
+            f"Set `cleanup.policy=compact` on {log.topic}. Or declare the table without `changelog='source'`.",
+        )
+        for log in topology.source_logs
+        if (said := _limits_of_rows(facts.get(log.topic)))
+    )
+
+
+def _compaction_lag_ms(seen: TopicFacts) -> int:
+    return int(seen.config.get("min.compaction.lag.ms", "0"))
+
+
+def _limits_of_rows(seen: TopicFacts | None) -> str:
+    """The entries by which Kafka deletes records that no newer one replaces; empty for a topic that keeps its rows."""
+    if seen is None:
+        return ""
+    policy = seen.config.get("cleanup.policy", "delete")
+    retention = {entry: seen.config.get(entry, default) for entry, default in _RETENTION.items()}
+    bounds = {entry: value for entry, value in retention.items() if value != "-1"}
+    limits = {"cleanup.policy": policy, **bounds} if "delete" in policy.split(",") and bounds else {}
+    return ", ".join(f"{entry}={value}" for entry, value in limits.items())

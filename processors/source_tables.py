@@ -1,0 +1,120 @@
+"""Tables with ``changelog="source"``: which declarations they allow, and the description of their topics.
+
+The store of such a table is restored from its topic. So the store must hold nothing else than what the topic's records
+make of it by themselves: what would break that is refused here, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from holdfast.processors.arguments import ApplicationInvalid
+from holdfast.processors.engine.dataframe.node import Node
+from holdfast.processors.engine.dataframe.serialization import name_of_deserializer
+from holdfast.processors.engine.dataframe.topic import Topic
+from holdfast.processors.engine.topology import SourceLog, StoreSpec, Subtopology
+
+#: Deserializers whose values can be rows.
+VALUES = ("json", "str")
+_OWN = "Leave `changelog` out: the table then has a changelog of its own."
+
+
+def source_log(store: str, topic: Topic, *, has_history: bool) -> SourceLog:
+    """The description of a table's topic as its changelog.
+
+    Raises:
+        ApplicationInvalid: The records of the topic alone do not make the rows.
+    """
+    if has_history:
+        raise _refused(
+            store,
+            "history_retention",
+            "the topic keeps the newest row of each key only, so a restore would lack the older ones",
+        )
+    if topic.timestamp_extractor is not None:
+        raise _refused(
+            store,
+            f"topic {topic.name} has a timestamp_extractor",
+            "a restore would have to call it again, in processes that do not load the application",
+        )
+    values, keys = name_of_deserializer(topic.deserialize_value), name_of_deserializer(topic.deserialize_key)
+    if values not in VALUES or keys is None:
+        part, named = ("key", keys) if keys is None else ("value", values)
+        raise _refused(
+            store,
+            f"the {part}_deserializer of topic {topic.name} is {'a function' if named is None else repr(named)}",
+            "a restore reads the records without the application"
+            if named is None
+            else "rows are JSON values, and bytes are none",
+            action=f"Write `{part}_deserializer='json'` or `'str'`. Or leave `changelog` out.",
+        )
+    return SourceLog(store, topic.name, values, keys)
+
+
+def check_source_tables(
+    logs: Sequence[SourceLog],
+    sources: Mapping[str, Node],
+    declared: Collection[str] | None,
+    *,
+    skips_old: bool,
+    aside: bool,
+) -> None:
+    """Raises ApplicationInvalid if an application can't have its tables with ``changelog="source"``.
+
+    Args:
+        logs: The tables.
+        sources: By topic, the node that its steps are behind.
+        declared: The stores that ``app.store`` or ``changelog_config`` names; None without changelogs.
+        skips_old: Whether a partition without a committed offset is read from its end.
+        aside: Whether failed messages are put aside, by a dead-letter topic or by ``on_processing_error``.
+    """
+    for log in logs:
+        if declared is None:
+            raise _refused(log.store, "use_changelog_topics is off", "the other stores would have no changelog at all")
+        if skips_old:
+            raise _refused(
+                log.store,
+                "auto_offset_reset is 'latest'",
+                "the table would begin without the rows that a restore brings back",
+                action="Write `Application(..., auto_offset_reset='earliest')`, or leave `changelog` out.",
+            )
+        if log.store in declared:
+            raise _refused(
+                log.store,
+                "the store is named in `app.store` or `changelog_config`",
+                "its values and its topic are not the application's",
+                action="Take the store out there, or leave `changelog` out.",
+            )
+        behind = sources[log.topic].walk()[2:]
+        if behind and aside:
+            raise _refused(
+                log.store,
+                f"the table has a step behind it ({behind[0].kind}), and failed messages are put aside",
+                "a message that fails in that step is in the topic and not in the table, so a restore would bring it "
+                "back",
+                action="Leave `changelog` out, or leave `dead_letter_topic` and `on_processing_error` out.",
+            )
+
+
+def check_time_of_tables(
+    logs: Sequence[SourceLog], stores: Sequence[StoreSpec], subs: Sequence[Subtopology], *, aside: bool
+) -> None:
+    """Raises ApplicationInvalid if a message of such a table may fail by its time, and is then put aside."""
+    timed = {store.name for store in stores if store.timed or store.kind == "window"}
+    for log in logs:
+        sub = next(each for each in subs if log.topic in each.inputs)
+        if aside and timed & set(sub.stores):
+            raise _refused(
+                log.store,
+                f"its messages share a task with store {min(timed & set(sub.stores))}, which keeps time, and failed "
+                "messages are put aside",
+                "a row that is too far ahead of the clock is in the topic and not in the table, so a restore would "
+                "bring it back",
+                action="Leave `changelog` out, or leave `dead_letter_topic` and `on_processing_error` out.",
+            )
+
+
+def _refused(store: str, seen: str, why: str, *, action: str = _OWN) -> ApplicationInvalid:
+    return ApplicationInvalid(
+        f"Table {store!r} can't have `changelog='source'`, because {seen}: {why}.", action=action, store=store
+    )
