@@ -48,21 +48,22 @@ def is_plain(value: Any, text: bytes) -> bool:
     return known and (value is None or b"null" not in text)
 
 
-def state_fault(value: Any) -> str | None:
-    """What would not come back as it is, with its place in the value; None when all does."""
-    return None if _surely_back(value) else next(_faults(value, "value", _other_type, text_keys=True), None)
+def state_fault(value: Any, text: bytes) -> str | None:
+    """What would not come back as it is from its JSON text, with its place in the value; None when all does."""
+    return None if _surely_back(value, text) else next(_faults(value, "value", _other_type, text_keys=True), None)
 
 
-def output_fault(value: Any) -> str | None:
+def output_fault(value: Any, text: bytes) -> str | None:
     """The first NaN, infinity, bytes or set, with its place in the value; None when there is none."""
-    return None if _surely_back(value) else next(_faults(value, "value", _in_fields, text_keys=False), None)
+    return None if _surely_back(value, text) else next(_faults(value, "value", _in_fields, text_keys=False), None)
 
 
-def _surely_back(value: Any) -> bool:
-    """Whether a nested value surely comes back as it is; False when that is not known.
+def _surely_back(value: Any, text: bytes) -> bool:
+    """Whether a nested value surely comes back from its JSON text as it is; False when that is not known.
 
     The walk that finds the place of a fault costs ten times as much, and most values have none.
     """
+    only_known = _only_always if b"null" in text else _only_scalars
     nested = [value]
     for outer in nested:  # grows while it is read
         kind = type(outer)
@@ -74,7 +75,7 @@ def _surely_back(value: Any) -> bool:
             parts = outer
         else:
             parts = (outer,)
-        if _only_always(map(type, parts)):
+        if only_known(map(type, parts)):
             continue
         for part in parts:
             kind = type(part)

@@ -227,6 +227,8 @@ class _Writer:
             if source.kind == "source" and timing.stream is not None:
                 limit = f"min(stream.cap_ms + {source.max_ahead_ms or 0}, {EVENT_TIME_END_MS - 1})"
                 self._write(1, f"limit_{rank} = {limit}")
+        if timings[0].stream is not None:
+            self._write(1, "reach = stream.reach_ms")
         self._write(1, "try:")
         if not any(_uses_headers(node) for node in nodes):
             taken.remove("header")
@@ -275,7 +277,11 @@ class _Writer:
         self._children(source, depth, _FIRST, frozenset())
         if stream is not None:
             seen = "latest" if dated else "timestamp"
-            self._write(depth, f"if {seen} > stream.time_ms: stream.advance({seen})")
+            self._write(depth, f"if {seen} > stream.time_ms:")
+            self._write(
+                depth + 1, f"if {seen} <= reach: stream.time_ms = {seen}"
+            )  # without a call, as of most messages
+            self._write(depth + 1, f"else: stream.advance({seen})")
         self._write_all(depth, [f"if {undo}: {undo}.clear()" for undo in sorted(undo_logs)])
         self._write(depth, "pass")
 

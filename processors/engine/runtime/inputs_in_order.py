@@ -9,9 +9,10 @@ import structlog
 
 from holdfast.infra.clock import Clock
 from holdfast.infra.kafka.records import Batch, Partition
+from holdfast.processors.engine.dataframe.as_of import AsOfRight
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.foreign_keys import ForeignJoined
-from holdfast.processors.engine.dataframe.joins import AsOfRight, TablePut, TableRead
+from holdfast.processors.engine.dataframe.joins import TablePut, TableRead
 from holdfast.processors.engine.dataframe.table_joins import JoinedRow
 from holdfast.processors.engine.dataframe.topic import TimestampType
 from holdfast.processors.engine.runtime.grouped_order import GroupedOrder
