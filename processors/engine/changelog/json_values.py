@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 #: Exact types that JSON gives back; NaN and infinity are floats, and show as ``null`` in the text.
@@ -19,6 +20,7 @@ _SCALARS = frozenset((str, int, float, bool, type(None)))
 #: Exact types whose every value comes back: they need no look at the text.
 ALWAYS_BACK = frozenset((str, int, bool))
 _only_scalars, _only_texts = _SCALARS.issuperset, frozenset((str,)).issuperset
+_only_dicts = frozenset((dict,)).issuperset
 _only_always = frozenset((*ALWAYS_BACK, type(None))).issuperset
 
 
@@ -28,7 +30,7 @@ def comes_back(value: Any, text: bytes) -> bool:
     It is known of flat values, and of a dict of flat dicts, the form of stored aggregates.
     """
     if type(value) is not dict:
-        return is_plain(value, text)
+        return type(value) in _SCALARS and is_plain(value, text)
     if not _only_texts(map(type, value)):
         return False
     for part in value.values():
@@ -42,9 +44,18 @@ def comes_back(value: Any, text: bytes) -> bool:
 
 
 def is_plain(value: Any, text: bytes) -> bool:
-    """Whether a flat value surely has no NaN, infinity, bytes or set; False when that is not known."""
+    """Whether a value surely has no NaN, infinity, bytes or set; False when that is not known.
+
+    It is known of flat values, and of a list of flat dicts, as a join makes of two messages.
+    """
     kind = type(value)
-    known = _only_scalars(map(type, value.values())) if kind is dict else kind in _SCALARS
+    if kind is dict:
+        known = _only_scalars(map(type, value.values()))
+    elif kind is list:
+        parts = map(type, chain.from_iterable(map(dict.values, value))) if _only_dicts(map(type, value)) else None
+        known = parts is not None and _only_scalars(parts)
+    else:
+        known = kind in _SCALARS
     return known and (value is None or b"null" not in text)
 
 

@@ -44,8 +44,9 @@ RIGHT, PAST = "right", "past/"
 OPEN_MAX, OPEN_BYTES_MAX, OPEN_KEPT = 16, 4_096, 8
 #: Messages of a sealed record that late ones join, before it is divided.
 SEALED_MAX = 32
-#: How long after its end a right message may stay in the store of a join without a tolerance, in milliseconds.
-SLACK_MS = 60_000
+#: How long after its end a right message may stay in the store of a join without a tolerance, in milliseconds. The
+#: newest one of each key is kept for good, so a few older ones for some minutes are little beside it.
+SLACK_MS = 600_000
 #: Bytes that a record has around the text of a single message, at most.
 _AROUND = 128
 
@@ -153,6 +154,7 @@ class AsOfRight:
     """Keeps the messages of the right side."""
 
     __name__ = "join_asof"
+    ignores_headers = True
 
     def __init__(self, spec: AsOf) -> None:
         self.spec = spec
@@ -259,6 +261,7 @@ class AsOfLeft:
     """Finds for each message of the left side the right one as of its time."""
 
     __name__ = "join_asof"
+    ignores_headers = True
 
     def __init__(self, spec: AsOf) -> None:
         self.spec = spec

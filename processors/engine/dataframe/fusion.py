@@ -100,7 +100,7 @@ def compile_run(
         function: RunFunction = writer.compile([source], [timing])
     except (SyntaxError, RecursionError, MemoryError):  # Python limits the nesting of loops and blocks
         return loop_over(source, stores, outboxes, record_bytes_max, times, timing)
-    return Run(function, any(_uses_headers(node) for node in source.walk()))
+    return Run(function, uses_headers(source))
 
 
 def compile_woven(
@@ -120,9 +120,15 @@ def compile_woven(
     return function
 
 
+def uses_headers(source: Node) -> bool:
+    """Whether a step of a stream reads headers, or sends them on."""
+    return any(map(_uses_headers, source.walk()))
+
+
 def _uses_headers(node: Node) -> bool:
     extracts = node.kind == "source" and node.function is not None
-    return extracts or node.asks_headers or node.metadata or (node.topic is not None and node.headers is None)
+    asks = node.metadata and not getattr(node.function, "ignores_headers", False)
+    return extracts or node.asks_headers or asks or (node.topic is not None and node.headers is None)
 
 
 def run_text(source: Node) -> str:
@@ -198,6 +204,7 @@ class _Writer:
     timing: Timing
     repoints: bool = False
     limit: str = ""
+    first: _At = _FIRST
     lines: list[str] = field(default_factory=list)
     names: dict[str, Any] = field(default_factory=dict)
     known: dict[int, str] = field(default_factory=dict)
@@ -230,8 +237,9 @@ class _Writer:
         if timings[0].stream is not None:
             self._write(1, "reach = stream.reach_ms")
         self._write(1, "try:")
-        if not any(_uses_headers(node) for node in nodes):
+        if not any(map(_uses_headers, nodes)):
             taken.remove("header")
+            self.first = _FIRST._replace(header="None")
         if not any(node.metadata or node.kind == "window" for node in nodes):
             taken.remove("key")
         taken = ["rank", *taken] if is_woven else taken
@@ -274,7 +282,7 @@ class _Writer:
             self._write(depth, f"timestamp = event_time({extract}(value, header, timestamp, {kind}), {extract})")
         if stream is not None:
             self._write(depth, "latest = -1" if dated else self._checked("timestamp", source.max_ahead_ms or 0))
-        self._children(source, depth, _FIRST, frozenset())
+        self._children(source, depth, self.first, frozenset())
         if stream is not None:
             seen = "latest" if dated else "timestamp"
             self._write(depth, f"if {seen} > stream.time_ms:")

@@ -23,7 +23,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from holdfast.infra.kafka.records import Batch
 from holdfast.processors.engine.runtime.woven import Run, Woven
@@ -72,7 +72,7 @@ class Buffer:
 
     def append(self, batch: Batch, times: Sequence[int], end: int) -> None:
         """Takes the first ``end`` records of a batch, whose times are known."""
-        size = sum(len(part) for part in (*batch.keys, *batch.values) if part is not None)
+        size = sum(map(len, filter(None, chain(batch.keys, batch.values))))
         self.pieces.append(Piece(batch, times, 0, end, size))
         self.records += end
         self.size += size

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.processors.engine.dataframe.compilation import Timing
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.fusion import WovenFunction, compile_woven
+from holdfast.processors.engine.dataframe.fusion import WovenFunction, compile_woven, uses_headers
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.outbox import Outboxes
 from holdfast.processors.engine.dataframe.serialization import Deserializer
@@ -25,21 +25,22 @@ WIDTH = 5
 
 @dataclass(frozen=True, slots=True)
 class WovenStreams:
-    """The function, and by topic the rank of the input and its deserializers."""
+    """The function; by topic the rank of the input, whether headers are read there, and its deserializers."""
 
     function: WovenFunction
-    inputs: Mapping[str, tuple[int, Deserializer, Deserializer]]
+    inputs: Mapping[str, tuple[int, bool, Deserializer, Deserializer]]
 
     def columns(self, woven: Woven) -> tuple[Iterator[Any], ...] | None:
         """What the function takes of these records; None if one of them can't be deserialized."""
         found: list[list[Sequence[Any]]] = []
         for batch, first, last in woven.parts:
-            rank, *how = self.inputs[batch.partition.topic]
-            readable = read(batch, first, last, *how)
+            rank, wants_headers, *how = self.inputs[batch.partition.topic]
+            readable, size = read(batch, first, last, *how), last - first
             if readable.failure is not None:
                 return None
-            of_batch = batch.keys[first:last], batch.timestamps[first:last], readable.keys, batch.headers[first:last]
-            found.append([[rank] * (last - first), readable.values, *of_batch])
+            headers = batch.headers[first:last] if wants_headers else [None] * size
+            of_batch = batch.keys[first:last], batch.timestamps[first:last], readable.keys, headers
+            found.append([[rank] * size, readable.values, *of_batch])
         in_order = itemgetter(*woven.order)
         return tuple(iter(in_order(list(chain.from_iterable(column)))) for column in zip(*found, strict=True))
 
@@ -63,8 +64,8 @@ def woven_streams(
     function = compile_woven(sources, timings, states, outboxes, record_bytes_max, times)
     if function is None:
         return None
-    topics = [frame.topic for frame in frames]
-    return WovenStreams(
-        function,
-        {each.name: (rank, each.deserialize_value, each.deserialize_key) for rank, each in enumerate(topics)},
-    )
+    inputs = {}
+    for rank, (frame, source) in enumerate(zip(frames, sources, strict=True)):
+        topic = frame.topic
+        inputs[topic.name] = rank, uses_headers(source), topic.deserialize_value, topic.deserialize_key
+    return WovenStreams(function, inputs)
