@@ -20,7 +20,6 @@ _SCALARS = frozenset((str, int, float, bool, type(None)))
 #: Exact types whose every value comes back: they need no look at the text.
 ALWAYS_BACK = frozenset((str, int, bool))
 _only_scalars, _only_texts = _SCALARS.issuperset, frozenset((str,)).issuperset
-_only_dicts = frozenset((dict,)).issuperset
 _only_always = frozenset((*ALWAYS_BACK, type(None))).issuperset
 
 
@@ -33,7 +32,7 @@ def comes_back(value: Any, text: bytes) -> bool:
         return type(value) in _SCALARS and is_plain(value, text)
     if not _only_texts(map(type, value)):
         return False
-    for part in value.values():
+    for part in () if _only_scalars(map(type, value.values())) else value.values():
         kind = type(part)
         if kind is dict:
             if not _only_texts(map(type, part)) or not _only_scalars(map(type, part.values())):
@@ -52,8 +51,10 @@ def is_plain(value: Any, text: bytes) -> bool:
     if kind is dict:
         known = _only_scalars(map(type, value.values()))
     elif kind is list:
-        parts = map(type, chain.from_iterable(map(dict.values, value))) if _only_dicts(map(type, value)) else None
-        known = parts is not None and _only_scalars(parts)
+        try:
+            known = _only_scalars(map(type, chain.from_iterable(map(dict.values, value))))
+        except TypeError:  # not of dicts alone
+            known = False
     else:
         known = kind in _SCALARS
     return known and (value is None or b"null" not in text)

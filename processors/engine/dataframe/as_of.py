@@ -52,10 +52,10 @@ _AROUND = 128
 
 _decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
-#: A record of right messages, read: its bytes, the numbers at its beginning, the times of its messages, ascending, and
-#: of each message the text ``[time,value]``.
-Line = tuple[bytes, tuple[int, ...], tuple[int, ...], tuple[bytes, ...]]
-_NO_LINE: Line = (b"", (0, -1), (), ())
+#: A record of right messages, read: the numbers at its beginning, the times of its messages, ascending, and of each
+#: message the text ``[time,value]``.
+Line = tuple[tuple[int, ...], tuple[int, ...], tuple[bytes, ...]]
+_NO_LINE: Line = ((0, -1), (), ())
 
 
 def _line_of(raw: bytes, numbers: int) -> Line:
@@ -64,18 +64,18 @@ def _line_of(raw: bytes, numbers: int) -> Line:
         parts = _decode_parts(raw[HEAD_SIZE:])
         head = tuple(int(bytes(part)) for part in parts[:numbers])
         items = tuple(bytes(part) for part in parts[numbers:])
-        return raw, head, tuple(int(item[1 : item.index(b",")]) for item in items), items
+        return head, tuple(int(item[1 : item.index(b",")]) for item in items), items
     except (msgspec.DecodeError, ValueError):
         decode_value(raw)  # its error says that the state is at fault
         raise
 
 
-def _open_line(state: DeclaredState, raw: bytes) -> Line:
-    """The newest right messages of the current message's key, from their record."""
-    known = state.dated.read
-    line: Line | None = known.get(state.message_key)
-    if line is None or line[0] is not raw:
-        line = known[state.message_key] = _line_of(raw, 2)
+def _read_open(state: DeclaredState) -> Line:
+    """The newest right messages of the current message's key, from their record; ``_NO_LINE`` without one."""
+    raw = state.read_plain(RIGHT)
+    line = _NO_LINE
+    if raw is not None:
+        line = state.dated.read[state.message_key] = _line_of(raw, 2)
     return line
 
 
@@ -130,9 +130,9 @@ class AsOf:
     def rest_of(self, name: str, raw: bytes, look_ms: int, now_ms: int) -> Rest:
         """What is left of a record whose entry in the index is due, and when to look again."""
         if name != RIGHT:
-            end_ms = _line_of(raw, 1)[1][0]
+            end_ms = _line_of(raw, 1)[0][0]
             return Rest(None) if end_ms <= now_ms else Rest(raw, end_ms)
-        _, (own_look, sealed), times, items = _line_of(raw, 2)
+        (own_look, sealed), times, items = _line_of(raw, 2)
         if own_look != look_ms:
             return Rest(raw)  # it has another entry
         ended = self.ended(times, now_ms)
@@ -169,21 +169,19 @@ class AsOfRight:
         except ValueNotStorable:  # raised again with the place, a text that would cost each message time
             made = encode_value(value, timestamp, where=f" for key {RIGHT!r} of store {state.name!r}")
         head, item = made[:HEAD_SIZE], b"[%d,%b]" % (timestamp, made[HEAD_SIZE:])
-        held = state.read_plain(RIGHT)
-        _, (look_ms, sealed), times, items = _NO_LINE if held is None else _open_line(state, held)
-        now_ms = dated.now_ms()
-        if self._tolerates or (len(times) > 1 and times[1] <= now_ms - self._grace_ms):
-            ended = spec.ended(times, now_ms)
+        (look_ms, sealed), times, items = dated.read.get(state.message_key) or _read_open(state)
+        if self._tolerates or (len(times) > 1 and times[1] <= dated.stream.time_ms - self._grace_ms):
+            ended = spec.ended(times, dated.now_ms())
             times, items = times[ended:], items[ended:]
             sealed = sealed if times else -1
         if not times or timestamp > times[-1]:
-            if self._tolerates and spec.is_over(timestamp, now_ms):
+            if self._tolerates and spec.is_over(timestamp, dated.now_ms()):
                 return
             times, items = ((*times, timestamp), (*items, item)) if self._grace_ms else ((timestamp,), (item,))
         elif timestamp > sealed:
             at = bisect_left(times, timestamp)
             behind = at + (times[at] == timestamp)
-            if behind < len(times) and (not self._grace_ms or times[behind] + self._grace_ms <= now_ms):
+            if behind < len(times) and (not self._grace_ms or times[behind] + self._grace_ms <= dated.now_ms()):
                 return
             times, items = (*times[:at], timestamp, *times[behind:]), (*items[:at], item, *items[behind:])
         else:
@@ -200,7 +198,7 @@ class AsOfRight:
                 times, items = times[cut:], items[cut:]
                 raw = _open_record(head, look_ms, sealed, items)
         state.write_plain(RIGHT, raw)
-        dated.read[state.message_key] = raw, (look_ms, sealed), times, items
+        dated.read[state.message_key] = (look_ms, sealed), times, items
 
     def _sealable(self, state: DeclaredState, items: tuple[bytes, ...]) -> int:
         """How many of the first messages are to be sealed, so that the record of the others is small."""
@@ -218,7 +216,7 @@ class AsOfRight:
         grace_ms = self.spec.grace_ms
         state.check_room(PAST + time_text(timestamp), len(item) + _AROUND)
         found = state.neighbour(PAST, PAST + time_text(timestamp + 1), before=True)
-        _, (end_ms, *_), times, items = _NO_LINE if found is None else _line_of(found[1], 1)
+        (end_ms, *_), times, items = _NO_LINE if found is None else _line_of(found[1], 1)
         at = bisect_left(times, timestamp)
         behind = at + (times[at : at + 1] == (timestamp,))
         if behind == len(times):
@@ -276,15 +274,16 @@ class AsOfLeft:
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> list[Any]:
         """The joined value, or nothing."""
-        held = state.read_plain(RIGHT)
-        found = None if held is None else self._found(timestamp, held, state)
+        found = self._found(timestamp, state)
         if found is not None and (self._tolerance_ms is None or timestamp - found[0] <= self._tolerance_ms):
             return [self._merge(value, found[1])]
         return [] if self._inner else [self._merge(value, None)]
 
-    def _found(self, timestamp: int, held: bytes, state: DeclaredState) -> Any:
+    def _found(self, timestamp: int, state: DeclaredState) -> Any:
         """The time and the value of the newest right message that is not younger, as a list; None without one."""
-        _, (_, sealed), times, items = _open_line(state, held)
+        (_, sealed), times, items = state.dated.read.get(state.message_key) or _read_open(state)
+        if not times:
+            return None
         if times[-1] <= timestamp:
             over = self._tolerance_ms is not None and self.spec.is_over(times[-1], state.dated.now_ms())
             return None if over else decode_json(items[-1])
@@ -294,7 +293,7 @@ class AsOfLeft:
             if older is None:
                 return None
             open_ms = times[0]
-            _, _, times, items = _line_of(older[1], 1)
+            _, times, items = _line_of(older[1], 1)
         at = bisect_right(times, timestamp)
         next_ms = times[at] if at < len(times) else _sealed_behind(state, timestamp) or open_ms
         return decode_json(items[at - 1]) if next_ms + self.spec.grace_ms > state.dated.now_ms() else None

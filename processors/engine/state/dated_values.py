@@ -112,7 +112,7 @@ class DatedValues:
     """
 
     def __init__(self, state: PlacedRecords, stream: StreamTime, dating: Dating, *, by_stream: bool = False) -> None:
-        self._state, self._stream, self._by_stream = state, stream, by_stream
+        self._state, self.stream, self._by_stream = state, stream, by_stream
         self._sides = tuple(side.encode() for side in dating.sides)
         self._rest_of, self._slack_ms = dating.rest_of, dating.slack_ms
         self._index = TimeIndex(state, EXPIRES)
@@ -120,8 +120,7 @@ class DatedValues:
         #: By line, its floor and its times from there on, ascending.
         self._near: dict[bytes, tuple[int, list[int]]] = {}
         self._bytes = 0
-        #: By message key, a value as a step has read it; it holds for the very bytes that it was read from. With each
-        #: commit it is made empty if it is too large.
+        #: By message key, a value as a step has read or set it. With each commit it is made empty if it is too large.
         self.read: dict[bytes, Any] = {}
         self._read_max = state.cache_bytes // 4 // READ_BYTES
 
@@ -130,13 +129,13 @@ class DatedValues:
 
         With ``by_stream`` it is the stream time.
         """
-        at_ms, stream = self._state.timestamp_ms, self._stream
+        at_ms, stream = self._state.timestamp_ms, self.stream
         return stream.time_ms if self._by_stream or at_ms > stream.cap_ms else max(stream.time_ms, at_ms)
 
     @property
     def stream_ms(self) -> int:
         """The stream time of the task, in milliseconds; ``NO_TIME`` before the first message."""
-        return self._stream.time_ms
+        return self.stream.time_ms
 
     def times(self, line: bytes, first_ms: int, last_ms: int) -> Sequence[int]:
         """The times with values from ``first_ms`` to ``last_ms``, both included, of the current message's key."""
@@ -176,7 +175,7 @@ class DatedValues:
 
     def remove(self, limit: int) -> int:
         """Deletes values whose end stream time has passed; looks at ``limit`` entries at most, returns at how many."""
-        state, now_ms = self._state, self._stream.time_ms
+        state, now_ms = self._state, self.stream.time_ms
         if len(self.read) > self._read_max:
             self.read.clear()
         if now_ms == NO_TIME:
@@ -194,6 +193,7 @@ class DatedValues:
                 state.write_place(place, rest.raw)
             elif rest.raw is not raw:
                 state.write_value(message_key, name, rest.raw)
+                self.read.pop(message_key, None)
             if rest.look_ms is not None:
                 self._index.enter(entry._replace(time_ms=min(rest.look_ms, EVENT_TIME_END_MS - 1)))
         return len(found)
@@ -204,14 +204,15 @@ class DatedValues:
         self.forget_all()
 
     def forget(self, message_key: bytes) -> None:
-        """The last message of a key failed: its times are read again."""
+        """The last message of a key failed: its times and its value are read again."""
+        self.read.pop(message_key, None)
         if self._near:
             prefix = key_prefix(message_key)
             for side in self._sides:
                 self._near.pop(prefix + side, None)
 
     def forget_all(self) -> None:
-        """All times are read again."""
+        """All times and values are read again."""
         self._near, self._bytes = {}, 0
         self.read.clear()
 

@@ -116,9 +116,9 @@ def test_late_right_messages_join_what_was_sealed() -> None:
 
 def test_what_has_ended_leaves_with_the_next_message_of_its_key() -> None:
     cluster, app = world(), built(grace_ms=100)
-    feed(cluster, "r", (1_000, 1), (1_050, 2), (1_200, 3))
+    feed(cluster, "r", (1_000, 1), (1_050, 2), (1_200, 3), (1_201, 4))
     cluster.run(app)
-    assert kept(cluster, app)["right"][2:] == [[1_050, 2], [1_200, 3]]  # the first one ended at 1,150
+    assert kept(cluster, app)["right"][2:] == [[1_050, 2], [1_200, 3], [1_201, 4]]  # the first one ended at 1,150
 
 
 def test_what_has_ended_leaves_the_store_of_a_silent_key() -> None:

@@ -238,9 +238,9 @@ def _sealed_is_lost(patch: pytest.MonkeyPatch) -> None:
 def _only_the_newest_is_found(patch: pytest.MonkeyPatch) -> None:
     former = as_of.AsOfLeft._found
 
-    def found(self: Any, timestamp: int, held: bytes, state: Any) -> Any:
-        newest = as_of._line_of(held, 2)[2][-1]
-        return former(self, timestamp, held, state) if newest <= timestamp else None
+    def found(self: Any, timestamp: int, state: Any) -> Any:
+        times = as_of._read_open(state)[1]
+        return former(self, timestamp, state) if times and times[-1] <= timestamp else None
 
     patch.setattr(as_of.AsOfLeft, "_found", found)
 
