@@ -12,8 +12,8 @@ help: ## this list
 setup: ## install packages and jars; quick when they are there
 	@$(PYTHON) -m holdfast.infra.bootstrap
 
-demo: setup ## run everything on real flights, kill processors, verify
-	@$(BIN)/holdfast demo
+demo: setup ## run everything on real flights, kill processors, verify; DEMO="--months 12" takes the whole year
+	@$(BIN)/holdfast demo $(DEMO)
 
 ui: setup ## start broker, supervisor and UI; they keep running
 	@$(BIN)/holdfast up

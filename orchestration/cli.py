@@ -189,20 +189,27 @@ def options(
 def demo(
     # slow enough to watch the kill and the recovery, fast enough to finish in minutes
     flights_per_second: Annotated[int, typer.Option(min=1, help="Flights to send per second.")] = 12_000,
+    months: Annotated[
+        int, typer.Option(min=1, max=12, help="Months of the year whose flights are sent; 12 are 336,776 flights.")
+    ] = 3,
     keep: Annotated[bool, typer.Option(help="Leave everything running at the end.")] = False,
 ) -> None:
-    """Process 336,776 real flights, kill processors while they work, and verify every result."""
+    """Process real flights, kill processors while they work, and verify every result."""
     from holdfast.infra.machine import JAR_SETS, prepare
-    from holdfast.infra.sample_data.flights import FLIGHTS, flights_file
+    from holdfast.infra.sample_data.flights import flights_file, flights_of
 
     settings, console = command_settings(), Console()
     flights_file()  # what is missing is told before anything starts
-    console.print(f"[bold]Holdfast[/]: seven processors, {FLIGHTS:,} real flights, three kill -9 on the way.")
+    console.print(
+        f"[bold]Holdfast[/]: seven processors, {flights_of(months):,} real flights, three kill -9 on the way."
+    )
     with console.status("preparing this machine …"):
         prepare(settings, JAR_SETS, lambda line: console.print(f"[dim]{escape(line)}[/]", highlight=False))
         from holdfast.orchestration.demo.run import run_demo  # loads Dagster, which takes seconds
 
-    raise typer.Exit(run_demo(settings, console, keep_running=keep, flights_per_second=flights_per_second))
+    raise typer.Exit(
+        run_demo(settings, console, keep_running=keep, flights_per_second=flights_per_second, months=months)
+    )
 
 
 @app.command()

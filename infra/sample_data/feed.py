@@ -25,7 +25,7 @@ from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.feeder import Feeder
 from holdfast.infra.kafka.records import ClientConfig
 from holdfast.infra.kafka.topics import Topics
-from holdfast.infra.sample_data.flights import FLIGHTS, due_ms, read_flights, route_of
+from holdfast.infra.sample_data.flights import BY_MONTH, due_ms, flights_of, read_flights, route_of
 from holdfast.infra.sample_data.reference import (
     YEAR_MS,
     Row,
@@ -79,14 +79,16 @@ def feed(
     extra_config: ClientConfig | None = None,
     *,
     flights_per_second: int | None = None,
+    months: int = len(BY_MONTH),
     limit: int | None = None,
     again: bool = False,
     progress: Callable[[FeedProgress], None] | None = None,
 ) -> FeedProgress:
     """Send weather, aircraft, airlines and then the flights; returns when every record is acknowledged.
 
-    The defaults send all flights at full speed. ``again`` feeds topics that hold records, too: processors then count
-    every flight again. ``progress`` is called a few times a second; an error that it raises ends the feed.
+    The defaults send all flights at full speed; with ``months``, those of the first months of the year. ``again`` feeds
+    topics that hold records, too: processors then count every flight again. ``progress`` is called a few times a
+    second; an error that it raises ends the feed.
 
     Raises:
         FedBefore: A topic holds records, and ``again`` is not set.
@@ -94,12 +96,12 @@ def feed(
         KafkaFailed: Kafka refused a record.
     """
     _refuse_fed(Topics(bootstrap, extra_config), again=again)
-    total = FLIGHTS if limit is None else min(limit, FLIGHTS)
+    total = flights_of(months) if limit is None else min(limit, flights_of(months))
     encode = msgspec.json.Encoder().encode
     with Feeder(bootstrap, extra_config) as feeder:
-        for topic, key, row, time_ms in _references():
+        for topic, key, row, time_ms in _references(months):
             feeder.send(topic, row[key].encode(), encode(row), time_ms)
-    flights = read_flights(limit=limit)
+    flights = read_flights(limit=limit, months=months)
     sent = without_aircraft = 0
     began = reported = time.monotonic()
     with Feeder(bootstrap, extra_config) as feeder:
@@ -130,13 +132,13 @@ def feed(
     return done
 
 
-def _references() -> Iterator[tuple[str, str, Row, int]]:
+def _references(months: int) -> Iterator[tuple[str, str, Row, int]]:
     """What flights are joined with: topic, the column with the key, row, and time."""
     for plane in read_planes():
         yield PLANES_TOPIC, "tailnum", plane, YEAR_MS
     for airline in read_airlines():
         yield AIRLINES_TOPIC, "carrier", airline, YEAR_MS
-    for observation in read_weather():
+    for observation in read_weather(months):
         yield WEATHER_TOPIC, "origin", observation, observed_ms(observation)
 
 

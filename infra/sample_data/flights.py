@@ -11,9 +11,10 @@ from __future__ import annotations
 import csv
 import io
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,15 @@ from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.files import package_folder
 from holdfast.infra.installation import install_line
 
-#: Number of flights in the file, and of those without a tail number.
-FLIGHTS = 336_776
-FLIGHTS_WITHOUT_AIRCRAFT = 2_512
+#: Number of flights in the file in each month of the year.
+BY_MONTH = (27_004, 24_951, 28_834, 28_330, 28_796, 28_243, 29_425, 29_327, 27_574, 28_889, 27_268, 28_135)
+#: Number of flights in the file.
+FLIGHTS = sum(BY_MONTH)
 #: A departure so many minutes late, or more, is a long delay.
 LONG_DELAY_MIN = 60
 
 _TEXT = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
+_ORDER = ("year", "month", "day", "sched_dep_time", "carrier", "flight", "origin", "tailnum")
 #: How the files write a value that there is not.
 NOT_AVAILABLE = "NA"
 
@@ -61,8 +64,22 @@ def sample_file(name: str) -> Path:
     )
 
 
-def read_flights(path: Path | None = None, *, limit: int | None = None) -> Iterator[Flight]:
-    """Yield the flights in the feed's order, ``limit`` at most.
+class _Cells(dict[str, Any]):
+    """The values of cells by their text: a file has few different ones, and a look is faster than to make one."""
+
+    def __init__(self, made_of: Callable[[str], Any]) -> None:
+        super().__init__()
+        self._made_of = made_of
+
+    def __missing__(self, cell: str) -> Any:
+        value = self[cell] = None if cell in (NOT_AVAILABLE, "") else self._made_of(cell)
+        return value
+
+
+def read_flights(
+    path: Path | None = None, *, limit: int | None = None, months: int = len(BY_MONTH)
+) -> Iterator[Flight]:
+    """Yield the flights of the first ``months`` of the year in the feed's order, ``limit`` at most.
 
     Raises:
         FlightsUnavailable: The package is not installed, or lacks the file.
@@ -70,22 +87,26 @@ def read_flights(path: Path | None = None, *, limit: int | None = None) -> Itera
     with zipfile.ZipFile(path or flights_file()).open("flights.csv") as binary:
         rows = csv.reader(io.TextIOWrapper(binary, "utf-8", newline=""))
         columns = next(rows)
-        place = {name: index for index, name in enumerate(columns)}
-        numbers = [place[name] for name in ("year", "month", "day", "sched_dep_time")]
-        carrier, flight, origin, tailnum = (place[name] for name in ("carrier", "flight", "origin", "tailnum"))
+        numbers, texts = _Cells(int), _Cells(str)
+        cells = [texts if name in _TEXT else numbers for name in columns]
+        in_order = itemgetter(*(columns.index(name) for name in _ORDER))
+        month = columns.index("month")
 
-        def order(row: list[str]) -> tuple[Any, ...]:
-            aircraft = "" if row[tailnum] == NOT_AVAILABLE else row[tailnum]
-            return (*(int(row[at]) for at in numbers), row[carrier], int(row[flight]), row[origin], aircraft)
+        def order(row: tuple[str, ...]) -> tuple[Any, ...]:
+            year, month, day, due, carrier, flight, origin, tailnum = in_order(row)
+            when = numbers[year], numbers[month], numbers[day], numbers[due]
+            return (*when, carrier, numbers[flight], origin, "" if tailnum == NOT_AVAILABLE else tailnum)
 
-        # A stable sort: the row's place in the file decides between equal keys.
-        ordered = sorted(rows, key=order)
-    is_text = [name in _TEXT for name in columns]
+        # A stable sort: the row's place in the file decides between equal keys. The garbage collector does not follow
+        # tuples of texts.
+        ordered = sorted((tuple(row) for row in rows if numbers[row[month]] <= months), key=order)
     for row in ordered[:limit]:
-        yield {
-            name: None if cell == NOT_AVAILABLE or cell == "" else (cell if text else int(cell))
-            for name, cell, text in zip(columns, row, is_text, strict=True)
-        }
+        yield {name: values[cell] for name, values, cell in zip(columns, cells, row, strict=True)}
+
+
+def flights_of(months: int) -> int:
+    """The number of flights in the first ``months`` of the year."""
+    return sum(BY_MONTH[:months])
 
 
 def route_of(flight: Flight) -> str:

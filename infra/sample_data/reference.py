@@ -20,14 +20,15 @@ _WEATHER_TEXT, _WEATHER_WHOLE = ("origin", "time_hour"), ("year", "month", "day"
 _PLANES_WHOLE = ("year", "engines", "seats", "speed")
 
 
-def read_weather() -> Iterator[Row]:
-    """Yield the weather of each airport and hour; an airport's hours are in their order.
+def read_weather(months: int = 12) -> Iterator[Row]:
+    """Yield the weather of each airport and hour of the first ``months``; an airport's hours are in their order.
 
     Raises:
         FlightsUnavailable: The package is not installed, or lacks the file.
     """
     for row in _rows("weather.csv"):
-        yield {name: _typed(name, cell, _WEATHER_TEXT, _WEATHER_WHOLE) for name, cell in row.items()}
+        if int(row["month"]) <= months:
+            yield {name: _typed(name, cell, _WEATHER_TEXT, _WEATHER_WHOLE) for name, cell in row.items()}
 
 
 def read_planes() -> Iterator[Row]:

@@ -1,16 +1,19 @@
 """Publishes the results of the demo: runs of Dagster, which write the tables of those processors that are ready.
 
-    processors that nobody killed: no lag, all windows sent ─► run 1 ─┐
-    all others: no lag, all windows sent ────────────────────► run 2 ─┴─► tables and what their checks measured
+    processors that nobody killed: no lag, all windows sent ─┬─► run 1 ─┐
+                                                             ├─► run 2 ─┤
+    all others: no lag, all windows sent ────────────────────┼─► run 3 ─┼─► tables and what their checks measured
+                                                             └─► run 4 ─┘
 
 Invariants:
-    - One run after the other, on one thread: two at once can deadlock, because the start of a run configures Python's
-      logging again.
+    - At most ``SIDE_BY_SIDE`` runs at once: they share one Spark and the cores of the machine.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from threading import Event
 
 import dagster as dg
 from dagster._core.utils import make_new_run_id
@@ -26,6 +29,9 @@ from holdfast.processors.definitions import RESULTS
 from holdfast.processors.registration import ProcessorDefinition
 from holdfast.processors.snapshots.names import table_name
 
+#: Runs at once.
+SIDE_BY_SIDE = 2
+
 #: Table -> name of a fingerprint in the metadata of its check ``copies_equal`` -> the fingerprint.
 Checked = dict[str, dict[str, str]]
 
@@ -34,31 +40,60 @@ class DemoFailed(HoldfastError):
     """A step of the demo failed or took too long."""
 
 
+_GIVEN_UP = DemoFailed("The demo ended before its tables were written.", action="Run `holdfast demo` again.")
+
+
 @dataclass(frozen=True, slots=True)
 class Publishing:
-    """The runs that publish results, in the order in which they were begun, on a thread of one worker."""
+    """The runs that publish results; they start in the order in which they were begun."""
 
     settings: Settings
     instance: dg.DagsterInstance
-    thread: ThreadPoolExecutor
+    #: ``SIDE_BY_SIDE`` workers.
+    threads: ThreadPoolExecutor
     #: The ids of the runs that have begun.
     run_ids: set[str] = field(default_factory=set)
+    #: Set when the demo failed or was interrupted: no run begins any more.
+    given_up: Event = field(default_factory=Event)
     _runs: list[Future[Checked]] = field(default_factory=list)
 
-    def begin(self, definitions: Sequence[ProcessorDefinition], ready: Callable[[], object]) -> None:
-        """Publish the results of these processors when ``ready`` returns and the runs before have ended."""
+    def begin(
+        self,
+        definitions: Sequence[ProcessorDefinition],
+        ready: Callable[[Sequence[ProcessorDefinition]], object] = lambda _: None,
+    ) -> None:
+        """Publish the results of these processors, a share by each worker, when ``ready`` returns for the share."""
 
-        def run() -> Checked:
-            ready()
-            return self._publish(results_of(definitions))
+        def run(share: Sequence[ProcessorDefinition]) -> Checked:
+            ready(share)
+            if self.given_up.is_set():
+                raise _GIVEN_UP
+            return self._publish(results_of(share))
 
-        self._runs.append(self.thread.submit(run))
+        shares = [definitions[first::SIDE_BY_SIDE] for first in range(SIDE_BY_SIDE)]
+        self._runs.extend(self.threads.submit(run, share) for share in shares if share)
+
+    @contextmanager
+    def needed(self, end_runs: Callable[[], object]) -> Iterator[None]:
+        """Give up when the block fails or is interrupted: no run begins, and ``end_runs`` ends those under way.
+
+        A wait for the tables then fails soon, not after minutes.
+        """
+        try:
+            yield
+        except BaseException:
+            self.given_up.set()
+            for run in self._runs:
+                run.cancel()
+            end_runs()
+            raise
 
     def tables(self) -> Checked:
         """Each table with its checks' fingerprints, when all runs that were begun have ended.
 
         Raises:
             DemoFailed: An asset or a check failed.
+            concurrent.futures.CancelledError: The demo gave up before a run began.
         """
         return {table: checked for run in self._runs for table, checked in run.result().items()}
 

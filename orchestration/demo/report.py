@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 
 from rich.markup import escape
 
-from holdfast.infra.sample_data.flights import FLIGHTS
 from holdfast.infra.settings import Settings
 from holdfast.orchestration.demo.terminal import Terminal
 from holdfast.orchestration.demo.verification import ProcessorVerdict, figures_of
@@ -22,7 +21,7 @@ def report(
 ) -> None:
     """Print the figures of a demo, its duration in ``seconds``, its mismatches, and the next commands."""
     paths, mismatches = settings.paths, sum(one.mismatches for one in verdicts)
-    counts = {"flights": f"{FLIGHTS:,}", "mismatches": f"{mismatches}", "whole demo": f"{seconds:.0f} s"}
+    counts = {"mismatches": f"{mismatches}", "whole demo": f"{seconds:.0f} s"}
     terminal.table("Figures", {**figures, **figures_of(verdicts), **counts})
     if mismatches:
         terminal.console.print(f"\n[bold red]{mismatches} mismatches[/]")

@@ -52,14 +52,14 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.log import configure_logging
 from holdfast.infra.process import end_process, start_mark
 from holdfast.infra.sample_data.feed import DEPARTURES_TOPIC, FLIGHTS_TOPIC, ORIGINS_TOPIC
-from holdfast.infra.sample_data.flights import FLIGHTS
+from holdfast.infra.sample_data.flights import flights_of
 from holdfast.infra.settings import WARM, Settings
 from holdfast.infra.spark.server import SparkServer, start_server, stop_server
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import local
 from holdfast.orchestration.demo.home import demo_settings, prepare_home
 from holdfast.orchestration.demo.lag import lag_of
-from holdfast.orchestration.demo.publishing import DemoFailed, Publishing, materialize, results_of
+from holdfast.orchestration.demo.publishing import SIDE_BY_SIDE, DemoFailed, Publishing, materialize
 from holdfast.orchestration.demo.report import command, report
 from holdfast.orchestration.demo.terminal import Terminal, stderr_to
 from holdfast.orchestration.demo.verification import (
@@ -76,6 +76,7 @@ from holdfast.orchestration.demo.verification import (
 )
 from holdfast.orchestration.world import environment_of
 from holdfast.processors.audits.comparison import Side
+from holdfast.processors.definitions import RESULTS
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.registration import ProcessorDefinition, load_processors
 
@@ -102,10 +103,17 @@ class Demo:
     settings: Settings
     terminal: Terminal
     flights_per_second: int
+    #: The first months of the year, whose flights are sent.
+    months: int
     keep_running: bool = False
     definitions: tuple[ProcessorDefinition, ...] = ()
     figures: dict[str, str] = field(default_factory=dict)
     _topics: Topics | None = None
+
+    @property
+    def flights(self) -> int:
+        """The number of flights that are sent."""
+        return flights_of(self.months)
 
     @property
     def topics(self) -> Topics:
@@ -115,8 +123,12 @@ class Demo:
         return self._topics
 
 
-def run_demo(settings: Settings, console: Console, *, keep_running: bool = False, flights_per_second: int) -> int:
-    """Run the demo; returns the exit code: 0 when all comparisons agree, 1 when one does not or a step failed.
+def run_demo(
+    settings: Settings, console: Console, *, keep_running: bool = False, flights_per_second: int, months: int
+) -> int:
+    """Run the demo with the flights of the first ``months`` of the year.
+
+    Returns the exit code: 0 when all comparisons agree, 1 when one does not or a step failed.
 
     Its home folder is ``demo`` in the home folder of the settings; it must be empty, or an earlier demo's.
     """
@@ -133,8 +145,9 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
         emptied = " (emptied: an earlier demo made it)" if prepare_home(settings.paths) else ""
         terminal.line("home", f"{settings.home}{emptied}")
         configure_logging(settings.log_level, settings.log_format)
-        with ExitStack() as running, stderr_to(log):
-            demo = Demo(settings, terminal, flights_per_second, keep_running)
+        # What ends writes its last words into the log, too.
+        with stderr_to(log), ExitStack() as running:
+            demo = Demo(settings, terminal, flights_per_second, months, keep_running)
             verdicts = _act(demo, running)
             mismatches = sum(one.mismatches for one in verdicts)
             report(settings, terminal, demo.figures, verdicts, time.monotonic() - began)
@@ -159,7 +172,7 @@ def run_demo(settings: Settings, console: Console, *, keep_running: bool = False
 def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     registry, daemon = _start(demo, running)
     instance = running.enter_context(_instance(demo.settings))
-    publishing = Publishing(demo.settings, instance, _beside(running, "publish"))
+    publishing = Publishing(demo.settings, instance, _beside(running, "publish", SIDE_BY_SIDE))
     _provision_and_deploy(demo, instance)
     with demo.terminal.step("dagster", "wait until Dagster's daemon works") as say:
         say(f"{daemon.result()}, started beside the deployment")
@@ -168,17 +181,18 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     import_module("holdfast.infra.warehouse.versions")
     aside = _beside(running, "daemon-stop")
     partitions = demo.topics.describe([FLIGHTS_TOPIC])[FLIGHTS_TOPIC].partitions
-    expected = _beside(running, "count").submit(outputs_expected, partitions)
+    expected = _beside(running, "count").submit(outputs_expected, demo.months, partitions)
     killed = [one for one in demo.definitions if one.name in VICTIMS]
     unharmed = [one for one in demo.definitions if one.name not in VICTIMS]
-    _feed_and_kill(
-        demo,
-        registry,
-        expected,
-        fed=lambda: publishing.begin(unharmed, partial(_await_results, demo, unharmed, expected, spark)),
-        recovered=lambda: aside.submit(_retire_daemon, demo, publishing),
-    )
-    publishing.begin(killed, lambda: None)
+    with publishing.needed(partial(_end_queries, demo)):
+        _feed_and_kill(
+            demo,
+            registry,
+            expected,
+            fed=lambda: publishing.begin(unharmed, partial(_await_results, demo, publishing, expected, spark)),
+            recovered=lambda: aside.submit(_retire_daemon, demo, publishing),
+        )
+    publishing.begin(killed)
     if spark is not None:
         with demo.terminal.step("spark", "wait until Spark answers") as say:
             say(f"Spark, process {spark.result().pid}, started beside the feed")
@@ -188,14 +202,21 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
 
 def _await_results(
     demo: Demo,
-    definitions: Sequence[ProcessorDefinition],
+    publishing: Publishing,
     expected: Future[Expected],
     spark: Future[SparkServer] | None,
+    definitions: Sequence[ProcessorDefinition],
 ) -> None:
     """Wait until these processors have no lag and have sent all windows that are due, and until Spark is there."""
     # A client of its own: the demo's asks meanwhile.
     topics = Topics(bootstrap_servers(demo.settings), client_config(demo.settings))
-    _await(lambda: lag_of(topics, definitions) == 0, CATCH_UP_S, "the processors that were not killed to catch up")
+
+    def caught_up() -> bool:
+        return publishing.given_up.is_set() or lag_of(topics, definitions) == 0
+
+    _await(caught_up, CATCH_UP_S, "the processors that were not killed to catch up")
+    if publishing.given_up.is_set():
+        return
     await_windows(topics, definitions, expected.result())
     if spark is not None:
         spark.result()
@@ -204,7 +225,10 @@ def _await_results(
 def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path) -> tuple[ProcessorVerdict, ...]:
     """While the tables are written, read the outputs into ``folder``, and recompute all results with Spark; compare."""
     side_by_side = demo.settings.spark.over_connect  # a JVM of this process has one session
-    with ThreadPoolExecutor(max_workers=4, thread_name_prefix="aside") as aside:
+    with (
+        ThreadPoolExecutor(max_workers=4, thread_name_prefix="aside") as aside,
+        publishing.needed(partial(_end_queries, demo)),
+    ):
         outputs = aside.submit(read_outputs, demo.topics, demo.definitions, expected, folder)
         if not side_by_side:
             publishing.tables()
@@ -213,7 +237,7 @@ def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path
             publishing.tables()
             return outputs.result()
 
-        comparing = aside.submit(compare_with_spark, demo.settings, published)
+        comparing = aside.submit(compare_with_spark, demo.settings, demo.months, published)
         began = time.monotonic()
         publishing.show(demo.terminal, demo.definitions)
         tables = publishing.tables()
@@ -225,7 +249,7 @@ def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path
             keys_and_windows = sum(one.keys for one in compared.values())
             say(f"{keys_and_windows:,} keys and windows recomputed with Spark from the file of flights")
         with demo.terminal.step("verify", "compare stores, changelogs, warehouse and outputs") as say:
-            verdicts = verify(auditing.result(), compared, outputs.result())
+            verdicts = verify(auditing.result(), compared, outputs.result(), expected.dead_letters)
             records = sum(one.outputs.records for one in verdicts)
             say(f"{keys_and_windows:,} keys and windows in three copies and {records:,} outputs compared")
     return verdicts
@@ -262,9 +286,9 @@ def _instance(settings: Settings) -> dg.DagsterInstance:
     return dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(settings.paths.dagster), overrides=overrides))
 
 
-def _beside(running: ExitStack, name: str) -> ThreadPoolExecutor:
-    """A thread for one start; it ends before what it started is stopped: a start under way would leave a process."""
-    return running.enter_context(ThreadPoolExecutor(max_workers=1, thread_name_prefix=name))
+def _beside(running: ExitStack, name: str, threads: int = 1) -> ThreadPoolExecutor:
+    """Threads that end before what they started is stopped: a start under way would leave a process."""
+    return running.enter_context(ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name))
 
 
 def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] | None:
@@ -275,15 +299,29 @@ def _start_spark(settings: Settings, running: ExitStack) -> Future[SparkServer] 
     return _beside(running, "spark-start").submit(start_server, settings)
 
 
+def _end_queries(demo: Demo) -> None:
+    """End the queries under way: stop the warm Spark, if it is the one that runs them."""
+    if demo.settings.spark.master == WARM:
+        stop_server(demo.settings)
+
+
 def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
-    with demo.terminal.step("provision", "create topics and changelogs") as say:
-        # Each creates all topics and changelogs of its processor.
-        materialize(instance, [keys.changelog_key(*result) for result in results_of(demo.definitions)])
+    def started(one: ProcessorDefinition) -> None:
+        # A changelog creates all topics and changelogs of its processor.
+        result = keys.changelog_key(one.name, RESULTS[one.name])
+        materialize(instance, [result, keys.processor_key(one.name)])
+
+    words = "create topics and changelogs, deploy the processors, and wait until they process all partitions"
+    with (
+        demo.terminal.step("deploy", words) as say,
+        ThreadPoolExecutor(max_workers=len(demo.definitions), thread_name_prefix="deploy") as threads,
+    ):
+        deploying = [threads.submit(started, one) for one in demo.definitions]
+        for each in deploying:
+            each.result()
         names = {spec.name for one in demo.definitions for spec in one.topology.topics()}
-        say(f"{len(demo.topics.describe(names))} topics")
-    with demo.terminal.step("deploy", "deploy the processors and wait until they process all partitions") as say:
-        materialize(instance, [keys.processor_key(one.name) for one in demo.definitions])
-        say(", ".join(one.name for one in demo.definitions) + " process all partitions")
+        topics = len(demo.topics.describe(names))
+        say(f"{topics} topics; {', '.join(one.name for one in demo.definitions)} process all partitions")
 
 
 def _retire_daemon(demo: Demo, publishing: Publishing) -> None:
@@ -317,20 +355,21 @@ def _feed_and_kill(
     terminal = demo.terminal
     began = time.monotonic()
     killed: dict[str, datetime] = {}
-    bars = dict.fromkeys(("fed", *(one.name for one in demo.definitions)), FLIGHTS)
+    bars = dict.fromkeys(("fed", *(one.name for one in demo.definitions)), demo.flights)
     with _feeding(demo) as feeding, terminal.bars(bars) as move:
         while feeding.poll() is None:
             sent = _show(demo, move)
             for victim, share in VICTIMS.items():
-                if victim not in killed and sent >= share * FLIGHTS:
+                if victim not in killed and sent >= share * demo.flights:
                     killed[victim] = _kill(demo, victim, sent)
             time.sleep(_POLL_EVERY_S)
         if feeding.returncode != 0 or len(killed) < len(VICTIMS):
             raise DemoFailed(
-                f"The feed ended with status {feeding.returncode} after {_fed(demo.topics):,} of {FLIGHTS:,} flights.",
+                f"The feed ended with status {feeding.returncode} after {_fed(demo.topics):,} of {demo.flights:,} "
+                "flights.",
                 action=f"Read the end of {demo.settings.paths.logs / 'feed.log'}.",
             )
-        terminal.line("feed", f"{FLIGHTS:,} flights sent to {len(_OF_FLIGHTS)} topics", time.monotonic() - began)
+        terminal.line("feed", f"{demo.flights:,} flights sent to {len(_OF_FLIGHTS)} topics", time.monotonic() - began)
         fed()
         for victim in VICTIMS:
             closed = partial(_closed_incident, registry, victim)
@@ -345,7 +384,8 @@ def _feed_and_kill(
         await_windows(demo.topics, demo.definitions, expected.result())
         terminal.line("caught up", "lag 0 on all partitions", time.monotonic() - caught_up)
     seconds = time.monotonic() - began
-    processed = len(demo.definitions) * FLIGHTS
+    processed = len(demo.definitions) * demo.flights
+    demo.figures["flights"] = f"{demo.flights:,}"
     demo.figures["records processed"] = f"{processed:,}"
     demo.figures["rate, feed to caught up"] = f"{processed / seconds:,.0f} records/s"
 
@@ -353,7 +393,9 @@ def _feed_and_kill(
 @contextmanager
 def _feeding(demo: Demo) -> Iterator[subprocess.Popen[bytes]]:
     """Run the feed's job as a process of its own; the process is ended when the block ends first."""
-    config = {"ops": {"send_flights": {"config": {"flights_per_second": demo.flights_per_second}}}}
+    config = {
+        "ops": {"send_flights": {"config": {"flights_per_second": demo.flights_per_second, "months": demo.months}}}
+    }
     command = [sys.executable, "-m", "dagster", "job", "execute", "-m", "holdfast.orchestration.code_location"]
     log = demo.settings.paths.logs / "feed.log"
     config_file = log.with_suffix(".yaml")
@@ -385,7 +427,7 @@ def _kill(demo: Demo, victim: str, fed: int) -> datetime:
         )
     os.kill(program.pid, signal.SIGKILL)
     demo.terminal.line(
-        "kill -9", f"{victim}, process {program.pid}, after {fed / FLIGHTS:.0%} of the feed", mark="[yellow]⚡[/]"
+        "kill -9", f"{victim}, process {program.pid}, after {fed / demo.flights:.0%} of the feed", mark="[yellow]⚡[/]"
     )
     return datetime.now(UTC)
 

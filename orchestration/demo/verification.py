@@ -15,13 +15,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.infra.kafka.records import Record
 from holdfast.infra.kafka.topics import Topics
-from holdfast.infra.sample_data.flights import (
-    FLIGHTS_WITHOUT_AIRCRAFT,
-    is_disrupted,
-    is_long_delay,
-    read_flights,
-    route_of,
-)
+from holdfast.infra.sample_data.flights import is_disrupted, is_long_delay, read_flights, route_of
 from holdfast.infra.sample_data.reference import read_planes
 from holdfast.infra.settings import Settings
 from holdfast.infra.waiting import wait_until
@@ -51,8 +45,6 @@ from holdfast.processors.registration import ProcessorDefinition
 if TYPE_CHECKING:
     from holdfast.assets.spark.flights import FlightsComparison
 
-#: Processor -> number of dead letters that it must have produced; others produce none.
-DEAD_LETTERS = {"fleet": FLIGHTS_WITHOUT_AIRCRAFT}
 #: How long processors without lag may take to send the last windows that are due, seconds: a commit closes 5,000.
 #: Behind a `group_by`, an end of an input that was told before a restart counts after 90 seconds only.
 CLOSED_WITHIN_S = 120.0
@@ -124,11 +116,12 @@ def figures_of(verdicts: Iterable[ProcessorVerdict]) -> dict[str, str]:
 
 
 def compare_with_spark(
-    settings: Settings, published: Callable[[], Mapping[str, Outputs]]
+    settings: Settings, months: int, published: Callable[[], Mapping[str, Outputs]]
 ) -> Mapping[str, FlightsComparison]:
     """Compute all results with Spark from the file of flights; compare the tables, and the windows that were sent.
 
-    ``published`` is called when all is computed; it returns what was written when the tables are there.
+    The flights are those of the first ``months`` of the year. ``published`` is called when all is computed; it returns
+    what was written when the tables are there.
 
     Raises:
         holdfast.infra.spark.session.SparkFailed: The tables or the file could not be read.
@@ -140,7 +133,7 @@ def compare_with_spark(
 
     session = spark_session(settings, app_name="holdfast-demo")
     try:
-        return verify_flights(session, table_name, lambda: _closed_of(published()))
+        return verify_flights(session, table_name, lambda: _closed_of(published()), months)
     finally:
         stop_spark(session)
 
@@ -158,14 +151,17 @@ class Expected:
     updates: Mapping[str, Mapping[str, int]]
     #: Processor with windows -> key -> the starts of those that are closed.
     closed: Mapping[str, Mapping[str, Sequence[int]]]
+    #: Processor -> number of dead letters; others produce none.
+    dead_letters: Mapping[str, int]
 
 
-def outputs_expected(partitions: int) -> Expected:
-    """What the output topics must hold after all flights, which were sent to topics with so many partitions."""
+def outputs_expected(months: int, partitions: int) -> Expected:
+    """What must have been sent after the flights of the first ``months``; their topics have so many partitions."""
     updates: dict[str, Counter[str]] = {name: Counter() for name in ("fleet", "routes", "weather", "models")}
     aircraft, origins, airlines = Departures(), Departures(), Departures()
     model_of = {plane["tailnum"]: plane["model"] for plane in read_planes()}
-    for flight in read_flights():
+    without_aircraft = 0
+    for flight in read_flights(months=months):
         tail, left_at = flight["tailnum"], departure(flight)
         updates["routes"][route_of(flight)] += 1
         origins.add(flight["origin"], left_at)
@@ -173,6 +169,8 @@ def outputs_expected(partitions: int) -> Expected:
         if tail is not None:
             updates["fleet"][tail] += 1
             aircraft.add(tail, left_at)
+        else:
+            without_aircraft += 1
         if is_disrupted(flight):
             updates["weather"][f"{flight['origin']} {flight['time_hour']}"] += 1
         if is_long_delay(flight):
@@ -183,7 +181,7 @@ def outputs_expected(partitions: int) -> Expected:
         "carriers": closed_hours_of_carriers(airlines),
     }
     counted = {name: {key: len(starts) for key, starts in keys.items()} for name, keys in closed.items()}
-    return Expected({**updates, **counted}, closed)
+    return Expected({**updates, **counted}, closed, {"fleet": without_aircraft})
 
 
 def await_windows(topics: Topics, definitions: Sequence[ProcessorDefinition], expected: Expected) -> None:
@@ -264,8 +262,12 @@ def verify(
     copies: Mapping[str, Mapping[Side, Fingerprint]],
     compared: Mapping[str, FlightsComparison],
     outputs: Mapping[str, Outputs],
+    dead_letters: Mapping[str, int],
 ) -> tuple[ProcessorVerdict, ...]:
-    """The verdict on each processor: from the copies of its store, the comparison with Spark, and what it wrote."""
+    """The verdict on each processor: from the copies of its store, the comparison with Spark, and what it wrote.
+
+    ``dead_letters`` has the numbers that are expected.
+    """
     verdicts = []
     for name, wholes in copies.items():
         found, wrote = compared[name], outputs[name]
@@ -278,7 +280,7 @@ def verify(
                 copies=wholes,
                 outputs=wrote.sequences,
                 dead_letters=wrote.dead_letters,
-                dead_letters_expected=DEAD_LETTERS.get(name, 0),
+                dead_letters_expected=dead_letters.get(name, 0),
                 things="keys" if wrote.closed is None else "windows",
             )
         )

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.sample_data.feed import FeedProgress, feed
+from holdfast.infra.sample_data.flights import BY_MONTH
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.jobs.failures import plain_failures
 
@@ -21,6 +22,12 @@ class FeedConfig(dg.Config):
 
     flights_per_second: int | None = Field(
         default=None, ge=1, description="Flights to send per second; empty: no limit."
+    )
+    months: int = Field(
+        default=len(BY_MONTH),
+        ge=1,
+        le=len(BY_MONTH),
+        description="Months of the year whose flights and weather to send.",
     )
     limit: int | None = Field(default=None, ge=1, description="Number of flights to send; empty: all.")
     again: bool = Field(
@@ -49,6 +56,7 @@ def send_flights(context: dg.OpExecutionContext, config: FeedConfig) -> None:
             bootstrap_servers(settings),
             client_config(settings),
             flights_per_second=config.flights_per_second,
+            months=config.months,
             limit=config.limit,
             again=config.again,
             progress=log,

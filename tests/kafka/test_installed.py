@@ -163,14 +163,14 @@ def test_the_core_alone_runs_the_first_example(wheel: Path, stream: Any, tmp_pat
 
 
 @pytest.mark.thorough
-def test_with_all_extras_the_demo_runs_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
+def test_with_all_extras_the_demo_of_the_whole_year_runs_from_an_empty_folder(wheel: Path, tmp_path: Path) -> None:
     programs = install(wheel, tmp_path / "environment", "all")
     empty = tmp_path / "empty"
     empty.mkdir()
     environment = outside(tmp_path / "home", HOLDFAST_CACHE=str(load_settings().cache))
     del environment["HOLDFAST_HOME"]  # the default: a folder of the working directory
     done = subprocess.run(
-        [str(programs / "holdfast"), "demo"],
+        [str(programs / "holdfast"), "demo", "--months", "12"],
         cwd=empty,
         env=environment,
         capture_output=True,

@@ -181,7 +181,7 @@ class Results:
         }
         self.held = {"rotations": [dict(each) for each in SESSIONS[2:]], "delays": [dict(each) for each in HOURS]}
 
-    def compared(self) -> dict[str, FlightsComparison]:
+    def compared(self, months: int = 12) -> dict[str, FlightsComparison]:
         for name, states in (("fleet", self.fleet), ("routes", self.routes), ("weather", self.weather)):
             rows = [(*key, json.dumps(value)) for key, value in states.items()]
             frame = self._spark.createDataFrame(rows, "message_key STRING, state_key STRING, json STRING")
@@ -194,7 +194,7 @@ class Results:
         for name, windows in self.sent.items():
             paths[name] = self._folder / f"{name}.jsonl"
             paths[name].write_text("".join(f"{json.dumps(each)}\n" for each in windows))
-        return verify_flights(self._spark, lambda processor, store: TABLES[processor], lambda: paths)
+        return verify_flights(self._spark, lambda processor, store: TABLES[processor], lambda: paths, months)
 
     def _typed_rows(self, name: str, state_key: str, rows: list[dict[str, Any]]) -> None:
         kinds = {int: "BIGINT", float: "DOUBLE", str: "STRING"}
@@ -229,6 +229,12 @@ def test_right_results_have_no_mismatch_and_each_wrong_one_is_found(spark: Any, 
         "weather": (2, 0, ()),
         "models": (1, 0, ()),
         "carriers": (5, 0, ()),
+    }
+    january = results.compared(months=1)
+    assert {name: one.mismatches for name, one in january.items() if name in ("fleet", "routes", "delays")} == {
+        "fleet": 1,
+        "routes": 1,
+        "delays": 1,
     }
     results.fleet["N1", "aircraft"]["miles"] += 1
     results.fleet["N3", "aircraft"] = dict(NO_AIRCRAFT)

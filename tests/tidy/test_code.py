@@ -34,6 +34,7 @@ HOMES = {
         "infra/warehouse/pointers.py",
         "orchestration/upkeep/dagster_storage.py",
         "orchestration/launches.py",
+        "orchestration/sqlite_storage.py",
     ),
     "alembic": ("infra/database",),
     "dagster": ("assets", "orchestration"),

@@ -25,6 +25,7 @@ REGISTRY_HOSTS = re.compile(
         ("pypi" + r"\.org", "python" + "hosted", "maven" + r"\.org", "maven" + r"\.apache\.org/maven2", "npm" + "js")
     )
 )
+CONFLICT_MARKERS = re.compile(r"^(<{7}|>{7})( |$)")
 PAGE_LINES = 250
 COMMANDS = re.compile(r"^([a-z-]+):", re.M)
 
@@ -33,8 +34,12 @@ def read(name: str) -> str:
     return (PROJECT / name).read_text(encoding="utf-8", errors="replace")
 
 
-@pytest.mark.parametrize("pattern", [MACHINE_PATHS, REGISTRY_HOSTS], ids=["machine paths", "registry hosts"])
-def test_no_file_names_a_place_of_one_machine_or_a_registry(pattern: re.Pattern[str]) -> None:
+@pytest.mark.parametrize(
+    "pattern",
+    [MACHINE_PATHS, REGISTRY_HOSTS, CONFLICT_MARKERS],
+    ids=["machine paths", "registry hosts", "conflict markers"],
+)
+def test_no_file_names_a_place_of_one_machine_or_a_registry_or_holds_a_conflict(pattern: re.Pattern[str]) -> None:
     found = [
         f"{name}:{number}: {line.strip()[:120]}"
         for name in TEXT

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import zipfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from holdfast.infra.sample_data.flights import FLIGHTS, FLIGHTS_WITHOUT_AIRCRAFT, due_ms, read_flights, route_of
+from holdfast.infra.sample_data.flights import BY_MONTH, FLIGHTS, due_ms, flights_of, read_flights, route_of
+from holdfast.infra.sample_data.reference import read_weather
 
 HEADER = "year,month,day,dep_time,sched_dep_time,arr_delay,carrier,flight,tailnum,origin,dest,minute,time_hour"
 
@@ -38,6 +40,7 @@ def test_flights_come_in_the_order_they_were_due_by_number_not_by_text(small_fil
         (10, "UA", 10, "N1"),
     ]
     assert list(read_flights(small_file, limit=2)) == flights[:2]
+    assert list(read_flights(small_file, months=9)) == flights[:4]
 
 
 def test_numbers_are_int_and_what_is_not_available_is_none(small_file: Path) -> None:
@@ -51,12 +54,20 @@ def test_numbers_are_int_and_what_is_not_available_is_none(small_file: Path) -> 
 
 @pytest.mark.slow
 def test_the_packaged_file_has_all_flights_in_time_order() -> None:
-    count = missing = 0
+    months: Counter[int] = Counter()
+    missing = 0
     last = (0, 0, 0, 0)
     for flight in read_flights():
-        count += 1
+        months[flight["month"]] += 1
         missing += flight["tailnum"] is None
         now = (flight["year"], flight["month"], flight["day"], flight["sched_dep_time"])
         assert last <= now
         last = now
-    assert (count, missing) == (FLIGHTS, FLIGHTS_WITHOUT_AIRCRAFT)
+    assert [months[number] for number in range(1, 13)] == list(BY_MONTH)
+    assert (sum(BY_MONTH), missing) == (FLIGHTS, 2_512)
+    assert flights_of(3) == months[1] + months[2] + months[3]
+
+
+def test_weather_is_that_of_the_months() -> None:
+    assert {row["month"] for row in read_weather(2)} == {1, 2}
+    assert {row["month"] for row in read_weather()} == set(range(1, 13))
