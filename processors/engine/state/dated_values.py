@@ -38,8 +38,8 @@ TIME_BYTES, LINE_BYTES = 40, 400
 #: Times of one key and side in memory from which on old ones are taken out.
 TRIM_FROM = 64
 
-#: Memory of a value that is kept as it was read, in bytes.
-READ_BYTES = 1_000
+#: Memory of a value that is kept as it was read, in bytes, beside two times that of its stored form.
+READ_BYTES = 400
 
 
 class Rest(NamedTuple):
@@ -72,6 +72,9 @@ class PlacedRecords(OwnRecords, Protocol):
 
     scattered: tuple[str, ...]
     cache_bytes: int
+
+    def entry_bytes(self) -> float:
+        """The memory of a cached value on average, in bytes."""
 
     def read_value(self, message_key: bytes, state_key: str) -> bytes | None:
         """The stored value of a state key of a message key; None without one."""
@@ -122,7 +125,6 @@ class DatedValues:
         self._bytes = 0
         #: By message key, a value as a step has read or set it. With each commit it is made empty if it is too large.
         self.read: dict[bytes, Any] = {}
-        self._read_max = state.cache_bytes // 4 // READ_BYTES
 
     def now_ms(self) -> int:
         """The later one of stream time and the message's event time, unless the world has not reached that.
@@ -176,7 +178,7 @@ class DatedValues:
     def remove(self, limit: int) -> int:
         """Deletes values whose end stream time has passed; looks at ``limit`` entries at most, returns at how many."""
         state, now_ms = self._state, self.stream.time_ms
-        if len(self.read) > self._read_max:
+        if len(self.read) * (READ_BYTES + 2 * state.entry_bytes()) > state.cache_bytes // 4:
             self.read.clear()
         if now_ms == NO_TIME:
             return 0

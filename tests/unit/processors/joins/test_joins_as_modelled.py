@@ -108,7 +108,7 @@ def lived(
         patch.setattr(joins, "_SLACK_MS", random.choice([0, 20, 1_000]))
         patch.setattr(dated_values, "TRIM_FROM", random.choice([1, 64]))
         patch.setattr(dated_values, "LINE_BYTES", random.choice([400, 1 << 30]))
-        patch.setattr(dated_values, "READ_BYTES", random.choice([1_000, 1 << 30]))
+        patch.setattr(dated_values, "READ_BYTES", random.choice([400, 1 << 30]))
         patch.setattr(reading_order, "WOVEN_MIN", random.choice([2, 1_000]))
         # so that a few messages are sealed, together or one by one, and divided again
         patch.setattr(as_of, "OPEN_MAX", random.choice([1, 3, 16]))
