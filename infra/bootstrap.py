@@ -32,6 +32,8 @@ PYTHON = ENVIRONMENT / "bin" / "python"
 STAMP = ENVIRONMENT / "installed"
 LOCK = PROJECT / "requirements.lock"
 UV = ENVIRONMENT / "bin" / "uv"
+#: The module that prepares the machine.
+MACHINE = "holdfast.infra.machine"
 #: pip installs this; it installs the rest.
 FIRST = ("uv",)
 #: pyspark comes as source, 455 MB of jars: compressing them again into a wheel costs 9 s for nothing.
@@ -65,7 +67,7 @@ def main(arguments: list[str]) -> int:
         )
     finally:
         os.close(folder)
-    return subprocess.call([str(PYTHON), "-m", "holdfast.infra.machine", *arguments], cwd=PROJECT)
+    return subprocess.call([str(PYTHON), "-m", MACHINE, *arguments], cwd=PROJECT)
 
 
 def python_problem(version: tuple[int, int]) -> str | None:
@@ -100,13 +102,28 @@ def _install() -> None:
         first.write(requirements_of(LOCK.read_text(), FIRST))
         first.flush()
         _pip("install", "--quiet", "--disable-pip-version-check", "--require-hashes", "-r", first.name)
-    # The lock is complete, so there is nothing to resolve. Without bytecode every process compiles what it imports,
-    # and again each time where PYTHONDONTWRITEBYTECODE is set.
-    _uv_install("--require-hashes", "--compile-bytecode", *STORED, "-r", str(LOCK))
+    # The lock is complete, so there is nothing to resolve.
+    _uv_install("--require-hashes", *STORED, "-r", str(LOCK))
     _say("installing the holdfast command")
     _uv_install("-e", str(PROJECT))
+    _say("compiling the packages to bytecode, and fetching the jars beside it")
+    # What fails here is told by the preparation that follows, which does it again.
+    with subprocess.Popen(
+        [str(PYTHON), "-m", MACHINE], cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ):
+        _compile()
     STAMP.write_text(_fingerprint())
     _say(f"the environment is ready after {time.monotonic() - started:.0f} s")
+
+
+def _compile() -> None:
+    """Write the bytecode of all packages, by all cores.
+
+    Without it, every process compiles what it imports, and again each time where PYTHONDONTWRITEBYTECODE is set.
+    """
+    # Packages have files of other Pythons, such as templates: their errors are not ours.
+    folders = [str(path) for path in ENVIRONMENT.glob("lib/python*/site-packages")]
+    subprocess.run([str(PYTHON), "-m", "compileall", "-qq", "-j", "0", *folders], cwd=PROJECT, check=False)
 
 
 def _fits() -> bool:

@@ -20,6 +20,7 @@ Invariants:
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,6 +38,7 @@ from holdfast.orchestration.commands.tables import print_table
 from holdfast.processors.lifecycle.plans.explanation import explain, size_and_time
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused, as_document
 from holdfast.processors.lifecycle.plans.requests import Request
+from holdfast.processors.lifecycle.plans.stages import Stage
 
 if TYPE_CHECKING:
     from holdfast.infra.database.records import ApplyRecord
@@ -245,10 +247,15 @@ def print_short(plan: Plan) -> None:
     table = Table("", "stage", "what")
     for number, stage in enumerate(plan.stages, 1):
         mark = "[red]deletes[/]" if stage.destructive else ""
-        table.add_row(str(number), f"{type(stage).__name__} {mark}", escape(stage.says))
+        table.add_row(str(number), f"{stage_name(type(stage))} {mark}", escape(stage.says))
     print_table(table, console)
     if measure := size_and_time(plan):
         console.print(measure, highlight=False, soft_wrap=True)
+
+
+def stage_name(kind: type[Stage]) -> str:
+    """A kind of stage in words, as ``make release``."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
 
 
 def _how_to_apply(plan: Plan) -> str:

@@ -1,9 +1,9 @@
 """Publishes the results of the demo: runs of Dagster, which write the tables of those processors that are ready.
 
-    processors that nobody killed: no lag, all windows sent ─┬─► run 1 ─┐
-                                                             ├─► run 2 ─┤
-    all others: no lag, all windows sent ────────────────────┼─► run 3 ─┼─► tables and what their checks measured
-                                                             └─► run 4 ─┘
+    processors that nobody killed: no lag, all windows sent ─┬─► run ─┐
+                                                             ├─► run ─┤
+    all others: no lag, all windows sent ────────────────────┼─► run ─┼─► tables and what their checks measured
+                                                             └─► run ─┘
 
 Invariants:
     - At most ``SIDE_BY_SIDE`` runs at once: they share one Spark and the cores of the machine.
@@ -30,7 +30,7 @@ from holdfast.processors.registration import ProcessorDefinition
 from holdfast.processors.snapshots.names import table_name
 
 #: Runs at once.
-SIDE_BY_SIDE = 2
+SIDE_BY_SIDE = 3
 
 #: Table -> name of a fingerprint in the metadata of its check ``copies_equal`` -> the fingerprint.
 Checked = dict[str, dict[str, str]]
@@ -60,18 +60,17 @@ class Publishing:
     def begin(
         self,
         definitions: Sequence[ProcessorDefinition],
-        ready: Callable[[Sequence[ProcessorDefinition]], object] = lambda _: None,
+        ready: Callable[[ProcessorDefinition], object] = lambda _: None,
     ) -> None:
-        """Publish the results of these processors, a share by each worker, when ``ready`` returns for the share."""
+        """Publish the results of these processors, each in a run of its own when ``ready`` returns for it."""
 
-        def run(share: Sequence[ProcessorDefinition]) -> Checked:
-            ready(share)
+        def run(definition: ProcessorDefinition) -> Checked:
+            ready(definition)
             if self.given_up.is_set():
                 raise _GIVEN_UP
-            return self._publish(results_of(share))
+            return self._publish(results_of([definition]))
 
-        shares = [definitions[first::SIDE_BY_SIDE] for first in range(SIDE_BY_SIDE)]
-        self._runs.extend(self.threads.submit(run, share) for share in shares if share)
+        self._runs.extend(self.threads.submit(run, each) for each in definitions)
 
     @contextmanager
     def needed(self, end_runs: Callable[[], object]) -> Iterator[None]:

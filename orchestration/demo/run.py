@@ -23,7 +23,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -205,19 +205,19 @@ def _await_results(
     publishing: Publishing,
     expected: Future[Expected],
     spark: Future[SparkServer] | None,
-    definitions: Sequence[ProcessorDefinition],
+    definition: ProcessorDefinition,
 ) -> None:
-    """Wait until these processors have no lag and have sent all windows that are due, and until Spark is there."""
+    """Wait until this processor has no lag and has sent all windows that are due, and until Spark is there."""
     # A client of its own: the demo's asks meanwhile.
     topics = Topics(bootstrap_servers(demo.settings), client_config(demo.settings))
 
     def caught_up() -> bool:
-        return publishing.given_up.is_set() or lag_of(topics, definitions) == 0
+        return publishing.given_up.is_set() or lag_of(topics, [definition]) == 0
 
-    _await(caught_up, CATCH_UP_S, "the processors that were not killed to catch up")
+    _await(caught_up, CATCH_UP_S, f"{definition.name} to catch up")
     if publishing.given_up.is_set():
         return
-    await_windows(topics, definitions, expected.result())
+    await_windows(topics, [definition], expected.result())
     if spark is not None:
         spark.result()
 

@@ -1,8 +1,9 @@
 """Each verb's command is generated: it has the options of the verb and of the action, and hands each to its owner."""
 
 import inspect
+import re
 from collections.abc import Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import pytest
 import typer
@@ -11,8 +12,10 @@ from typer.testing import CliRunner
 from holdfast.orchestration.cli import app as command_line
 from holdfast.orchestration.commands import verbs
 from holdfast.orchestration.commands.requests import VERBS
+from holdfast.orchestration.commands.verbs import stage_name
 from holdfast.orchestration.lazy_commands import loaded
 from holdfast.processors.lifecycle.plans.requests import Deploy, Request
+from holdfast.processors.lifecycle.plans.stages import Stage
 
 ACTIONS = {"plan": verbs._plan, "explain": verbs._explain, "apply": verbs._apply}
 
@@ -61,3 +64,11 @@ def test_every_command_and_every_option_has_a_help_text(path: tuple[str, ...]) -
     command = ALL[path]
     assert command.help
     assert [each.name for each in command.params if not getattr(each, "help", None)] == []
+
+
+def test_a_table_of_a_plan_names_its_stages_in_words() -> None:
+    names = [re.sub(r"[^A-Z]", "", kind.__name__) for kind in get_args(Stage)]
+    shown = [stage_name(kind) for kind in get_args(Stage)]
+    assert {"make release", "prove version", "run processor"} <= set(shown)
+    assert [len(words.split()) for words in shown] == [len(capitals) for capitals in names]
+    assert all(words == words.lower() for words in shown)

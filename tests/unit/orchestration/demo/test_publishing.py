@@ -24,15 +24,15 @@ def publishing() -> Iterator[Publishing]:
 def test_an_interrupted_demo_begins_no_run_and_ends_those_under_way(publishing: Publishing) -> None:
     waiting, ended = Event(), Event()
 
-    def ready(share: object) -> None:
+    def ready(definition: object) -> None:
         waiting.set()
         assert publishing.given_up.wait(60.0)
 
     def interrupted() -> None:
-        definitions: list[Any] = [SimpleNamespace(name=name) for name in "abc"]
+        definitions: list[Any] = [SimpleNamespace(name=name) for name in "abcd"]
         with publishing.needed(ended.set):
             publishing.begin(definitions, ready)
-            publishing.begin(definitions)  # queued: all workers wait
+            assert len(definitions) > SIDE_BY_SIDE  # the last one is queued
             assert waiting.wait(60.0)
             raise KeyboardInterrupt
 
