@@ -50,35 +50,30 @@ class AsOfJoin(NamedTuple):
 
     def rows(self, messages: Iterable[Message]) -> list[Row]:
         """The rows, in the order of their messages."""
-        newest: dict[bytes, _Kept] = {}
-        past: dict[bytes, list[_Kept]] = {}
+        rights: dict[bytes, dict[int, Any]] = {}
         rows: list[Row] = []
         now = -1
         for message in messages:
             key, time_ms = message.key, message.time_ms
-            top, here = newest.get(key), max(now, time_ms)
-            if top is not None and top.end_ms <= here:
-                top = None
-            older = past.setdefault(key, [])
-            older[:] = [each for each in older if each.end_ms > here]
-            if message.left:
-                known = [*older, *([top] if top is not None else [])]
-                usable = [each for each in known if each.time_ms <= time_ms]
-                match = max(usable, key=lambda each: each.time_ms, default=None)
-                if match is not None and self.tolerance is not None and time_ms - match.time_ms > self.tolerance:
-                    match = None
-                if match is not None:
-                    rows.append((time_ms, key, message.value, match.value))
-                elif self.how == "left":
-                    rows.append((time_ms, key, message.value, None))
-            elif top is None or time_ms >= top.time_ms:
-                if top is not None and time_ms > top.time_ms and self.grace:
-                    _replace(older, _Kept(top.time_ms, top.value, time_ms + self.grace))
-                end = 2**62 if self.tolerance is None else time_ms + self.tolerance + self.grace + 1
-                newest[key] = _Kept(time_ms, message.value, end)
-            elif self.grace:
-                _replace(older, _Kept(time_ms, message.value, top.time_ms + self.grace))
             now = max(now, time_ms)
+            known = rights.setdefault(key, {})
+            if known and self.tolerance is not None and max(known) + self.tolerance + self.grace < now:
+                known.clear()  # the newest one has ended, and the others with it
+            if not message.left:
+                is_newest = time_ms >= max(known, default=0)
+                if not (is_newest and self.tolerance is not None and time_ms + self.tolerance + self.grace < now):
+                    known[time_ms] = message.value
+                continue
+            at = max((each for each in known if each <= time_ms), default=None)
+            next_at = min((each for each in known if each > time_ms), default=None)
+            if next_at is not None and (not self.grace or next_at + self.grace <= now):
+                at = None
+            if at is not None and self.tolerance is not None and time_ms - at > self.tolerance:
+                at = None
+            if at is not None:
+                rows.append((time_ms, key, message.value, known[at]))
+            elif self.how == "left":
+                rows.append((time_ms, key, message.value, None))
         return rows
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.processors.engine.commands.clean_slate import CleanSlate
-from holdfast.processors.engine.dataframe import joins, table_joins
+from holdfast.processors.engine.dataframe import as_of, joins, table_joins
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.versioned_tables import VersionedRead
 from holdfast.processors.engine.runtime.committer import Committer
@@ -90,12 +90,12 @@ def _row_too_new(patch: pytest.MonkeyPatch) -> None:
 
 
 def _falsy_is_none(patch: pytest.MonkeyPatch) -> None:
-    former = joins.AsOfLeft.__call__
+    former = as_of.AsOfLeft.__call__
 
     def found(self: Any, value: Any, *rest: Any) -> Any:
         return [row if row["right"] else {**row, "right": None} for row in former(self, value, *rest)]
 
-    patch.setattr(joins.AsOfLeft, "__call__", found)
+    patch.setattr(as_of.AsOfLeft, "__call__", found)
 
 
 def _falsy_row_is_none(patch: pytest.MonkeyPatch) -> None:

@@ -108,7 +108,7 @@ def encode_value(value: Any, timestamp_ms: int, *, where: str = "") -> bytes:
     try:
         payload = encode_json(value)
         if type(value) not in ALWAYS_BACK and not comes_back(value, payload):
-            fault = state_fault(value)
+            fault = state_fault(value, payload)
             if fault is not None:
                 raise TypeError(fault)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as failure:

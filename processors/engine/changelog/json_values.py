@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 #: Exact types that JSON gives back; NaN and infinity are floats, and show as ``null`` in the text.
@@ -28,10 +29,10 @@ def comes_back(value: Any, text: bytes) -> bool:
     It is known of flat values, and of a dict of flat dicts, the form of stored aggregates.
     """
     if type(value) is not dict:
-        return is_plain(value, text)
+        return type(value) in _SCALARS and is_plain(value, text)
     if not _only_texts(map(type, value)):
         return False
-    for part in value.values():
+    for part in () if _only_scalars(map(type, value.values())) else value.values():
         kind = type(part)
         if kind is dict:
             if not _only_texts(map(type, part)) or not _only_scalars(map(type, part.values())):
@@ -42,27 +43,39 @@ def comes_back(value: Any, text: bytes) -> bool:
 
 
 def is_plain(value: Any, text: bytes) -> bool:
-    """Whether a flat value surely has no NaN, infinity, bytes or set; False when that is not known."""
+    """Whether a value surely has no NaN, infinity, bytes or set; False when that is not known.
+
+    It is known of flat values, and of a list of flat dicts, as a join makes of two messages.
+    """
     kind = type(value)
-    known = _only_scalars(map(type, value.values())) if kind is dict else kind in _SCALARS
+    if kind is dict:
+        known = _only_scalars(map(type, value.values()))
+    elif kind is list:
+        try:
+            known = _only_scalars(map(type, chain.from_iterable(map(dict.values, value))))
+        except TypeError:  # not of dicts alone
+            known = False
+    else:
+        known = kind in _SCALARS
     return known and (value is None or b"null" not in text)
 
 
-def state_fault(value: Any) -> str | None:
-    """What would not come back as it is, with its place in the value; None when all does."""
-    return None if _surely_back(value) else next(_faults(value, "value", _other_type, text_keys=True), None)
+def state_fault(value: Any, text: bytes) -> str | None:
+    """What would not come back as it is from its JSON text, with its place in the value; None when all does."""
+    return None if _surely_back(value, text) else next(_faults(value, "value", _other_type, text_keys=True), None)
 
 
-def output_fault(value: Any) -> str | None:
+def output_fault(value: Any, text: bytes) -> str | None:
     """The first NaN, infinity, bytes or set, with its place in the value; None when there is none."""
-    return None if _surely_back(value) else next(_faults(value, "value", _in_fields, text_keys=False), None)
+    return None if _surely_back(value, text) else next(_faults(value, "value", _in_fields, text_keys=False), None)
 
 
-def _surely_back(value: Any) -> bool:
-    """Whether a nested value surely comes back as it is; False when that is not known.
+def _surely_back(value: Any, text: bytes) -> bool:
+    """Whether a nested value surely comes back from its JSON text as it is; False when that is not known.
 
     The walk that finds the place of a fault costs ten times as much, and most values have none.
     """
+    only_known = _only_always if b"null" in text else _only_scalars
     nested = [value]
     for outer in nested:  # grows while it is read
         kind = type(outer)
@@ -74,7 +87,7 @@ def _surely_back(value: Any) -> bool:
             parts = outer
         else:
             parts = (outer,)
-        if _only_always(map(type, parts)):
+        if only_known(map(type, parts)):
             continue
         for part in parts:
             kind = type(part)

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.processors.engine.dataframe.aggregation import Aggregation
+from holdfast.processors.engine.dataframe.as_of import AsOfLeft, AsOfRight
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
 from holdfast.processors.engine.dataframe.foreign_keys import Answer, ForeignJoined
 from holdfast.processors.engine.dataframe.given import StepInvalid
-from holdfast.processors.engine.dataframe.joins import AsOfLeft, AsOfRight, IntervalProcessing, TablePut, TableRead
+from holdfast.processors.engine.dataframe.joins import IntervalProcessing, TablePut, TableRead
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.recent import Recent
 from holdfast.processors.engine.dataframe.store_options import StoreOptions

@@ -29,8 +29,15 @@ from typing import Any, Literal
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.dataframe.group_key import text_of_key
-from holdfast.processors.engine.dataframe.joins import ROW, check_how
-from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge, check_merge, merge_function, name_of
+from holdfast.processors.engine.dataframe.joins import ROW
+from holdfast.processors.engine.dataframe.merging import (
+    JoinInvalid,
+    OnMerge,
+    check_how,
+    check_merge,
+    merge_function,
+    name_of,
+)
 from holdfast.processors.engine.dataframe.processing import Context, Processing
 from holdfast.processors.engine.dataframe.table_joins import changed
 from holdfast.processors.engine.state.interface import State

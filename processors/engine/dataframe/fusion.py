@@ -21,6 +21,9 @@ expansion a ``for``, an output three appends. Its results are those of ``compila
       box.keep(len(box.timestamps))                          # remove the outputs of the failed message
       raise
 
+A task with several inputs may take their records in one run. Its function gets the rank of each record's input first,
+and has the steps of each input behind ``if rank == 0:``, ``elif rank == 1:`` and so on.
+
 The function takes iterators. It stops at the first message that raises, after it removed that message's outputs; all
 messages before are complete. Called again with the same iterators, it continues behind the failed message. The caller
 undoes the failed message's writes to state.
@@ -48,7 +51,7 @@ from holdfast.processors.engine.dataframe.compilation import (
     taker_of,
     unwritable,
 )
-from holdfast.processors.engine.dataframe.node import Node
+from holdfast.processors.engine.dataframe.node import Node, steps_of
 from holdfast.processors.engine.dataframe.outbox import Outboxes
 from holdfast.processors.engine.dataframe.serialization import headers_size, written_headers
 from holdfast.processors.engine.dataframe.stored_windows import MessagePlace
@@ -64,6 +67,12 @@ from holdfast.processors.engine.state.task_store import TaskStore
 #: Takes iterators of values, raw keys, timestamps, deserialized keys and headers; headers may be empty unless
 #: ``Run.wants_headers``.
 RunFunction = Callable[[Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None]
+
+
+#: The same with the ranks of the messages' inputs before all others.
+WovenFunction = Callable[
+    [Iterator[int], Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +97,38 @@ def compile_run(
     """
     writer = _Writer(stores, outboxes, record_bytes_max, times, timing)
     try:
-        function = writer.compile(source)
+        function: RunFunction = writer.compile([source], [timing])
     except (SyntaxError, RecursionError, MemoryError):  # Python limits the nesting of loops and blocks
         return loop_over(source, stores, outboxes, record_bytes_max, times, timing)
-    return Run(function, any(_uses_headers(node) for node in source.walk()))
+    return Run(function, uses_headers(source))
+
+
+def compile_woven(
+    sources: Sequence[Node],
+    timings: Sequence[Timing],
+    stores: Mapping[str, StoreState],
+    outboxes: Outboxes,
+    record_bytes_max: Mapping[str, int],
+    times: RecordTimes = ANY_TIME,
+) -> WovenFunction | None:
+    """All steps of several streams of one task as a function of messages of all of them; None where it can't be."""
+    writer = _Writer(stores, outboxes, record_bytes_max, times, timings[0])
+    try:
+        function: WovenFunction = writer.compile(sources, timings)
+    except (SyntaxError, RecursionError, MemoryError):
+        return None
+    return function
+
+
+def uses_headers(source: Node) -> bool:
+    """Whether a step of a stream reads headers, or sends them on."""
+    return any(map(_uses_headers, source.walk()))
 
 
 def _uses_headers(node: Node) -> bool:
     extracts = node.kind == "source" and node.function is not None
-    return extracts or node.asks_headers or node.metadata or (node.topic is not None and node.headers is None)
+    asks = node.metadata and not getattr(node.function, "ignores_headers", False)
+    return extracts or node.asks_headers or asks or (node.topic is not None and node.headers is None)
 
 
 def run_text(source: Node) -> str:
@@ -110,7 +142,7 @@ def run_text(source: Node) -> str:
         if isinstance(node.window, WindowSpec) and node.store is not None
     }
     timing = Timing(stream if windows else None, windows=windows)
-    return _Writer(stores, Outboxes(), {}, ANY_TIME, timing).write(source)
+    return _Writer(stores, Outboxes(), {}, ANY_TIME, timing).write([source], [timing])
 
 
 def loop_over(
@@ -161,11 +193,6 @@ class _At(NamedTuple):
 _FIRST = _At("value", "timestamp", "header")
 
 
-def _checked(timestamp: str, max_ahead_ms: int) -> str:
-    # Both bounds are checked here, so that the call costs a message with a usual time nothing.
-    return f"if not 0 <= {timestamp} <= limit: stream.check({timestamp}, {max_ahead_ms})"
-
-
 @dataclass(slots=True)
 class _Writer:
     """Writes the text of the function, and collects the objects that its names refer to."""
@@ -176,52 +203,53 @@ class _Writer:
     times: RecordTimes
     timing: Timing
     repoints: bool = False
+    limit: str = ""
+    first: _At = _FIRST
     lines: list[str] = field(default_factory=list)
     names: dict[str, Any] = field(default_factory=dict)
     known: dict[int, str] = field(default_factory=dict)
 
-    def compile(self, source: Node) -> RunFunction:
-        text = self.write(source)
-        file = f"<steps {id(source):x}>"
+    def compile(self, sources: Sequence[Node], timings: Sequence[Timing]) -> Any:
+        """The function of the sources; ``timings`` are theirs, in the same order."""
+        text = self.write(sources, timings)
+        file = f"<steps {'-'.join(f'{id(source):x}' for source in sources)}>"
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for tracebacks
         exec(compile(text, file, "exec"), self.names)  # noqa: S102 # nosec B102: our own text, with literals
-        function: RunFunction = self.names["run"]
-        return function
+        return self.names["run"]
 
-    def write(self, source: Node) -> str:
-        nodes = source.walk()
+    def write(self, sources: Sequence[Node], timings: Sequence[Timing]) -> str:
+        nodes, is_woven = steps_of(sources), len(sources) > 1
         boxes = {self._name("box", self.outboxes[node.topic.name]) for node in nodes if node.topic is not None}
-        undo_logs = {self._name("undo", self.stores[node.store].undo_log) for node in nodes if node.store is not None}
         marks = [f"mark_{box} = len({box}.values)" for box in sorted(boxes)]
         # If the only output is the last step, a message that raises has added no complete output: marks are not needed.
-        simple = self._ends_with_its_only_sink(source)
-        self._write(0, "def run(values, raw_keys, timestamps, keys, headers):")
+        simple = not is_woven and self._ends_with_its_only_sink(sources[0])
+        taken = ["value", "raw_key", "timestamp", "key", "header"]
+        self._write(0, f"def run({'ranks, ' * is_woven}{', '.join(f'{name}s' for name in taken)}):")
         self._write_all(1, marks)
         for topic in sorted({node.topic.name for node in nodes if node.topic is not None}):
             if self.times.limits(topic):  # once for a run: its messages are processed within milliseconds
                 earliest, latest = self._bounds(topic)
                 self._write(1, f"{earliest}, {latest} = times.bounds({topic!r})")
-        # A step behind a window or another event time points its store again, and so do the steps after that branch.
-        self.repoints = any(node.kind in ("window", "set_timestamp") for node in nodes)
-        stream = self.timing.stream if source.kind == "source" else None
-        dated = sets_timestamps(source)
-        if stream is not None:
-            self._write(1, f"limit = min(stream.cap_ms + {source.max_ahead_ms or 0}, {EVENT_TIME_END_MS - 1})")
+        for rank, (source, timing) in enumerate(zip(sources, timings, strict=True)):
+            if source.kind == "source" and timing.stream is not None:
+                limit = f"min(stream.cap_ms + {source.max_ahead_ms or 0}, {EVENT_TIME_END_MS - 1})"
+                self._write(1, f"limit_{rank} = {limit}")
+        if timings[0].stream is not None:
+            self._write(1, "reach = stream.reach_ms")
         self._write(1, "try:")
-        taken = ["value", "raw_key", "timestamp"]
-        if any(node.metadata or node.kind == "window" for node in nodes):
-            taken.append("key")
-        if any(_uses_headers(node) for node in nodes):
-            taken.append("header")
+        if not any(map(_uses_headers, nodes)):
+            taken.remove("header")
+            self.first = _FIRST._replace(header="None")
+        if not any(node.metadata or node.kind == "window" for node in nodes):
+            taken.remove("key")
+        taken = ["rank", *taken] if is_woven else taken
         self._write(2, f"for {', '.join(taken)} in zip({', '.join(f'{name}s' for name in taken)}):")
         self._write_all(3, [] if simple else marks)
-        self._arrival(source, stream, dated=dated)
-        self._children(source, 3, _FIRST, frozenset())
-        if stream is not None:
-            seen = "latest" if dated else "timestamp"
-            self._write(3, f"if {seen} > stream.time_ms: stream.advance({seen})")
-        self._write_all(3, [f"if {undo}: {undo}.clear()" for undo in sorted(undo_logs)])
-        self._write(3, "pass")
+        for rank, (source, timing) in enumerate(zip(sources, timings, strict=True)):
+            if is_woven:
+                self._write(3, f"{'elif' if rank else 'if'} rank == {rank}:")
+            self.timing, self.limit = timing, f"limit_{rank}"
+            self._message(source, 3 + is_woven)
         self._write(1, "except BaseException:")
         # An exception between the three appends (such as a signal's) leaves the last list the shortest.
         self._write_all(
@@ -238,18 +266,36 @@ class _Writer:
             headers_size=headers_size,
             event_time=event_time,
             stream=self.timing.stream,
-            timestamp_type=self.timing.kind,
         )
         return "\n".join(self.lines) + "\n"
 
-    def _arrival(self, source: Node, stream: StreamTime | None, *, dated: bool) -> None:
-        """The message's event time, where the steps or the stream time need it."""
+    def _message(self, source: Node, depth: int) -> None:
+        """What a message of a source goes through."""
+        nodes = source.walk()
+        undo_logs = {self._name("undo", self.stores[node.store].undo_log) for node in nodes if node.store is not None}
+        # A step behind a window or another event time points its store again, and so do the steps after that branch.
+        self.repoints = any(node.kind in ("window", "set_timestamp") for node in nodes)
+        stream = self.timing.stream if source.kind == "source" else None
+        dated = sets_timestamps(source)
         if source.kind == "source" and source.function is not None:
-            extract = self._name("extract", source.function)
-            made = f"{extract}(value, header, timestamp, timestamp_type)"
-            self._write(3, f"timestamp = event_time({made}, {extract})")
+            extract, kind = self._name("extract", source.function), self._name("kind", self.timing.kind)
+            self._write(depth, f"timestamp = event_time({extract}(value, header, timestamp, {kind}), {extract})")
         if stream is not None:
-            self._write(3, "latest = -1" if dated else _checked("timestamp", source.max_ahead_ms or 0))
+            self._write(depth, "latest = -1" if dated else self._checked("timestamp", source.max_ahead_ms or 0))
+        self._children(source, depth, self.first, frozenset())
+        if stream is not None:
+            seen = "latest" if dated else "timestamp"
+            self._write(depth, f"if {seen} > stream.time_ms:")
+            self._write(
+                depth + 1, f"if {seen} <= reach: stream.time_ms = {seen}"
+            )  # without a call, as of most messages
+            self._write(depth + 1, f"else: stream.advance({seen})")
+        self._write_all(depth, [f"if {undo}: {undo}.clear()" for undo in sorted(undo_logs)])
+        self._write(depth, "pass")
+
+    def _checked(self, timestamp: str, max_ahead_ms: int) -> str:
+        # Both bounds are checked here, so that the call costs a message with a usual time nothing.
+        return f"if not 0 <= {timestamp} <= {self.limit}: stream.check({timestamp}, {max_ahead_ms})"
 
     @staticmethod
     def _ends_with_its_only_sink(source: Node) -> bool:
@@ -297,7 +343,7 @@ class _Writer:
             made = f"timestamp_{len(self.lines)}"
             self._write(depth, f"{made} = event_time({call}, {function})")
             if self.timing.stream is not None and node.max_ahead_ms is not None:
-                self._write(depth, _checked(made, node.max_ahead_ms))
+                self._write(depth, self._checked(made, node.max_ahead_ms))
                 self._write(depth, f"if {made} > latest: latest = {made}")
             self._children(node, depth, at._replace(timestamp=made), pointed)
         else:

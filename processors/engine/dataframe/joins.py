@@ -1,9 +1,7 @@
-"""The steps of joins: what each side keeps in the join's store, and what it finds there.
+"""The steps of joins with tables and by interval: what each side keeps in the join's store, and what it finds there.
 
 All state is written with ``State``, values of one message key under state keys that begin with their kind::
 
-    as-of      newest        [time, value] of the newest right message
-               past/<time>   [value, end] of an older one; it ends ``grace_ms`` after a newer one took its place
     table      row           the value
     interval   l/<time>      left values of this event time, as [[value, has matched], ...]; r/<time> for the right side
 
@@ -18,9 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-import msgspec
-
-from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.changelog.format import (
     CODEC_JSON,
     HEAD_SIZE,
@@ -29,10 +24,11 @@ from holdfast.processors.engine.changelog.format import (
     encode_value,
     pack_head,
 )
-from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge, check_merge, merge_function, name_of
+from holdfast.processors.engine.dataframe.as_of import AsOfLeft, AsOfRight
+from holdfast.processors.engine.dataframe.merging import OnMerge, check_how, check_merge, merge_function, name_of
 from holdfast.processors.engine.dataframe.processing import Context, Processing
 from holdfast.processors.engine.dataframe.store_options import BY_VALUE, StoreOptions
-from holdfast.processors.engine.state.dated_values import DatedValues, Dating, line_of, place_of, time_text
+from holdfast.processors.engine.state.dated_values import Dating, Rest, line_of, place_of, time_text
 from holdfast.processors.engine.state.declared import DeclaredState
 from holdfast.processors.engine.state.end_timers import EndTimers
 from holdfast.processors.engine.state.interface import State
@@ -42,151 +38,9 @@ How = Literal["inner", "left", "right", "outer"]
 
 #: The state key of a table's row.
 ROW = "row"
-#: What the state keys of former values begin with.
-PAST = "past/"
-
-_NEWEST = "newest"
-_NEWEST_DECODER = msgspec.json.Decoder(tuple[int, msgspec.Raw])
-_PAST = PAST.encode()
 _LEFT, _RIGHT = "l/", "r/"
 #: How far behind the interval times are kept in memory, in milliseconds; a later message costs a read of a range.
 _SLACK_MS = 1_000
-
-
-def check_how(how: Any, allowed: tuple[str, ...]) -> None:
-    """Raises JoinInvalid unless ``how`` is one of the allowed kinds."""
-    if how not in allowed:
-        raise JoinInvalid(
-            f"`how` is {how!r}, expected {' or '.join(map(repr, allowed))}.",
-            action=f"Write, for example, `how={allowed[0]!r}`.",
-            seen=repr(how),
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class AsOf:
-    """The declaration of an as-of join; durations in milliseconds, ``tolerance_ms`` None for no limit.
-
-    Raises:
-        JoinInvalid: An argument can't be used.
-    """
-
-    how: Literal["inner", "left"]
-    on_merge: OnMerge
-    grace_ms: int
-    tolerance_ms: int | None
-
-    def __post_init__(self) -> None:
-        check_how(self.how, ("inner", "left"))
-        check_merge(self.on_merge)
-
-    def options(self, store: str) -> StoreOptions:
-        """What the join's store is declared with."""
-        return StoreOptions(store, ttl=BY_VALUE, steps=("join as of",), dating=Dating((PAST,), self.end_of, 0))
-
-    def newest_end(self, time_ms: int) -> int:
-        """When the newest right message ends; without a tolerance it stays."""
-        return time_ms + (self.tolerance_ms or 0) + self.grace_ms + 1
-
-    def is_over(self, time_ms: int, now_ms: int) -> bool:
-        """Whether the newest right message, of this time, has ended."""
-        return self.tolerance_ms is not None and self.newest_end(time_ms) <= now_ms
-
-    def end_of(self, name: str, raw: bytes) -> int | None:
-        """When a stored value ends."""
-        if name != _NEWEST:
-            return int(decode_value(raw)[1])
-        return None if self.tolerance_ms is None else self.newest_end(_newest_of(raw)[0])
-
-    def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
-        return f"as of, {self.how}, {name_of(self.on_merge)}, grace {self.grace_ms}, tolerance {self.tolerance_ms}"
-
-
-class AsOfRight:
-    """Keeps the messages of the right side."""
-
-    __name__ = "join_asof"
-
-    def __init__(self, spec: AsOf) -> None:
-        self.spec = spec
-        self.functions: tuple[Callable[..., Any], ...] = ()
-
-    def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> None:
-        """Takes one message."""
-        spec, dated = self.spec, state.dated
-        raw = encode_value(value, timestamp, where=f" for key {_NEWEST!r} of store {state.name!r}")
-        held = state.read_plain(_NEWEST)
-        newest = None if held is None else _newest_of(held)
-        now_ms = dated.now_ms()
-        if newest is not None and spec.is_over(newest[0], now_ms):
-            newest = None
-        if newest is None or timestamp >= newest[0]:
-            if newest is not None and timestamp > newest[0] and spec.grace_ms:
-                older = raw[:HEAD_SIZE] + bytes(newest[1])
-                _put_past(dated, state.message_key, newest[0], older, timestamp + spec.grace_ms)
-            if not spec.is_over(timestamp, now_ms):
-                state.write_plain(_NEWEST, b"%b[%d,%b]" % (raw[:HEAD_SIZE], timestamp, raw[HEAD_SIZE:]))
-                if held is None and spec.tolerance_ms is not None:
-                    dated.ends(_NEWEST, spec.newest_end(timestamp))
-        elif spec.grace_ms:
-            _put_past(dated, state.message_key, timestamp, raw, newest[0] + spec.grace_ms)
-
-
-def _newest_of(raw: bytes) -> tuple[int, msgspec.Raw]:
-    """The time of the newest right message, and the text of its value."""
-    try:
-        return _NEWEST_DECODER.decode(raw[HEAD_SIZE:])
-    except msgspec.DecodeError:
-        decode_value(raw)  # its error says that the state is at fault
-        raise
-
-
-def _put_past(dated: DatedValues, message_key: bytes, time_ms: int, raw: bytes, end_ms: int) -> None:
-    """Keeps a value that is not the newest one, unless it has ended already."""
-    if end_ms > dated.now_ms():
-        made = b"%b[%b,%d]" % (raw[:HEAD_SIZE], raw[HEAD_SIZE:], end_ms)
-        dated.put(line_of(message_key, _PAST), time_ms, made, is_new=False)
-        dated.ends(PAST + time_text(time_ms), end_ms)
-
-
-class AsOfLeft:
-    """Finds for each message of the left side the right one as of its time."""
-
-    __name__ = "join_asof"
-
-    def __init__(self, spec: AsOf) -> None:
-        self.spec = spec
-        self._merge = merge_function(spec.on_merge)
-        self._inner = spec.how == "inner"
-        self._tolerance_ms = spec.tolerance_ms
-        self.functions = (spec.on_merge,) if callable(spec.on_merge) else ()
-
-    def describe(self) -> str:
-        """The rule in a line; another rule is another version."""
-        return self.spec.describe()
-
-    def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> list[Any]:
-        """The joined value, or nothing."""
-        found = self.found(timestamp, state)
-        if found is not None and (self._tolerance_ms is None or timestamp - found[0] <= self._tolerance_ms):
-            return [self._merge(value, found[1])]
-        return [] if self._inner else [self._merge(value, None)]
-
-    def found(self, timestamp: int, state: DeclaredState) -> tuple[int, Any] | None:
-        """The time and the value of the newest right message that is not younger; None without one."""
-        held = state.read_plain(_NEWEST)
-        if held is None:
-            return None
-        time_ms, value = decode_value(held)
-        if time_ms <= timestamp:
-            return None if self.spec.is_over(time_ms, state.dated.now_ms()) else (time_ms, value)
-        end, now_ms = PAST + time_text(timestamp + 1), state.dated.now_ms()
-        for limit in (1, None):  # those that have ended leave with the next commit, so the first one is it
-            for place, (older, end_ms) in state.items(prefix=PAST, end=end, reverse=True, limit=limit):
-                if end_ms > now_ms:
-                    return int(place[len(PAST) :]), older
-        return None
 
 
 class TablePut:
@@ -255,8 +109,13 @@ class Interval:
     def options(self, store: str) -> StoreOptions:
         """What the join's store is declared with."""
         slack_ms = self.backward_ms + self.forward_ms + _SLACK_MS
-        dating = Dating((_LEFT, _RIGHT), self.end_of, slack_ms)
+        dating = Dating((_LEFT, _RIGHT), self.rest_of, slack_ms)
         return StoreOptions(store, ttl=BY_VALUE, steps=("join by interval",), dating=dating)
+
+    def rest_of(self, name: str, raw: bytes, look_ms: int, now_ms: int) -> Rest:
+        """What is left of a stored value, and when to look again."""
+        end_ms = self.end_of(name, raw)
+        return Rest(None) if end_ms is not None and end_ms <= now_ms else Rest(raw, end_ms)
 
     def end_of(self, name: str, raw: bytes) -> int | None:
         """When a stored value ends; None for one that a timer ends, as it may be a row without a match."""

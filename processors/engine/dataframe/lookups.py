@@ -26,11 +26,11 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.dataframe.async_calls import awaited
 from holdfast.processors.engine.dataframe.given import check_function
-from holdfast.processors.engine.dataframe.joins import check_how
 from holdfast.processors.engine.dataframe.merging import (
     JoinInvalid,
     MergeFailed,
     OnMerge,
+    check_how,
     check_merge,
     merge_function,
     name_of,

@@ -23,6 +23,16 @@ class MergeFailed(HoldfastError):
     """Two values that match can't be made one by the join's rule."""
 
 
+def check_how(how: Any, allowed: tuple[str, ...]) -> None:
+    """Raises JoinInvalid unless ``how`` is one of the allowed kinds."""
+    if how not in allowed:
+        raise JoinInvalid(
+            f"`how` is {how!r}, expected {' or '.join(map(repr, allowed))}.",
+            action=f"Write, for example, `how={allowed[0]!r}`.",
+            seen=repr(how),
+        )
+
+
 def check_merge(on_merge: Any) -> None:
     """Raises JoinInvalid unless it is one of ``OnMerge``, StepInvalid if the function takes other arguments."""
     if not callable(on_merge) and on_merge not in _NAMED:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from holdfast.processors.engine.dataframe.aggregation import Aggregation
+from holdfast.processors.engine.dataframe.as_of import AsOfLeft
 from holdfast.processors.engine.dataframe.async_calls import AsyncCall
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
 from holdfast.processors.engine.dataframe.foreign_keys import ForeignKeyStep
 from holdfast.processors.engine.dataframe.group_key import GroupKey
-from holdfast.processors.engine.dataframe.joins import AsOfLeft, IntervalProcessing, JoinStep, TableRead
+from holdfast.processors.engine.dataframe.joins import IntervalProcessing, JoinStep, TableRead
 from holdfast.processors.engine.dataframe.lookups import LookupStep
 from holdfast.processors.engine.dataframe.processing import Processing
 from holdfast.processors.engine.dataframe.recent import Recent

@@ -32,7 +32,7 @@ class ValueUnwritable(HoldfastError):
 def _json_out(value: Any) -> bytes:
     raw = _encode_json(value)
     if not is_plain(value, raw):
-        fault = output_fault(value)
+        fault = output_fault(value, raw)
         if fault is not None:
             raise TypeError(f"{fault}. `value_serializer=msgspec.json.encode` writes it so")
     return raw

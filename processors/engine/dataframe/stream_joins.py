@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Generic, Literal
 
+from holdfast.processors.engine.dataframe.as_of import AsOf, AsOfLeft, AsOfRight
 from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.global_tables import GlobalRead, GlobalTable, On
 from holdfast.processors.engine.dataframe.joins import (
     ROW,
-    AsOf,
-    AsOfLeft,
-    AsOfRight,
     How,
     Interval,
     IntervalProcessing,

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-from holdfast.processors.engine.dataframe.joins import ROW, check_how
-from holdfast.processors.engine.dataframe.merging import OnMerge, check_merge, merge_function, name_of
+from holdfast.processors.engine.dataframe.joins import ROW
+from holdfast.processors.engine.dataframe.merging import OnMerge, check_how, check_merge, merge_function, name_of
 from holdfast.processors.engine.state.interface import State
 
 TablesHow = Literal["inner", "left", "outer"]

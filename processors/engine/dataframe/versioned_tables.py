@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.infra.kafka.records import Headers
-from holdfast.processors.engine.dataframe.joins import PAST, ROW, TablePut, TableRead
+from holdfast.processors.engine.dataframe.as_of import PAST
+from holdfast.processors.engine.dataframe.joins import ROW, TablePut, TableRead
 from holdfast.processors.engine.dataframe.store_options import BY_VALUE, StoreOptions
 from holdfast.processors.engine.state.dated_values import time_text
 from holdfast.processors.engine.state.interface import State

@@ -25,8 +25,9 @@ from typing import NamedTuple
 
 from holdfast.infra.kafka.records import Batch
 from holdfast.processors.engine.runtime.heard import NEVER, Heard
-from holdfast.processors.engine.runtime.reading_order import Buffer, Piece, ReadingOrder, Run, TimesOf, reach
+from holdfast.processors.engine.runtime.reading_order import Buffer, Piece, ReadingOrder, TimesOf, reach
 from holdfast.processors.engine.runtime.watermarks import InHand
+from holdfast.processors.engine.runtime.woven import Run
 from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, NO_TIME
 
 #: A time in milliseconds and the rank of its input.

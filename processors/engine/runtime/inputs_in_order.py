@@ -9,9 +9,10 @@ import structlog
 
 from holdfast.infra.clock import Clock
 from holdfast.infra.kafka.records import Batch, Partition
+from holdfast.processors.engine.dataframe.as_of import AsOfRight
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.foreign_keys import ForeignJoined
-from holdfast.processors.engine.dataframe.joins import AsOfRight, TablePut, TableRead
+from holdfast.processors.engine.dataframe.joins import TablePut, TableRead
 from holdfast.processors.engine.dataframe.table_joins import JoinedRow
 from holdfast.processors.engine.dataframe.topic import TimestampType
 from holdfast.processors.engine.runtime.grouped_order import GroupedOrder
@@ -19,9 +20,10 @@ from holdfast.processors.engine.runtime.heard import Heard
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ports import GroupMember
 from holdfast.processors.engine.runtime.reach import Reach
-from holdfast.processors.engine.runtime.reading_order import ReadingOrder, Run, TimesOf
+from holdfast.processors.engine.runtime.reading_order import ReadingOrder, TimesOf
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.runtime.watermarks import NO_GROUPS, Groups
+from holdfast.processors.engine.runtime.woven import Run, Woven
 from holdfast.processors.engine.state.stream_time import NO_TIME
 
 _log = structlog.get_logger("runtime.inputs_in_order")
@@ -30,7 +32,7 @@ _log = structlog.get_logger("runtime.inputs_in_order")
 TOLD_AFTER_S = 10.0
 
 #: Returns the next records to process, at most so many; none when there are none.
-NextRuns = Callable[[int], Sequence[Run]]
+NextRuns = Callable[[int], Sequence[Run | Woven]]
 
 
 def in_one_batch(task: Task, batch: Batch, end: int, most: int) -> Sequence[Run]:
@@ -47,7 +49,7 @@ class InputsInOrder:
         self._clock = clock
         self._told: set[str] = set()
 
-    def next_runs(self, task: Task, member: GroupMember, left: int | None, most: int) -> Sequence[Run]:
+    def next_runs(self, task: Task, member: GroupMember, left: int | None, most: int) -> Sequence[Run | Woven]:
         """The next records of a task in the order of their event times; ``left`` limits them, too."""
         order = task.order
         assert order is not None
@@ -143,7 +145,7 @@ def order_of(
         if name in groups.topics and groups.topics[name].ordered
     }
     if not heard:
-        return ReadingOrder(times_of, options.wait_s)
+        return ReadingOrder(times_of, options.wait_s, weaves=task.woven is not None)
     feeders = frozenset(each.topic.name for each in own if _feeds_others(each, read))
     made = GroupedOrder(times_of, heard, feeders, options.wait_s)
     if task.time is not None and task.time.upstream is not None:

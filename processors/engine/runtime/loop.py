@@ -38,10 +38,11 @@ from holdfast.processors.engine.runtime.phases import Phase
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.purge import Purge
 from holdfast.processors.engine.runtime.reach import Reach
-from holdfast.processors.engine.runtime.reading_order import Run
 from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.engine.runtime.same_changelogs import SameChangelogs
-from holdfast.processors.engine.runtime.task import Task, TaskPhase, more_is_due, timed
+from holdfast.processors.engine.runtime.task import Task, TaskPhase
+from holdfast.processors.engine.runtime.timed_tasks import more_is_due, timed
+from holdfast.processors.engine.runtime.woven import Run, Woven
 from holdfast.processors.engine.state.errors import StateCorrupt
 from holdfast.processors.engine.topology import Topology
 
@@ -341,7 +342,7 @@ class Worker:
         member, rewinds = self.member, self._rewinds
         assert member is not None
 
-        def next_runs(task: Task, most: int) -> Sequence[Run]:
+        def next_runs(task: Task, most: int) -> Sequence[Run | Woven]:
             return self._order.next_runs(task, member, count - self.processed if count else None, most)
 
         for task in (tasks := self.assignment.ordered):
@@ -370,16 +371,15 @@ class Worker:
                 if self._rewinds != rewinds:
                     return  # the rest is read again
 
-    def _process_runs(self, task: Task, runs: Sequence[Run]) -> None:
+    def _process_runs(self, task: Task, runs: Sequence[Run | Woven]) -> None:
         for run in runs:
-            topic = run.batch.partition.topic
-            before = task.positions[topic]
+            before = dict(task.positions)
             try:
-                done = task.process(run.batch, run.first, run.last, self.failures)
+                done = task.take(run, self.failures)
             except ProcessingFailed as failed:
                 self._send_before(failed, task)
                 raise
-            if task.positions[topic] != before:
+            if task.positions != before:
                 self._open.add(task.name, done, task.dirty_bytes())
             self.processed += done
             if task.held:

@@ -9,6 +9,9 @@ empty input is waited for, because its next record may be older than all heads, 
 ``wait_s`` seconds. So a restart with a backlog, and a rebuild, process messages in the order of their times, however
 fast Kafka delivers each input. Kafka Streams reads its inputs in the same way (KIP-353, KIP-695).
 
+Inputs that take turns would give runs of a record or two, and a run costs as much as several messages. A task whose
+steps allow it gets ``Woven`` records instead: a piece of each input, and the order of all of them.
+
 Invariants:
     - The task's positions say what is processed; a buffer holds what was read behind them. Nothing here is state.
     - Records of one input keep their order.
@@ -16,13 +19,14 @@ Invariants:
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from itertools import accumulate, chain
 
 from holdfast.infra.kafka.records import Batch
+from holdfast.processors.engine.runtime.woven import Run, Woven
 
 #: Records of an input in its buffer from which on the input is paused: more than a poll brings, so that a buffer is
 #: rarely empty while its input has more. The client library fetches a paused input again, from where it was paused.
@@ -32,16 +36,11 @@ BUFFERED_BYTES_MAX = 16 << 20
 #: The same for all inputs of a worker together: each has an equal share.
 TOGETHER_MAX, TOGETHER_BYTES_MAX = 100_000, 64 << 20
 
+#: Records of all inputs together that are woven: fewer are not worth it, more leave the CPU caches.
+WOVEN_MIN, WOVEN_MAX = 16, 256
+
 #: Event times of a batch, in milliseconds since 1970, one for each record.
 TimesOf = Callable[[Batch], Sequence[int]]
-
-
-class Run(NamedTuple):
-    """Records ``first`` to ``last`` - 1 of a batch, to process in one go."""
-
-    batch: Batch
-    first: int
-    last: int
 
 
 @dataclass(slots=True)
@@ -73,7 +72,7 @@ class Buffer:
 
     def append(self, batch: Batch, times: Sequence[int], end: int) -> None:
         """Takes the first ``end`` records of a batch, whose times are known."""
-        size = sum(len(part) for part in (*batch.keys, *batch.values) if part is not None)
+        size = sum(map(len, filter(None, chain(batch.keys, batch.values))))
         self.pieces.append(Piece(batch, times, 0, end, size))
         self.records += end
         self.size += size
@@ -112,11 +111,12 @@ class ReadingOrder:
         times_of: By input topic, the event times of a batch; of equal times, the topic that comes first here is next.
         wait_s: How long an empty input that is not read to its end is waited for, in seconds; None for as long as it
             takes.
+        weaves: Whether ``runs`` gives records of several inputs as ``Woven``, where that is of use.
     """
 
-    def __init__(self, times_of: Mapping[str, TimesOf], wait_s: float | None = None) -> None:
+    def __init__(self, times_of: Mapping[str, TimesOf], wait_s: float | None = None, *, weaves: bool = False) -> None:
         self._buffers = {topic: Buffer(rank, each) for rank, (topic, each) in enumerate(times_of.items())}
-        self._wait_s = wait_s
+        self._wait_s, self._weaves = wait_s, weaves
         #: Inputs that are paused because their buffers were full.
         self.paused: frozenset[str] = frozenset()
 
@@ -125,7 +125,9 @@ class ReadingOrder:
         if end:
             self._buffers[batch.partition.topic].add(batch, end)
 
-    def runs(self, positions: Mapping[str, int], most: int, now: float, is_ended: Callable[[str], bool]) -> list[Run]:
+    def runs(
+        self, positions: Mapping[str, int], most: int, now: float, is_ended: Callable[[str], bool]
+    ) -> Sequence[Run | Woven]:
         """The next records to process, in their order: at most ``most``; none while an input is waited for.
 
         Args:
@@ -145,6 +147,8 @@ class ReadingOrder:
             return []
         if not self._complete(now, is_ended):
             return []
+        if self._weaves and most >= WOVEN_MIN and len(heads) > 1:
+            return [_woven(heads, min(most, WOVEN_MAX))]
         return _merged(heads, most)
 
     def _complete(self, now: float, is_ended: Callable[[str], bool]) -> bool:
@@ -227,6 +231,34 @@ def _merged(heads: list[Buffer], most: int) -> list[Run]:
         else:
             break  # its next record is not read yet: it may be older than the other heads
     return runs
+
+
+def _woven(heads: list[Buffer], most: int) -> Run | Woven:
+    """The next records in the order of their times, an equal share of each input at most.
+
+    Records of one input keep their order, so one with an earlier time comes right behind the one before it: it counts
+    with the latest time so far. Behind the last record of a share, the next one of its input may be older than the
+    other heads: what comes after it is left for later.
+    """
+    share = most // len(heads)
+    pieces = [(buffer.pieces[0], buffer.pieces[0].at) for buffer in heads]
+    taken = [_latest_so_far(piece.times[at : min(piece.end, at + share)]) for piece, at in pieces]
+    time_ms, rank = min((times[-1], rank) for rank, times in enumerate(taken))
+    parts, keys = [], []
+    for each, (piece, at) in enumerate(pieces):
+        times = taken[each]
+        count = bisect_right(times, time_ms) if each <= rank else bisect_left(times, time_ms)
+        if count:
+            parts.append(Run(piece.batch, at, at + count))
+            keys += times[:count]
+    if len(parts) == 1:
+        return parts[0]
+    return Woven(tuple(parts), sorted(range(len(keys)), key=keys.__getitem__))
+
+
+def _latest_so_far(times: Sequence[int]) -> list[int]:
+    ordered = sorted(times)
+    return ordered if ordered == times else list(accumulate(times, max))
 
 
 def reach(piece: Piece, first: int, most: int, bound: tuple[int, int] | None, rank: int) -> int:

@@ -32,7 +32,7 @@ Invariants:
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from operator import length_hint
@@ -42,14 +42,13 @@ from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.changelog.format import FormatUnknown, encode_json
 from holdfast.processors.engine.dataframe.compilation import Timing
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.fusion import Run, compile_run
+from holdfast.processors.engine.dataframe.fusion import Run as Steps
+from holdfast.processors.engine.dataframe.fusion import RunFunction, WovenFunction, compile_run
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.outbox import Outboxes
-from holdfast.processors.engine.dataframe.processing import Processor
 from holdfast.processors.engine.dataframe.serialization import Deserializer
 from holdfast.processors.engine.dataframe.stored_windows import Closing
 from holdfast.processors.engine.dataframe.topic import TimestampType
-from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
 from holdfast.processors.engine.runtime.awaited import AwaitedStream, awaited_stream
@@ -58,10 +57,12 @@ from holdfast.processors.engine.runtime.deserialized import ENDING, Readable, re
 from holdfast.processors.engine.runtime.failed_message import FailedMessage, OnFailure, exits, failed_record
 from holdfast.processors.engine.runtime.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.store_time import declared_stores
-from holdfast.processors.engine.runtime.task_time import TaskTime, WindowSteps
-from holdfast.processors.engine.runtime.task_timers import OnTimerError, TimerSteps, Until
-from holdfast.processors.engine.runtime.timed_steps import processors_of, time_of, told_topics
+from holdfast.processors.engine.runtime.task_time import TaskTime
+from holdfast.processors.engine.runtime.task_timers import OnTimerError, Until
+from holdfast.processors.engine.runtime.timed_steps import add_steps, processors_of, time_of, told_topics
 from holdfast.processors.engine.runtime.watermarks import NO_GROUPS, Groups, Teller, Upstream
+from holdfast.processors.engine.runtime.woven import Run, Woven
+from holdfast.processors.engine.runtime.woven_streams import WIDTH, WovenStreams, woven_streams
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.stream_time import shown
@@ -99,7 +100,7 @@ _CLOCK_WORDS = {"stream": "stream time", "processing": "the worker's clock"}
 
 @dataclass(slots=True)
 class _Stream:
-    run: Run
+    run: Steps
     columns: ColumnarStream | None
     deserialize: Deserializer
     deserialize_key: Deserializer
@@ -128,6 +129,7 @@ class Task:
         #: Stores that begin empty; the first commit writes this to their changelogs.
         self.begun_empty: frozenset[str] = frozenset()
         self._streams: dict[str, _Stream] = {}
+        self.woven: WovenStreams | None = None  # the streams as one
         self._record_bytes_max: Mapping[str, int] = _NONE
         self._times = ANY_TIME
         #: None for a task without windows and without values that end: it keeps no stream time.
@@ -196,18 +198,27 @@ class Task:
             read = {topic: groups.topics[topic] for topic in self._regrouped}
             self.time.upstream = Upstream(self.time.stream, read, groups.ends, groups.monotonic())
             self._monotonic = groups.monotonic
-        processors = processors_of(own, self.states, declared, self.time, self._times)
-        limits, seen = (self._record_bytes_max, self._times), set[int]()
-        for topic in self.inputs:
+        processors, seen = processors_of(own, self.states, declared, self.time, self._times), set[int]()
+        limits = self._record_bytes_max, self._times
+
+        def compiled(node: Node, timing: Timing) -> Steps:
+            return compile_run(node, self.states, self.outboxes, *limits, timing)
+
+        sources = [each.source.bound({at: one.on_message for at, one in processors.items()}) for each in own]
+        for topic, source in zip(self.inputs, sources, strict=True):
             frame = frames[topic]
-            source = frame.source.bound({at: each.on_message for at, each in processors.items()})
             awaited = awaited_stream(source, self._times, self._timing(topic))
             steps = source if awaited is None else awaited.behind
-            run = compile_run(steps, self.states, self.outboxes, *limits, self._timing(topic))
-            self._add_steps(frame, source, processors, seen)
+            run = compiled(steps, self._timing(topic))
+            if self.time is not None:
+                add_steps(self.time, frame, source, processors, compiled, self._timing(topic), seen)
             columns = columnar_stream(frame, self.states, self.outboxes, *limits, self.time)
             how = frame.topic.deserialize_value, frame.topic.deserialize_key
             self._streams[topic] = _Stream(run, columns, *how, awaited)
+        one_by_one = not any(each.columns or each.awaited for each in self._streams.values())
+        if len(own) > 1 and one_by_one and (self.time is None or self.time.timers is None):
+            timings = [self._timing(topic) for topic in self.inputs]
+            self.woven = woven_streams(own, sources, timings, self.states, self.outboxes, *limits)
         self.committed = dict(committed)
         self.began = dict(began)
         self.positions = dict(began)
@@ -219,30 +230,6 @@ class Task:
         kinds = TimestampType
         kind = kinds.TIMESTAMP_LOG_APPEND_TIME if topic in self._times.stamped else kinds.TIMESTAMP_CREATE_TIME
         return Timing(kind=kind) if self.time is None else Timing(self.time.stream, kind, self.time.takers)
-
-    def _add_steps(
-        self, frame: StreamingDataFrame, source: Node, processors: Mapping[int, Processor], seen: set[int]
-    ) -> None:
-        """Compile the steps behind windows and timers as functions of results and of timers, but those ``seen``."""
-        time, topic = self.time, frame.topic
-        if time is None:
-            return
-        timing = self._timing(topic.name)
-        limits = self._record_bytes_max, self._times
-        for node, declared in zip(source.walk(), frame.source.walk(), strict=True):
-            if id(declared) in seen:
-                continue
-            seen.add(id(declared))
-            if isinstance(node.window, WindowSpec):
-                run = compile_run(node, self.states, self.outboxes, *limits, timing)
-                for closes in (time.windows[node.store or ""], time.held.get(node.store or "")):
-                    if closes is not None:
-                        time.add(WindowSteps(topic.name, closes, run.function, topic.deserialize_key))
-            processor = processors.get(id(declared))
-            if processor is not None and processor.fires and time.timers is not None:
-                first = Node("source", children=[replace(node, function=processor.on_timer)])
-                run = compile_run(first, self.states, self.outboxes, *limits, replace(timing, stream=None))
-                time.timers.add(TimerSteps(topic.name, processor.timers, run.function, topic.deserialize_key))
 
     def before_commit(self, on_failure: OnFailure, *, due: bool = True) -> None:
         """Close windows and fire timers, unless not even what is ``due`` is sent; one that raises is a failed message.
@@ -358,11 +345,7 @@ class Task:
 
     def _one_by_one(self, stream: _Stream, batch: Batch, index: int, last: int, on_failure: OnFailure) -> int:
         """Process records through the stream's steps, message by message; return the index behind the last one."""
-        asked = [state for state in self.states.values() if state.prefetches]
-        if asked:
-            keys = {key for key in batch.keys[index:last] if key is not None}
-            for state in asked:
-                state.prefetch(keys)
+        self._prefetch(Run(batch, index, last))
         awaited = stream.awaited
         last = last if awaited is None else awaited.reach(batch, index, last)
         while index < last:
@@ -370,7 +353,7 @@ class Task:
             readable = read(batch, index, min(most, last), stream.deserialize, stream.deserialize_key)
             end = index + len(readable.values)
             run = self._run if awaited is None else self._run_awaited
-            if index < end and (reached := run(stream, batch, index, end, readable, on_failure)) < end:
+            if index < end and (reached := run(stream, Run(batch, index, end), readable, on_failure)) < end:
                 index = reached
                 if self.held:
                     return index
@@ -381,66 +364,93 @@ class Task:
             index = end
         return index
 
-    def _run_awaited(
-        self, stream: _Stream, batch: Batch, first: int, last: int, readable: Readable, on_failure: OnFailure
-    ) -> int:
+    def _prefetch(self, *runs: Run) -> None:
+        """Read the likely state of these records in one call, where that is of use."""
+        asked = [state for state in self.states.values() if state.prefetches]
+        if asked:
+            keys = {key for batch, first, last in runs for key in batch.keys[first:last] if key is not None}
+            for state in asked:
+                state.prefetch(keys)
+
+    def take(self, records: Run | Woven, on_failure: OnFailure) -> int:
+        """``process`` for the next records in the order of reading."""
+        if isinstance(records, Run):
+            return self.process(*records, on_failure)
+        assert self.woven is not None
+        self.held, made = False, self.woven.columns(records)
+        if made is None:  # one of them can't be deserialized
+            return sum(self.process(*run, on_failure) for run in records.runs())
+        if self.time is not None:
+            self.time.look()
+        self._prefetch(*records.parts)
+        return self._run_function(self.woven.function, records, made, on_failure)
+
+    def _run_awaited(self, stream: _Stream, records: Run, readable: Readable, on_failure: OnFailure) -> int:
         """Process records behind their calls; returns what ``_run`` returns."""
         assert stream.awaited is not None
+        batch, first = records.batch, records.first
 
         def run(made: Batch, values: Readable) -> int:
-            return self._run(stream, made, 0, len(made.offsets), values, on_failure)
+            return self._run(stream, Run(made, 0, len(made.offsets)), values, on_failure)
 
         def fail(index: int, error: BaseException) -> None:
             self._fail(batch, index, error, on_failure)
 
         reached = stream.awaited.process(batch, first, readable, run, fail)
-        if reached > first:
-            self.positions[batch.partition.topic] = batch.offsets[reached - 1] + 1
+        self.positions.update(records.behind(reached - first))
         return reached
 
-    def _run(
-        self, stream: _Stream, batch: Batch, first: int, last: int, readable: Readable, on_failure: OnFailure
-    ) -> int:
+    def _run(self, stream: _Stream, records: Run, readable: Readable, on_failure: OnFailure) -> int:
         """Process records that are deserialized; the module's docstring draws how a failed one is found.
 
-        Returns the index behind the last processed record. Less than ``last``: read that record and process it again,
-        because the steps may have changed its value; or first commit, if ``held``.
+        Returns the index behind the last processed record. Less than ``records.last``: read that record and process it
+        again, because the steps may have changed its value; or first commit, if ``held``.
         """
-        topic, offsets = batch.partition.topic, batch.offsets
-        run = stream.run.function
+        batch, first, last = records
         # A message that raises stops the run. What is left of the iterators says which one, and feeds the next run.
         timers = None if self.time is None else self.time.timers
         values = iter(readable.values) if timers is None else Until(readable.values, timers.stop_messages)
-        raw_keys = iter(batch.keys[first:last])
-        timestamps, keys = iter(batch.timestamps[first:last]), iter(readable.keys)
+        raw_keys, timestamps = iter(batch.keys[first:last]), iter(batch.timestamps[first:last])
         headers = iter(batch.headers[first:last] if stream.run.wants_headers else ())
+        columns = values, raw_keys, timestamps, iter(readable.keys), headers
         if self.time is not None:
             place = self.time.place
             place.topic, place.partition = batch.partition
-            place.offset = lambda: offsets[last - length_hint(values) - 1]
+            place.offset = lambda: batch.offsets[last - length_hint(values) - 1]
+        return first + self._run_function(stream.run.function, records, columns, on_failure)
+
+    def _run_function(
+        self,
+        function: RunFunction | WovenFunction,
+        records: Run | Woven,
+        columns: tuple[Iterator[Any], ...],
+        on_failure: OnFailure,
+    ) -> int:
+        """Process records by a generated function, which takes ``columns``; return how many, as ``_run`` does."""
+        count, values = records.size, columns[-WIDTH]
+        timers = None if self.time is None else self.time.timers
         while True:
             try:
-                run(values, raw_keys, timestamps, keys, headers)
+                function(*columns)
             except BaseException as error:
                 for state in self.states.values():
                     state.undo_message()
-                failed = last - length_hint(values) - 1
-                if failed > first:
-                    self.positions[topic] = offsets[failed - 1] + 1
+                failed = count - length_hint(values) - 1
+                self.positions.update(records.behind(failed))
                 if isinstance(error, (StateFailed, FormatUnknown)):
                     raise  # the state is at fault, not the message
                 if not isinstance(error, (Exception, *ENDING)):
                     raise
+                batch, index = records.place(failed)
                 if isinstance(error, RecordTimeRefused):
-                    newest = max(batch.timestamps[failed:last])  # not of each message for itself: each would run twice
-                    if self._times.learn(topic, newest):
+                    newest = records.newest(failed)  # not of each message for itself: each would run twice
+                    if self._times.learn(batch.partition.topic, newest):
                         return failed
-                self._fail(batch, failed, error, on_failure)
+                self._fail(batch, index, error, on_failure)
             else:
-                reached = last - length_hint(values)
-                if reached > first:
-                    self.positions[topic] = offsets[reached - 1] + 1
-                if timers is None or reached == last:
+                reached = count - length_hint(values)
+                self.positions.update(records.behind(reached))
+                if timers is None or reached == count:
                     return reached
                 if not timers.fire_between(self._timer_fails(on_failure)):
                     self.held = True
@@ -488,13 +498,3 @@ class Task:
             self.store.close()
             self.store = None
         self.move(TaskPhase.CLOSED)
-
-
-def timed(tasks: Sequence[Task]) -> list[Task]:
-    """The running tasks that keep a stream time."""
-    return [task for task in tasks if task.time is not None and task.phase is TaskPhase.RUNNING]
-
-
-def more_is_due(tasks: Sequence[Task]) -> bool:
-    """Whether windows or timers are due that the last commit did not take."""
-    return any(task.time is not None and task.time.more for task in timed(tasks))

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
+from holdfast.processors.engine.dataframe.compilation import Timing
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.fusion import Run
 from holdfast.processors.engine.dataframe.held_back import HeldBack
-from holdfast.processors.engine.dataframe.node import steps_of
+from holdfast.processors.engine.dataframe.node import Node, steps_of
 from holdfast.processors.engine.dataframe.processing import Processor
 from holdfast.processors.engine.dataframe.window_kinds import stored_windows
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.store_time import DeclaredStores, StoreTime
-from holdfast.processors.engine.runtime.task_time import TaskTime
-from holdfast.processors.engine.runtime.task_timers import TaskTimers
+from holdfast.processors.engine.runtime.task_time import TaskTime, WindowSteps
+from holdfast.processors.engine.runtime.task_timers import TaskTimers, TimerSteps
 from holdfast.processors.engine.runtime.watermarks import Grouping
 from holdfast.processors.engine.state.store import StoreState
 
@@ -96,3 +99,33 @@ def processors_of(
             if made.fires and time.timers is None:
                 time.timers = TaskTimers(states, time.stream)
     return found
+
+
+def add_steps(
+    time: TaskTime,
+    frame: StreamingDataFrame,
+    source: Node,
+    processors: Mapping[int, Processor],
+    compiled: Callable[[Node, Timing], Run],
+    timing: Timing,
+    seen: set[int],
+) -> None:
+    """Compile the steps behind windows and timers as functions of results and of timers, but those ``seen``.
+
+    ``source`` has the steps of the frame, bound to the task's processors.
+    """
+    topic = frame.topic
+    for node, declared in zip(source.walk(), frame.source.walk(), strict=True):
+        if id(declared) in seen:
+            continue
+        seen.add(id(declared))
+        if isinstance(node.window, WindowSpec):
+            run = compiled(node, timing)
+            for closes in (time.windows[node.store or ""], time.held.get(node.store or "")):
+                if closes is not None:
+                    time.add(WindowSteps(topic.name, closes, run.function, topic.deserialize_key))
+        processor = processors.get(id(declared))
+        if processor is not None and processor.fires and time.timers is not None:
+            first = Node("source", children=[replace(node, function=processor.on_timer)])
+            run = compiled(first, replace(timing, stream=None))
+            time.timers.add(TimerSteps(topic.name, processor.timers, run.function, topic.deserialize_key))

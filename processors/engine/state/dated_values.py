@@ -4,8 +4,8 @@
     the message's   <side><time>                                                   what the step stores
     OWN_KEY         __holdfast/expires/<time>/<message key in hex>/<state key>     1
 
-``<time>`` has 15 digits. A step tells from a state key and its value when the value ends, so there is no record of the
-end. Reads do not look at ends: the step asks for the times that it may use.
+``<time>`` has 15 digits. A step tells from a state key and its value what is left of it at a time, so there is no
+record of the end. Reads do not look at ends: the step asks for the times that it may use.
 
 The times of the keys that messages come for are also in memory, so that a message costs no read of a range::
 
@@ -14,7 +14,7 @@ The times of the keys that messages come for are also in memory, so that a messa
                                           └ floor
 
 Invariants:
-    - Each value that ends has an entry in the index, at its end or before. An entry without its value leaves when due.
+    - Each value that ends has an entry in the index, when the step looks at it. An entry without its value leaves then.
     - In memory are all times of a key and side from the floor on. A failed message forgets those of its key.
 """
 
@@ -23,7 +23,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.engine.state.own_keys import EXPIRES
@@ -38,8 +38,19 @@ TIME_BYTES, LINE_BYTES = 40, 400
 #: Times of one key and side in memory from which on old ones are taken out.
 TRIM_FROM = 64
 
-#: Tells from a state key and its stored value when the value ends: milliseconds since 1970; None for never.
-EndOf = Callable[[str, bytes], int | None]
+#: Memory of a value that is kept as it was read, in bytes, beside two times that of its stored form.
+READ_BYTES = 400
+
+
+class Rest(NamedTuple):
+    """What is left of a stored value, None for nothing; and when to look again, in milliseconds, None for never."""
+
+    raw: bytes | None
+    look_ms: int | None = None
+
+
+#: Tells from a state key, its stored value, the time of the entry that is due, and the present time what is left.
+RestOf = Callable[[str, bytes, int, int], Rest]
 
 
 class Dating(NamedTuple):
@@ -47,12 +58,12 @@ class Dating(NamedTuple):
 
     Attributes:
         sides: What the state keys of values with a time begin with.
-        end_of: When a value ends.
+        rest_of: What is left of a value.
         slack_ms: How far before a time that is asked for the times are also kept in memory.
     """
 
     sides: tuple[str, ...]
-    end_of: EndOf
+    rest_of: RestOf
     slack_ms: int
 
 
@@ -62,8 +73,14 @@ class PlacedRecords(OwnRecords, Protocol):
     scattered: tuple[str, ...]
     cache_bytes: int
 
+    def entry_bytes(self) -> float:
+        """The memory of a cached value on average, in bytes."""
+
     def read_value(self, message_key: bytes, state_key: str) -> bytes | None:
         """The stored value of a state key of a message key; None without one."""
+
+    def write_value(self, message_key: bytes, state_key: str, raw: bytes | None) -> None:
+        """Sets the stored value of a state key of a message key; None deletes it."""
 
     def read_place(self, place: bytes) -> bytes | None:
         """The stored value of the changelog key of a scattered state key; None without one."""
@@ -98,27 +115,29 @@ class DatedValues:
     """
 
     def __init__(self, state: PlacedRecords, stream: StreamTime, dating: Dating, *, by_stream: bool = False) -> None:
-        self._state, self._stream, self._by_stream = state, stream, by_stream
+        self._state, self.stream, self._by_stream = state, stream, by_stream
         self._sides = tuple(side.encode() for side in dating.sides)
-        self._end_of, self._slack_ms = dating.end_of, dating.slack_ms
+        self._rest_of, self._slack_ms = dating.rest_of, dating.slack_ms
         self._index = TimeIndex(state, EXPIRES)
         state.scattered = dating.sides
         #: By line, its floor and its times from there on, ascending.
         self._near: dict[bytes, tuple[int, list[int]]] = {}
         self._bytes = 0
+        #: By message key, a value as a step has read or set it. With each commit it is made empty if it is too large.
+        self.read: dict[bytes, Any] = {}
 
     def now_ms(self) -> int:
         """The later one of stream time and the message's event time, unless the world has not reached that.
 
         With ``by_stream`` it is the stream time.
         """
-        at_ms, stream = self._state.timestamp_ms, self._stream
+        at_ms, stream = self._state.timestamp_ms, self.stream
         return stream.time_ms if self._by_stream or at_ms > stream.cap_ms else max(stream.time_ms, at_ms)
 
     @property
     def stream_ms(self) -> int:
         """The stream time of the task, in milliseconds; ``NO_TIME`` before the first message."""
-        return self._stream.time_ms
+        return self.stream.time_ms
 
     def times(self, line: bytes, first_ms: int, last_ms: int) -> Sequence[int]:
         """The times with values from ``first_ms`` to ``last_ms``, both included, of the current message's key."""
@@ -158,7 +177,9 @@ class DatedValues:
 
     def remove(self, limit: int) -> int:
         """Deletes values whose end stream time has passed; looks at ``limit`` entries at most, returns at how many."""
-        state, now_ms = self._state, self._stream.time_ms
+        state, now_ms = self._state, self.stream.time_ms
+        if len(self.read) * (READ_BYTES + 2 * state.entry_bytes()) > state.cache_bytes // 4:
+            self.read.clear()
         if now_ms == NO_TIME:
             return 0
         found = self._index.take(now_ms, limit)
@@ -167,15 +188,16 @@ class DatedValues:
             is_placed = name.startswith(state.scattered)
             place = key_prefix(message_key) + name.encode() if is_placed else b""
             raw = state.read_place(place) if is_placed else state.read_value(message_key, name)
-            end_ms = None if raw is None else self._end_of(name, raw)
-            if end_ms is None:
-                continue  # a command cleared the key meanwhile, or an earlier version of the step had an end
-            if end_ms <= now_ms and is_placed:
-                state.write_place(place, None)
-            elif end_ms <= now_ms:
-                state.erase(message_key, name)
-            else:  # it was set again
-                self._index.enter(entry._replace(time_ms=min(end_ms, EVENT_TIME_END_MS - 1)))
+            if raw is None:
+                continue  # a command cleared the key meanwhile
+            rest = self._rest_of(name, raw, entry.time_ms, now_ms)
+            if rest.raw is not raw and is_placed:
+                state.write_place(place, rest.raw)
+            elif rest.raw is not raw:
+                state.write_value(message_key, name, rest.raw)
+                self.read.pop(message_key, None)
+            if rest.look_ms is not None:
+                self._index.enter(entry._replace(time_ms=min(rest.look_ms, EVENT_TIME_END_MS - 1)))
         return len(found)
 
     def look_again(self) -> None:
@@ -184,15 +206,17 @@ class DatedValues:
         self.forget_all()
 
     def forget(self, message_key: bytes) -> None:
-        """The last message of a key failed: its times are read again."""
+        """The last message of a key failed: its times and its value are read again."""
+        self.read.pop(message_key, None)
         if self._near:
             prefix = key_prefix(message_key)
             for side in self._sides:
                 self._near.pop(prefix + side, None)
 
     def forget_all(self) -> None:
-        """All times are read again."""
+        """All times and values are read again."""
         self._near, self._bytes = {}, 0
+        self.read.clear()
 
     def _add(self, line: bytes, time_ms: int) -> None:
         near = self._near.get(line)

@@ -21,6 +21,7 @@ from holdfast.processors.engine.changelog.format import (
     pack_head,
     split_key,
 )
+from holdfast.processors.engine.record_size import too_large
 from holdfast.processors.engine.state.dated_values import DatedValues
 from holdfast.processors.engine.state.expiries import Expiries
 from holdfast.processors.engine.state.methods import Ttl
@@ -41,7 +42,10 @@ class DeclaredState(StoreState):
         typed: The models of its values; None for plain JSON.
     """
 
-    __slots__ = ("_dated", "_expiries", "_read_ttl", "_typed")
+    __slots__ = ("_expiries", "_read_ttl", "_typed", "dated")
+
+    #: The values that have a time in their state keys, in a store that ``keep_dated`` gave them.
+    dated: DatedValues
 
     def __init__(self, plain: StoreState, typed: TypedValues | None) -> None:
         super().__init__(
@@ -49,7 +53,6 @@ class DeclaredState(StoreState):
         )
         self._typed = typed
         self._expiries: Expiries | None = None
-        self._dated: DatedValues | None = None
         self._read_ttl: Callable[[int | timedelta], int] | None = None
 
     def let_expire(self, expiries: Expiries, read_ttl: Callable[[int | timedelta], int]) -> Expiries:
@@ -59,14 +62,8 @@ class DeclaredState(StoreState):
 
     def keep_dated(self, dated: DatedValues) -> DatedValues:
         """Gives values a time in their state keys from now on."""
-        self._dated = dated
+        self.dated = dated
         return dated
-
-    @property
-    def dated(self) -> DatedValues:
-        """The values that have a time in their state keys."""
-        assert self._dated is not None
-        return self._dated
 
     # -- what user functions call ------------------------------------------------------------------------------
 
@@ -153,9 +150,7 @@ class DeclaredState(StoreState):
 
     def erase(self, message_key: bytes, state_key: str) -> None:
         """Deletes a value of a function, and leaves own records as they are."""
-        former, self.message_key = self.message_key, message_key
-        super()._store(state_key, None)
-        self.message_key = former
+        self.write_value(message_key, state_key, None)
 
     # -- dated values ------------------------------------------------------------------------------------------
 
@@ -165,6 +160,25 @@ class DeclaredState(StoreState):
         raw = super()._load(state_key)
         self.message_key = former
         return raw
+
+    def write_value(self, message_key: bytes, state_key: str, raw: bytes | None) -> None:
+        """Sets the stored value of a state key of a message key; None deletes it."""
+        former, self.message_key = self.message_key, message_key
+        super()._store(state_key, raw)
+        self.message_key = former
+
+    def neighbour(self, prefix: str, bound: str, *, before: bool) -> tuple[str, bytes] | None:
+        """Of the current message's key, the last state key with a prefix before a bound, or the first from there on."""
+        start, end = (None, bound) if before else (bound, None)
+        found = self._range(prefix, start, end, before, 1)
+        return found[0] if found else None
+
+    def check_room(self, state_key: str, size: int) -> None:
+        """Raises RecordTooLarge unless a value of so many bytes of the current message's key fits into a record."""
+        size += len(self.message_key)
+        if size > self.record_bytes_max:
+            what = f"The value of key {state_key!r} in store {self.name!r}"
+            raise too_large(what, self._topic, size, self.record_bytes_max)
 
     def read_place(self, place: bytes) -> bytes | None:
         """The stored value of the changelog key of a scattered state key; None without one."""
@@ -181,22 +195,17 @@ class DeclaredState(StoreState):
             raise self._too_large(split_key(place)[1], cell, place, raw)
         self._write(cell, place, "", raw)
 
-    def read_plain(self, state_key: str) -> bytes | None:
-        """The stored value of a state key of the current message's key; None without one."""
-        return super()._load(state_key)
-
-    def write_plain(self, state_key: str, raw: bytes) -> None:
-        """Sets the stored value of a state key of the current message's key."""
-        super()._store(state_key, raw)
+    #: The stored value of a state key of the current message's key, None without one; and what sets it.
+    read_plain, write_plain = StoreState._load, StoreState._store
 
     def undo_message(self) -> None:
         """Takes back the writes of a failed message."""
         super().undo_message()
-        if self._dated is not None:
-            self._dated.forget(self.message_key)
+        if hasattr(self, "dated"):
+            self.dated.forget(self.message_key)
 
     def drop(self) -> None:
         """Forgets all uncommitted writes."""
         super().drop()
-        if self._dated is not None:
-            self._dated.forget_all()
+        if hasattr(self, "dated"):
+            self.dated.forget_all()

@@ -473,13 +473,14 @@ class StoreState(StateMethods):
         self._weighed += len(found)
         self._weight += sum(map(len, filter(None, found)))
 
-    def _entry_bytes(self) -> float:
+    def entry_bytes(self) -> float:
+        """The memory of a cached value on average, in bytes."""
         return ENTRY_BYTES + self._weight / max(1, self._weighed)
 
     def _make_room(self) -> None:
         """Evicts the old generation once the young one fills half of the cache; the young one becomes the old one."""
         cells = self._all()
-        if sum([len(cell.young) for cell in cells]) * self._entry_bytes() <= self.cache_bytes / 2:
+        if sum([len(cell.young) for cell in cells]) * self.entry_bytes() <= self.cache_bytes / 2:
             return
         for cell in cells:
             cell.old, cell.young = cell.young, {}

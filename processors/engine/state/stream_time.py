@@ -75,7 +75,7 @@ class Remembered(NamedTuple):
 class StreamTime:
     """The stream time of one task; ``time_ms`` is read for each message, so it is a plain attribute."""
 
-    __slots__ = ("_ahead", "_limit_ms", "_reach_ms", "cap_ms", "time_ms", "told")
+    __slots__ = ("_ahead", "_limit_ms", "cap_ms", "reach_ms", "time_ms", "told")
 
     def __init__(self) -> None:
         #: The stream time in milliseconds; ``NO_TIME`` before the first message.
@@ -85,7 +85,7 @@ class StreamTime:
         #: How far the tasks before repartition topics are: what comes from there may be so old.
         self._limit_ms = EVENT_TIME_END_MS
         #: Up to here event times count at once.
-        self._reach_ms = NO_TIME
+        self.reach_ms = NO_TIME
         self._ahead: list[int] = []
         #: What the tasks before repartition topics have told, by topic and task: their time, and whether they have
         #: read all.
@@ -113,9 +113,9 @@ class StreamTime:
 
     def look(self, now_ms: int) -> None:
         """Reads the worker's clock: event times that the world has reached count now."""
-        self.cap_ms, self._reach_ms = now_ms, min(now_ms, self._limit_ms)
-        if self._ahead and self._ahead[0] <= self._reach_ms:
-            reached = bisect_right(self._ahead, self._reach_ms)
+        self.cap_ms, self.reach_ms = now_ms, min(now_ms, self._limit_ms)
+        if self._ahead and self._ahead[0] <= self.reach_ms:
+            reached = bisect_right(self._ahead, self.reach_ms)
             self.time_ms = max(self.time_ms, self._ahead[reached - 1])
             del self._ahead[:reached]
 
@@ -127,7 +127,7 @@ class StreamTime:
 
     def advance(self, time_ms: int) -> None:
         """Counts the event time of a message that was processed."""
-        if time_ms <= self._reach_ms:
+        if time_ms <= self.reach_ms:
             self.time_ms = max(self.time_ms, time_ms)
             return
         at = bisect_left(self._ahead, time_ms)
@@ -139,7 +139,7 @@ class StreamTime:
     def go_on(self, time_ms: int) -> None:
         """Counts time that passed without messages; not beyond the worker's clock."""
         if self.time_ms != NO_TIME:
-            self.time_ms = max(self.time_ms, min(time_ms, self._reach_ms))
+            self.time_ms = max(self.time_ms, min(time_ms, self.reach_ms))
 
     def check(self, time_ms: int, max_ahead_ms: int) -> None:
         """Refuses an event time that no window can use.

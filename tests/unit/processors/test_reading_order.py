@@ -10,7 +10,8 @@ from holdfast import Application, InMemoryCluster
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.runtime import reading_order
 from holdfast.processors.engine.runtime.reach import Reach
-from holdfast.processors.engine.runtime.reading_order import ReadingOrder, Run
+from holdfast.processors.engine.runtime.reading_order import ReadingOrder
+from holdfast.processors.engine.runtime.woven import Run, Woven
 
 Messages = dict[str, list[int]]
 
@@ -36,9 +37,10 @@ def merged(inputs: Messages) -> list[tuple[str, int]]:
 class Reading:
     """An order of reading, its inputs, and what was processed."""
 
-    def __init__(self, inputs: Messages, wait_s: float | None = None) -> None:
+    def __init__(self, inputs: Messages, wait_s: float | None = None, *, weaves: bool = False) -> None:
         self.inputs = inputs
-        self.order = ReadingOrder({topic: lambda batch: batch.timestamps for topic in inputs}, wait_s)
+        times_of = {topic: lambda batch: batch.timestamps for topic in inputs}
+        self.order = ReadingOrder(times_of, wait_s, weaves=weaves)
         self.positions = dict.fromkeys(inputs, 0)
         self.arrived = dict.fromkeys(inputs, 0)
         self.done: list[tuple[str, int]] = []
@@ -52,25 +54,29 @@ class Reading:
     def is_ended(self, topic: str) -> bool:
         return self.arrived[topic] == len(self.inputs[topic])
 
-    def step(self, most: int = 500, now: float = 0.0) -> list[Run]:
+    def step(self, most: int = 500, now: float = 0.0) -> Sequence[Run | Woven]:
         runs = self.order.runs(self.positions, most, now, self.is_ended)
+        assert sum(run.size for run in runs) <= most
         for run in runs:
-            topic = run.batch.partition.topic
-            for index in range(run.first, run.last):
-                self.done.append((topic, run.batch.offsets[index]))
-                self.positions[topic] = run.batch.offsets[index] + 1
+            for place in range(run.size):
+                batch, index = run.place(place)
+                topic = batch.partition.topic
+                self.done.append((topic, batch.offsets[index]))
+                self.positions[topic] = batch.offsets[index] + 1
+            assert run.behind(run.size).items() <= self.positions.items()
         return runs
 
 
+@pytest.mark.parametrize("weaves", [False, True], ids=["in runs", "woven"])
 @pytest.mark.parametrize("seed", range(300))
-def test_messages_are_processed_in_the_order_of_their_times_however_they_arrive(seed: int) -> None:
+def test_messages_are_processed_in_the_order_of_their_times_however_they_arrive(seed: int, weaves: bool) -> None:
     chance = random.Random(seed)
     names = ["planes", "flights", "weather"][: chance.randint(2, 3)]
     inputs: Messages = {}
     for name in names:
         times = [chance.randrange(40) for _ in range(chance.randrange(60))]
         inputs[name] = times if chance.random() < 0.3 else sorted(times)
-    reading = Reading(inputs)
+    reading = Reading(inputs, weaves=weaves)
     while any(reading.arrived[name] < len(inputs[name]) for name in names):
         reading.arrive(chance.choice(names), chance.randint(1, 20))
         for _ in range(chance.randrange(3)):
@@ -112,7 +118,7 @@ def test_a_record_that_is_given_again_is_given_from_where_it_stopped() -> None:
     first = reading.order.runs(reading.positions, 500, 0.0, reading.is_ended)
     reading.positions["left"] = 1  # the task was held behind the first record
     again = reading.order.runs(reading.positions, 500, 0.0, reading.is_ended)
-    assert [(run.first, run.last) for run in (*first, *again)] == [(0, 2), (1, 2)]
+    assert [run[1:] for run in (*first, *again) if isinstance(run, Run)] == [(0, 2), (1, 2)]
 
 
 def test_an_input_that_is_far_ahead_is_paused_until_its_buffer_is_nearly_empty(

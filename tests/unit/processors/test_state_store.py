@@ -104,7 +104,7 @@ def commit(state, backend):
 
 
 def cached_bytes(state):
-    return sum(len(cell.young) + len(cell.old) for cell in state._all()) * state._entry_bytes()
+    return sum(len(cell.young) + len(cell.old) for cell in state._all()) * state.entry_bytes()
 
 
 def test_the_cache_keeps_to_its_bytes_and_what_is_used_stays_in_it(backend):

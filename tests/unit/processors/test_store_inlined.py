@@ -69,7 +69,7 @@ def done(store, backend, step):
 
 
 def cached_bytes(store):
-    return sum(len(cell.young) + len(cell.old) for cell in store._all()) * store._entry_bytes()
+    return sum(len(cell.young) + len(cell.old) for cell in store._all()) * store.entry_bytes()
 
 
 def same(one, other):

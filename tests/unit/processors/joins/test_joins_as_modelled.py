@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import Application, InMemoryCluster, Topic
-from holdfast.processors.engine.dataframe import joins, table_joins, versioned_tables
+from holdfast.processors.engine.dataframe import as_of, joins, table_joins, versioned_tables
 from holdfast.processors.engine.runtime import loop, reading_order, task_time
 from holdfast.processors.engine.state import dated_values
 from tests.joining import AsOfJoin, HistoryJoin, IntervalJoin, Message, Row, TablesJoin, in_order, table_rows
@@ -66,7 +66,7 @@ def shown(rows: list[Row]) -> Counter[str]:
 
 def feeds_others(app: Application, topic: str) -> bool:
     nodes = app._frames[topic].source.walk()
-    return any(isinstance(node.function, joins.AsOfRight | joins.TablePut) for node in nodes)
+    return any(isinstance(node.function, as_of.AsOfRight | joins.TablePut) for node in nodes)
 
 
 def live_through(
@@ -108,6 +108,14 @@ def lived(
         patch.setattr(joins, "_SLACK_MS", random.choice([0, 20, 1_000]))
         patch.setattr(dated_values, "TRIM_FROM", random.choice([1, 64]))
         patch.setattr(dated_values, "LINE_BYTES", random.choice([400, 1 << 30]))
+        patch.setattr(dated_values, "READ_BYTES", random.choice([400, 1 << 30]))
+        patch.setattr(reading_order, "WOVEN_MIN", random.choice([2, 1_000]))
+        # so that a few messages are sealed, together or one by one, and divided again
+        patch.setattr(as_of, "OPEN_MAX", random.choice([1, 3, 16]))
+        patch.setattr(as_of, "OPEN_KEPT", random.choice([1, 2]))
+        patch.setattr(as_of, "OPEN_BYTES_MAX", random.choice([40, 80, 4_096]))
+        patch.setattr(as_of, "SEALED_MAX", random.choice([1, 4]))
+        patch.setattr(as_of, "SLACK_MS", random.choice([0, 60_000]))
         app = built(tmp_path, join, left_first=left_first)
         order = live_through(cluster, app, sides(random), random)
     return cluster, app, order
@@ -214,13 +222,37 @@ def test_joins_are_as_in_plain_python(check: Callable[[int, Path], None], seed: 
 
 
 def _falsy_is_none(patch: pytest.MonkeyPatch) -> None:
-    former = joins.AsOfLeft.__call__
+    former = as_of.AsOfLeft.__call__
 
     def call(self: Any, value: Any, key: Any, timestamp: int, headers: Any, state: Any) -> Any:
-        newest = state.get("newest")
-        return [] if newest is not None and not newest[1] else former(self, value, key, timestamp, headers, state)
+        held = state.get(as_of.RIGHT)
+        return [] if held is not None and not held[-1][1] else former(self, value, key, timestamp, headers, state)
 
-    patch.setattr(joins.AsOfLeft, "__call__", call)
+    patch.setattr(as_of.AsOfLeft, "__call__", call)
+
+
+def _sealed_is_lost(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(as_of.AsOfRight, "_seal", lambda *_: None)
+
+
+def _only_the_newest_is_found(patch: pytest.MonkeyPatch) -> None:
+    former = as_of.AsOfLeft._found
+
+    def found(self: Any, timestamp: int, state: Any) -> Any:
+        times = as_of._read_open(state)[1]
+        return former(self, timestamp, state) if times and times[-1] <= timestamp else None
+
+    patch.setattr(as_of.AsOfLeft, "_found", found)
+
+
+def _late_right_is_the_newest(patch: pytest.MonkeyPatch) -> None:
+    former = as_of.AsOfRight.__call__
+
+    def call(self: Any, value: Any, key: Any, timestamp: int, headers: Any, state: Any) -> None:
+        held = state.get(as_of.RIGHT)
+        former(self, value, key, max(timestamp, held[-1][0]) if held else timestamp, headers, state)
+
+    patch.setattr(as_of.AsOfRight, "__call__", call)
 
 
 def _matched_row_again(patch: pytest.MonkeyPatch) -> None:
@@ -329,6 +361,9 @@ def _waits_for_nothing(patch: pytest.MonkeyPatch) -> None:
     ("bug", "check"),
     [
         (_falsy_is_none, check_asof),
+        (_sealed_is_lost, check_asof),
+        (_only_the_newest_is_found, check_asof),
+        (_late_right_is_the_newest, check_asof),
         (_matched_row_again, check_interval),
         (_outer_row_never, check_interval),
         (_ended_value_matches, check_interval),
