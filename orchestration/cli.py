@@ -191,7 +191,7 @@ def demo(
     flights_per_second: Annotated[int, typer.Option(min=1, help="Flights to send per second.")] = 12_000,
     months: Annotated[
         int, typer.Option(min=1, max=12, help="Months of the year whose flights are sent; 12 are 336,776 flights.")
-    ] = 3,
+    ] = 2,
     keep: Annotated[bool, typer.Option(help="Leave everything running at the end.")] = False,
 ) -> None:
     """Process real flights, kill processors while they work, and verify every result."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import timedelta
@@ -255,14 +255,14 @@ class FlightsComparison:
 def verify_flights(
     spark: SparkSession,
     table_of: Callable[[str, str], str],
-    published: Callable[[], Mapping[str, Path]],
+    published: Callable[[str], Path | None],
     months: int = len(BY_MONTH),
 ) -> dict[str, FlightsComparison]:
     """Processor -> the comparison of its table with a recomputation from the CSV files, of the year's first ``months``.
 
-    ``table_of`` gives the table name of a processor and a store. ``published`` is called when all is recomputed; it
-    returns when the tables are there. It maps each processor with windows to a file of JSON lines: what it sent, and
-    the ``message_key``.
+    ``table_of`` gives the table name of a processor and a store. ``published`` is called with each processor when all
+    is recomputed, from several threads; it returns when the processor's table is there. For a processor with windows it
+    gives a file of JSON lines: what it sent, and the ``message_key``.
 
     Raises:
         SparkFailed: A table or the file could not be read.
@@ -276,7 +276,7 @@ def verify_flights(
 
     def compare(one: _Result, expected: DataFrame) -> FlightsComparison:
         table = quoted(table_of(one.processor, RESULTS[one.processor]))
-        return _compare(one, expected, one.seen(spark, table, closed.get(one.processor), one))
+        return _compare(one, expected, one.seen(spark, table, published(one.processor), one))
 
     with (
         tempfile.TemporaryDirectory(prefix="holdfast-flights-") as folder,
@@ -288,7 +288,6 @@ def verify_flights(
         for name, columns in _BESIDE.items():
             _csv(spark, sample_file(f"{name}.csv"), columns).createOrReplaceTempView(name)
         computed = list(threads.map(compute, _RESULTS))
-        closed = published()
         return {one.processor: one for one in threads.map(compare, _RESULTS, computed)}
 
 

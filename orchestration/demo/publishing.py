@@ -30,7 +30,7 @@ from holdfast.processors.registration import ProcessorDefinition
 from holdfast.processors.snapshots.names import table_name
 
 #: Runs at once.
-SIDE_BY_SIDE = 3
+SIDE_BY_SIDE = 4
 
 #: Table -> name of a fingerprint in the metadata of its check ``copies_equal`` -> the fingerprint.
 Checked = dict[str, dict[str, str]]
@@ -55,7 +55,8 @@ class Publishing:
     run_ids: set[str] = field(default_factory=set)
     #: Set when the demo failed or was interrupted: no run begins any more.
     given_up: Event = field(default_factory=Event)
-    _runs: list[Future[Checked]] = field(default_factory=list)
+    #: Processor -> its run.
+    _runs: dict[str, Future[Checked]] = field(default_factory=dict)
 
     def begin(
         self,
@@ -70,7 +71,7 @@ class Publishing:
                 raise _GIVEN_UP
             return self._publish(results_of([definition]))
 
-        self._runs.extend(self.threads.submit(run, each) for each in definitions)
+        self._runs.update({each.name: self.threads.submit(run, each) for each in definitions})
 
     @contextmanager
     def needed(self, end_runs: Callable[[], object]) -> Iterator[None]:
@@ -82,10 +83,14 @@ class Publishing:
             yield
         except BaseException:
             self.given_up.set()
-            for run in self._runs:
+            for run in self._runs.values():
                 run.cancel()
             end_runs()
             raise
+
+    def await_table(self, processor: str) -> None:
+        """Return when the table of this processor's result is there; raises as ``tables``."""
+        self._runs[processor].result()
 
     def tables(self) -> Checked:
         """Each table with its checks' fingerprints, when all runs that were begun have ended.
@@ -94,18 +99,18 @@ class Publishing:
             DemoFailed: An asset or a check failed.
             concurrent.futures.CancelledError: The demo gave up before a run began.
         """
-        return {table: checked for run in self._runs for table, checked in run.result().items()}
+        return {table: checked for run in self._runs.values() for table, checked in run.result().items()}
 
     def show(self, terminal: Terminal, definitions: Sequence[ProcessorDefinition]) -> None:
         """Show how many stores are checkpointed and how many are tables, until all are or a run failed."""
         stores = results_of(definitions)
         shown = {"stores": keys.state_key, "tables": keys.snapshot_key}
         with terminal.bars(dict.fromkeys(shown, len(stores))) as move:
-            while not all(run.done() for run in self._runs):
+            while not all(run.done() for run in self._runs.values()):
                 for name, key_of in shown.items():
                     found = self.instance.get_latest_materialization_events([key_of(*store) for store in stores])
                     move(name, sum(event is not None for event in found.values()))
-                wait(self._runs, timeout=5.0)
+                wait(self._runs.values(), timeout=5.0)
 
     def _publish(self, stores: Sequence[tuple[str, str]]) -> Checked:
         """Checkpoint, measure and snapshot these results in one run."""

@@ -87,6 +87,8 @@ VICTIMS = {"carriers": 0.1, "rotations": 0.15, "weather": 0.25}
 RECOVERY_S = 90.0
 CATCH_UP_S = 120.0
 _POLL_EVERY_S = 1.0
+#: How often the feed is looked at, to kill on the way, seconds: on a fast machine it takes a few seconds.
+_LOOK_EVERY_S = 0.5
 #: The topics that get each flight.
 _OF_FLIGHTS = (FLIGHTS_TOPIC, DEPARTURES_TOPIC, ORIGINS_TOPIC)
 #: How long the runs of the recoveries may take to end once the incidents are closed, seconds; else the daemon runs on.
@@ -177,8 +179,6 @@ def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     with demo.terminal.step("dagster", "wait until Dagster's daemon works") as say:
         say(f"{daemon.result()}, started beside the deployment")
     spark = _start_spark(demo.settings, running)
-    # Before the threads: it imports SQLAlchemy's mapper, and a statement of another thread would fail on half of that.
-    import_module("holdfast.infra.warehouse.versions")
     aside = _beside(running, "daemon-stop")
     partitions = demo.topics.describe([FLIGHTS_TOPIC])[FLIGHTS_TOPIC].partitions
     expected = _beside(running, "count").submit(outputs_expected, demo.months, partitions)
@@ -233,9 +233,9 @@ def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path
         if not side_by_side:
             publishing.tables()
 
-        def published() -> Mapping[str, Outputs]:
-            publishing.tables()
-            return outputs.result()
+        def published(processor: str) -> Outputs:
+            publishing.await_table(processor)
+            return outputs.result()[processor]
 
         comparing = aside.submit(compare_with_spark, demo.settings, demo.months, published)
         began = time.monotonic()
@@ -258,11 +258,16 @@ def _verify(demo: Demo, publishing: Publishing, expected: Expected, folder: Path
 def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
     """Start everything but Spark; the daemon starts beside what follows."""
     settings, terminal = demo.settings, demo.terminal
+    # Each takes a second or two, and the broker's start waits mostly. SQLAlchemy's mapper is among it, so nothing uses
+    # a database meanwhile: a statement would fail on half of that.
+    modules = ("holdfast.orchestration.code_location", "holdfast.infra.warehouse.versions")
+    imported = _beside(running, "import").submit(lambda: [import_module(name) for name in modules])
     if settings.kafka.bootstrap_servers is None:
         with terminal.step("broker", "start Apache Kafka") as say:
             broker = embedded_broker(settings)
             running.callback(broker.stop)
             say(f"Apache Kafka on {broker.start().bootstrap}")
+    imported.result()
     with terminal.step("registry", "migrate the registry") as say:
         registry = Registry(settings.registry)
         running.callback(registry.close)
@@ -362,7 +367,7 @@ def _feed_and_kill(
             for victim, share in VICTIMS.items():
                 if victim not in killed and sent >= share * demo.flights:
                     killed[victim] = _kill(demo, victim, sent)
-            time.sleep(_POLL_EVERY_S)
+            time.sleep(_LOOK_EVERY_S)
         if feeding.returncode != 0 or len(killed) < len(VICTIMS):
             raise DemoFailed(
                 f"The feed ended with status {feeding.returncode} after {_fed(demo.topics):,} of {demo.flights:,} "

@@ -116,12 +116,12 @@ def figures_of(verdicts: Iterable[ProcessorVerdict]) -> dict[str, str]:
 
 
 def compare_with_spark(
-    settings: Settings, months: int, published: Callable[[], Mapping[str, Outputs]]
+    settings: Settings, months: int, published: Callable[[str], Outputs]
 ) -> Mapping[str, FlightsComparison]:
     """Compute all results with Spark from the file of flights; compare the tables, and the windows that were sent.
 
-    The flights are those of the first ``months`` of the year. ``published`` is called when all is computed; it returns
-    what was written when the tables are there.
+    The flights are those of the first ``months`` of the year. ``published`` is called with each processor when all is
+    computed; it returns what the processor wrote when its table is there.
 
     Raises:
         holdfast.infra.spark.session.SparkFailed: The tables or the file could not be read.
@@ -133,14 +133,9 @@ def compare_with_spark(
 
     session = spark_session(settings, app_name="holdfast-demo")
     try:
-        return verify_flights(session, table_name, lambda: _closed_of(published()), months)
+        return verify_flights(session, table_name, lambda processor: published(processor).closed, months)
     finally:
         stop_spark(session)
-
-
-def _closed_of(outputs: Mapping[str, Outputs]) -> dict[str, Path]:
-    """Processor with windows -> the file of those that it sent."""
-    return {name: one.closed for name, one in outputs.items() if one.closed is not None}
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,7 +194,7 @@ class Results:
         for name, windows in self.sent.items():
             paths[name] = self._folder / f"{name}.jsonl"
             paths[name].write_text("".join(f"{json.dumps(each)}\n" for each in windows))
-        return verify_flights(self._spark, lambda processor, store: TABLES[processor], lambda: paths, months)
+        return verify_flights(self._spark, lambda processor, store: TABLES[processor], paths.get, months)
 
     def _typed_rows(self, name: str, state_key: str, rows: list[dict[str, Any]]) -> None:
         kinds = {int: "BIGINT", float: "DOUBLE", str: "STRING"}

@@ -29,7 +29,7 @@ def test_an_interrupted_demo_begins_no_run_and_ends_those_under_way(publishing: 
         assert publishing.given_up.wait(60.0)
 
     def interrupted() -> None:
-        definitions: list[Any] = [SimpleNamespace(name=name) for name in "abcd"]
+        definitions: list[Any] = [SimpleNamespace(name=name) for name in "abcdef"]
         with publishing.needed(ended.set):
             publishing.begin(definitions, ready)
             assert len(definitions) > SIDE_BY_SIDE  # the last one is queued
