@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
@@ -108,42 +109,32 @@ class KeptEvents(SqliteEventLogStorage):
         self._engines.close()
 
 
-class KeptRuns(SqliteRunStorage):
+class _OneDatabase:
+    """What a storage with one database has instead of a connection for each transaction."""
+
+    _conn_string: str
+
+    @cached_property
+    def _engines(self) -> Engines:
+        return Engines(1)
+
+    @contextmanager
+    def connect(self) -> Iterator[Connection]:
+        """A transaction."""
+        with self._engines.of(self._conn_string).begin() as connection:
+            yield connection
+
+    def dispose(self) -> None:
+        """Close the connections."""
+        self._engines.close()
+
+
+class KeptRuns(_OneDatabase, SqliteRunStorage):
     """Dagster's runs."""
 
-    def __init__(self, conn_string: str, inst_data: ConfigurableClassData | None = None) -> None:
-        self._engines = Engines(1)
-        super().__init__(conn_string, inst_data)
 
-    @contextmanager
-    def connect(self) -> Iterator[Connection]:
-        """A transaction."""
-        with self._engines.of(self._conn_string).begin() as connection:
-            yield connection
-
-    def dispose(self) -> None:
-        """Close the connections."""
-        super().dispose()
-        self._engines.close()
-
-
-class KeptSchedules(SqliteScheduleStorage):
+class KeptSchedules(_OneDatabase, SqliteScheduleStorage):
     """Dagster's sensors and schedules, and their ticks."""
-
-    def __init__(self, conn_string: str, inst_data: ConfigurableClassData | None = None) -> None:
-        self._engines = Engines(1)
-        super().__init__(conn_string, inst_data)
-
-    @contextmanager
-    def connect(self) -> Iterator[Connection]:
-        """A transaction."""
-        with self._engines.of(self._conn_string).begin() as connection:
-            yield connection
-
-    def dispose(self) -> None:
-        """Close the connections."""
-        super().dispose()
-        self._engines.close()
 
 
 class KeptSqliteStorage(DagsterSqliteStorage):
