@@ -139,7 +139,6 @@ def _left_by_the_dead(patch: pytest.MonkeyPatch) -> None:
 
 
 PLANTS: Plants = {
-    "what workers left open that are gone stays open": _left_by_the_dead,
     "a repartition topic is purged ahead of the commit": _purge_ahead,
     "messages to a repartition topic are sent outside of the transaction": _sent_at_once,
     "a rewind reads the repartition topic from its start": _rewinds_between,
@@ -160,4 +159,5 @@ JOINED_PLANTS: Plants = {
     "a join of tables sends the row before": _row_before,
     "a join reads a row that is too new": _row_too_new,
     "an interval join sends an outer row for a message with a match": _outer_row_too,
+    "what workers left open that are gone stays open": _left_by_the_dead,
 }

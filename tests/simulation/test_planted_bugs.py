@@ -40,7 +40,6 @@ RARE = frozenset(
         "offsets are committed before the transaction, not in it",
         "offsets tell whether a commit happened that moves none",
         "outputs to a deleted topic count as sent",
-        "what workers left open that are gone stays open",
         "the group's generation does not fence",
         "the restore target is the last stable offset",
         "timers that fire without a message are not committed",
