@@ -20,7 +20,11 @@ from functools import cached_property
 from typing import Any
 
 import sqlalchemy as sa
-from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
+from dagster._core.event_api import EventHandlerFn
+from dagster._core.storage.event_log.sqlite.sqlite_event_log import (
+    SqliteEventLogStorage,
+    SqliteEventLogStorageWatchdog,
+)
 from dagster._core.storage.runs.sqlite.sqlite_run_storage import SqliteRunStorage
 from dagster._core.storage.schedules.sqlite.sqlite_schedule_storage import SqliteScheduleStorage
 from dagster._core.storage.sqlite import SQLITE_BUSY_TIMEOUT_SECONDS
@@ -32,6 +36,8 @@ from dagster._core.storage.sqlite_storage import (
 )
 from dagster._serdes import ConfigurableClassData
 from sqlalchemy.engine import Connection, Engine
+from watchdog.events import FileSystemEvent
+from watchdog.observers import Observer
 
 #: Databases of runs that one process keeps open; each has three files.
 OPEN_RUNS = 16
@@ -103,10 +109,35 @@ class KeptEvents(SqliteEventLogStorage):
             with engine.begin() as connection:
                 yield connection
 
+    def watch(self, run_id: str, cursor: str | None, callback: EventHandlerFn) -> None:
+        """Tell of a run's events as they come."""
+        observer: Any = self._obs
+        if observer is None:
+            observer = Observer()
+            observer.start()
+            self._obs = observer
+        watchdog = _Watchdog(self, run_id, callback, cursor)
+        self._watchers[run_id][callback] = watchdog, observer.schedule(watchdog, self._base_dir, recursive=True)
+
     def dispose(self) -> None:
         """Close the connections."""
         super().dispose()
         self._engines.close()
+
+
+class _Watchdog(SqliteEventLogStorageWatchdog):
+    """Reads a run's events when a file of its database changes: a connection that stays open writes into the log only.
+
+    SQLite writes the database itself when the log has grown, or its last connection is closed.
+    """
+
+    def __init__(self, events: KeptEvents, run_id: str, callback: EventHandlerFn, cursor: str | None) -> None:
+        super().__init__(events, run_id, callback, cursor)
+        self._patterns = [self._log_path, f"{self._log_path}-wal"]
+
+    def on_modified(self, event: FileSystemEvent) -> None:
+        """One of the files was written."""
+        self._process_log()
 
 
 class _OneDatabase:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -150,16 +151,36 @@ def _generation_unchecked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Group, "refusal", lambda self, member_id, generation: None)
 
 
-def _uncommitted_replay(patch: pytest.MonkeyPatch) -> None:
-    look, read = InMemoryReplayer._look, PartitionLog.read
+#: Whether the simulated process that runs reads what is not committed. Processes take turns inside of a call.
+_UNCOMMITTED: ContextVar[bool] = ContextVar("uncommitted", default=False)
 
-    def uncommitted(self: PartitionLog, start: int, records_max: int, *, committed: bool) -> Any:
-        return read(self, start, records_max, committed=False)
+
+@contextmanager
+def _uncommitted() -> Iterator[None]:
+    token = _UNCOMMITTED.set(True)
+    try:
+        yield
+    finally:
+        _UNCOMMITTED.reset(token)
+
+
+def _can_read_uncommitted(patch: pytest.MonkeyPatch) -> None:
+    original = PartitionLog.read
+
+    def read(self: PartitionLog, start: int, records_max: int, *, committed: bool) -> Any:
+        return original(self, start, records_max, committed=committed and not _UNCOMMITTED.get())
+
+    patch.setattr(PartitionLog, "read", read)
+
+
+def _uncommitted_replay(patch: pytest.MonkeyPatch) -> None:
+    look = InMemoryReplayer._look
 
     def looks(self: InMemoryReplayer, records_max: int) -> Any:
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(PartitionLog, "read", uncommitted)
+        with _uncommitted():
             return look(self, records_max)
+
+    _can_read_uncommitted(patch)
 
     patch.setattr(InMemoryReplayer, "_look", looks)
 
@@ -303,17 +324,15 @@ def _standby_outlives_promotion(patch: pytest.MonkeyPatch) -> None:
 
 
 def _standby_reads_uncommitted(patch: pytest.MonkeyPatch) -> None:
-    step, read = Restorer.step, PartitionLog.read
-
-    def uncommitted(self: PartitionLog, start: int, records_max: int, *, committed: bool) -> Any:
-        return read(self, start, records_max, committed=False)
+    step = Restorer.step
 
     def steps(self: Restorer, timeout_s: float) -> Any:
         if self._records_max is None:
             return step(self, timeout_s)
-        with pytest.MonkeyPatch.context() as inner:
-            inner.setattr(PartitionLog, "read", uncommitted)
+        with _uncommitted():
             return step(self, timeout_s)
+
+    _can_read_uncommitted(patch)
 
     patch.setattr(Restorer, "step", steps)
 

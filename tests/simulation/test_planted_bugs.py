@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.processors.testing.log import PartitionLog
 from tests.simulation.planted import (
     BUGS,
     GROUPED_BUGS,
@@ -20,6 +21,7 @@ from tests.simulation.run import SeedRunner, runner
 from tests.tiers import named
 
 SEEDS_MAX = 1_000
+_READ = PartitionLog.read
 #: Few schedules find these: each takes seconds.
 RARE = frozenset(
     {
@@ -113,6 +115,7 @@ def test_a_planted_bug_in_tables_of_topics_is_caught(sourced_seeds: SeedRunner, 
 
 def check_caught(seeds: SeedRunner, bug: Planted, known: bool) -> None:
     caught = seeds_until_caught(seeds, bug, SEEDS_MAX, known=known)
+    assert PartitionLog.read is _READ, "the bug is still there: tests behind this one would fail"
     assert caught is not None, f"{SEEDS_MAX} seeds ran with this bug, and nothing was found"
     needed, outcome = caught
     print(f"{bug.name}: caught by {outcome.invariant!r} in seed {outcome.seed}, the {needed}th")

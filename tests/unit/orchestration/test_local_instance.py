@@ -14,6 +14,7 @@ from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventL
 from dagster._core.storage.runs.sqlite.sqlite_run_storage import SqliteRunStorage
 
 from holdfast.infra.settings import load_settings
+from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import local
 from holdfast.orchestration.local_instance import LocalInstance
 from holdfast.orchestration.sqlite_storage import OPEN_RUNS, Engines, KeptEvents
@@ -70,6 +71,23 @@ def test_events_of_another_process_are_read(instance: dg.DagsterInstance, home: 
         second = materialized(other)
         assert {each.run_id for each in other.get_runs()} == {first, second}
     assert instance.all_logs(second)[-1].dagster_event_type is dg.DagsterEventType.RUN_SUCCESS
+
+
+def test_a_run_is_watched_while_the_connection_that_writes_its_events_stays_open(
+    instance: dg.DagsterInstance, home: Path
+) -> None:
+    run_id, seen = "e0e0e0e0-0000-4000-8000-000000000000", list[str]()
+
+    def told(event: dg.EventLogEntry, _: str) -> None:
+        seen.append(event.message)
+
+    with dg.DagsterInstance.from_config(str(home)) as other:
+        other.report_engine_event("first", run_id=run_id, job_name="any")
+        instance.watch_event_logs(run_id, None, told)
+        other.report_engine_event("second", run_id=run_id, job_name="any")
+        assert wait_until(lambda: "second" in seen, 60.0)
+    assert seen == ["first", "second"]
+    instance.end_watch_event_logs(run_id, told)
 
 
 def test_a_database_whose_file_was_deleted_is_made_again(instance: dg.DagsterInstance) -> None:
