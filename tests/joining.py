@@ -68,7 +68,11 @@ class AsOfJoin(NamedTuple):
             next_at = min((each for each in known if each > time_ms), default=None)
             if next_at is not None and (not self.grace or next_at + self.grace <= now):
                 at = None
-            if at is not None and self.tolerance is not None and time_ms - at > self.tolerance:
+            if (
+                at is not None
+                and self.tolerance is not None
+                and self.tolerance < max(time_ms - at, now - self.grace - at)
+            ):
                 at = None
             if at is not None:
                 rows.append((time_ms, key, message.value, known[at]))

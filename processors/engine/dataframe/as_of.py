@@ -9,10 +9,10 @@ State keys of a message key::
 -1 before there are any. ``<time>`` has 15 digits. Values are inside lists: None, 0, "" and false are values like
 others.
 
-A right message ends ``grace_ms`` after the one that follows it in time, the newest one with a tolerance only. So no end
-is stored. What has ended is not found. It leaves with the next right message of its key, or when the index comes to the
-key: an entry for each message would be most of what a join writes. One key's messages are one record, which is written
-once in a commit, however many there were.
+A right message ends ``grace_ms`` after the one that follows it in time; with a tolerance, also that and ``grace_ms``
+after its own. So no end is stored. What has ended is not found. It leaves with the next right message of its key, or
+when the index comes to the key: an entry for each message would be most of what a join writes. One key's messages are
+one record, which is written once in a commit, however many there were.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class AsOf:
         return StoreOptions(store, ttl=BY_VALUE, steps=steps, dating=Dating((PAST,), self.rest_of, 0))
 
     def is_over(self, time_ms: int, now_ms: int) -> bool:
-        """Whether the newest right message, of this time, has ended."""
+        """Whether a right message of this time has ended, whatever follows it."""
         return self.tolerance_ms is not None and time_ms + self.tolerance_ms + self.grace_ms < now_ms
 
     def ended(self, times: tuple[int, ...], now_ms: int) -> int:
@@ -294,9 +294,12 @@ class AsOfLeft:
                 return None
             open_ms = times[0]
             _, times, items = _line_of(older[1], 1)
-        at = bisect_right(times, timestamp)
+        at, now_ms = bisect_right(times, timestamp), state.dated.now_ms()
         next_ms = times[at] if at < len(times) else _sealed_behind(state, timestamp) or open_ms
-        return decode_json(items[at - 1]) if next_ms + self.spec.grace_ms > state.dated.now_ms() else None
+        # What followed may have ended and left: then the next one that is known ends this one too late.
+        if next_ms + self.spec.grace_ms <= now_ms or self.spec.is_over(times[at - 1], now_ms):
+            return None
+        return decode_json(items[at - 1])
 
 
 def _sealed_behind(state: DeclaredState, time_ms: int) -> int | None:

@@ -164,3 +164,14 @@ def test_a_right_message_that_is_too_large_fails_alone() -> None:
     cluster.run(app)
     assert [(left, right[0]) for left, right in rows(cluster)] == [(0, "a"), (1, "b"), (2, "b"), (3, "d")]
     assert [record.value[1:2] for _, record in cluster.read("dead") if record.value] == [b"c"]
+
+
+def test_a_right_message_that_comes_after_its_tolerance_and_grace_is_not_found_in_place_of_one_that_has_left() -> None:
+    minute = 60_000
+    cluster = world()
+    for time_ms, value in ((60, "12:00"), (65, "12:05"), (90, "12:30"), (59, "11:59, half an hour late")):
+        feed(cluster, "r", (time_ms * minute, value))
+        cluster.run(built(grace_ms=minute, tolerance_ms=10 * minute))
+    feed(cluster, "l", (61 * minute, "12:01"))
+    cluster.run(built(grace_ms=minute, tolerance_ms=10 * minute))
+    assert rows(cluster) == [["12:01", None]]
