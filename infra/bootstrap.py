@@ -107,7 +107,7 @@ def _install() -> None:
     _say("installing the holdfast command")
     _uv_install("-e", str(PROJECT))
     _say("compiling the packages to bytecode, and fetching the jars beside it")
-    # What fails here is told by the preparation that follows, which does it again.
+    # The preparation that follows does the same, and tells what fails.
     with subprocess.Popen(
         [str(PYTHON), "-m", MACHINE], cwd=PROJECT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ):

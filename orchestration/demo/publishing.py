@@ -69,7 +69,7 @@ class Publishing:
             ready(definition)
             if self.given_up.is_set():
                 raise _GIVEN_UP
-            return self._publish(results_of([definition]))
+            return self._publish(definition)
 
         self._runs.update({each.name: self.threads.submit(run, each) for each in definitions})
 
@@ -103,7 +103,7 @@ class Publishing:
 
     def show(self, terminal: Terminal, definitions: Sequence[ProcessorDefinition]) -> None:
         """Show how many stores are checkpointed and how many are tables, until all are or a run failed."""
-        stores = results_of(definitions)
+        stores = [result_of(one) for one in definitions]
         shown = {"stores": keys.state_key, "tables": keys.snapshot_key}
         with terminal.bars(dict.fromkeys(shown, len(stores))) as move:
             while not all(run.done() for run in self._runs.values()):
@@ -112,25 +112,27 @@ class Publishing:
                     move(name, sum(event is not None for event in found.values()))
                 wait(self._runs.values(), timeout=5.0)
 
-    def _publish(self, stores: Sequence[tuple[str, str]]) -> Checked:
-        """Checkpoint, measure and snapshot these results in one run."""
-        selection = [key for store in stores for key in (keys.state_key(*store), keys.snapshot_key(*store))]
+    def _publish(self, definition: ProcessorDefinition) -> Checked:
+        """Checkpoint, measure and snapshot a processor's result in one run."""
+        result = result_of(definition)
+        snapshot = keys.snapshot_key(*result)
+        selection = [keys.state_key(*result), snapshot]
         partition = current_key(snapshot_partitions(self.settings.snapshots))
         self.run_ids.add(run_id := make_new_run_id())
-        result = materialize(self.instance, selection, run_id, partition_key=partition)
+        run = materialize(self.instance, selection, run_id, partition_key=partition)
         checked = {
-            each.asset_key: {
-                name: str(value.value) for name, value in each.metadata.items() if name.endswith("_fingerprint")
-            }
-            for each in result.get_asset_check_evaluations()
-            if each.check_name == COPIES_EQUAL
+            name: str(value.value)
+            for each in run.get_asset_check_evaluations()
+            if each.check_name == COPIES_EQUAL and each.asset_key == snapshot
+            for name, value in each.metadata.items()
+            if name.endswith("_fingerprint")
         }
-        return {table_name(*store): checked.get(keys.snapshot_key(*store), {}) for store in stores}
+        return {table_name(*result): checked}
 
 
-def results_of(definitions: Sequence[ProcessorDefinition]) -> list[tuple[str, str]]:
-    """Each processor with the store of its result."""
-    return [(one.name, RESULTS[one.name]) for one in definitions]
+def result_of(definition: ProcessorDefinition) -> tuple[str, str]:
+    """A processor's name, with the store of its result."""
+    return definition.name, RESULTS[definition.name]
 
 
 def materialize(

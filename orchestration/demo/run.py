@@ -59,7 +59,7 @@ from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import local
 from holdfast.orchestration.demo.home import demo_settings, prepare_home
 from holdfast.orchestration.demo.lag import lag_of
-from holdfast.orchestration.demo.publishing import SIDE_BY_SIDE, DemoFailed, Publishing, materialize
+from holdfast.orchestration.demo.publishing import SIDE_BY_SIDE, DemoFailed, Publishing, materialize, result_of
 from holdfast.orchestration.demo.report import command, report
 from holdfast.orchestration.demo.terminal import Terminal, stderr_to
 from holdfast.orchestration.demo.verification import (
@@ -76,7 +76,6 @@ from holdfast.orchestration.demo.verification import (
 )
 from holdfast.orchestration.world import environment_of
 from holdfast.processors.audits.comparison import Side
-from holdfast.processors.definitions import RESULTS
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.registration import ProcessorDefinition, load_processors
 
@@ -313,7 +312,7 @@ def _end_queries(demo: Demo) -> None:
 def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
     def started(one: ProcessorDefinition) -> None:
         # A changelog creates all topics and changelogs of its processor.
-        result = keys.changelog_key(one.name, RESULTS[one.name])
+        result = keys.changelog_key(*result_of(one))
         materialize(instance, [result, keys.processor_key(one.name)])
 
     words = "create topics and changelogs, deploy the processors, and wait until they process all partitions"
