@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.infra.sample_data.flights import BY_MONTH, LONG_DELAY_MIN, flights_file, sample_file
+from holdfast.infra.sample_data.flights import BY_MONTH, LONG_DELAY_MIN, NOT_AVAILABLE, flights_file, sample_file
 from holdfast.infra.spark.session import short_errors
 from holdfast.processors.definitions import RESULTS, carriers, delays, models, rotations, weather
 from holdfast.processors.snapshots.names import quoted
@@ -47,28 +47,51 @@ _CARRIERS = (
 )
 _DELAYS = "start BIGINT, end BIGINT, departures BIGINT, delay BIGINT, mean_delay DOUBLE, worst_delay BIGINT"
 
-_ORDER = "struct(year, month, day, sched_dep_time, carrier, flight, origin, coalesce(tailnum, ''), line)"
-_DEPARTURE = "format_string('%04d-%02d-%02dT%02d:%02d', year, month, day, dep_time DIV 100, dep_time % 100)"
+#: Columns of the flights that a result needs, with their Arrow types.
+_COLUMNS = {
+    **dict.fromkeys(("year", "month", "day", "dep_time", "sched_dep_time", "flight", "minute"), "int32"),
+    **dict.fromkeys(("dep_delay", "arr_delay", "air_time", "distance"), "int64"),
+    **dict.fromkeys(("carrier", "tailnum", "origin", "dest", "time_hour"), "string"),
+}
+#: Flights that one task of Spark reads.
+_GROUP_ROWS = 100_000
+#: The order of the feed; the place in the file decides between equal flights.
+_ORDER = ("year", "month", "day", "sched_dep_time", "carrier", "flight", "origin", "tailnum")
 #: Flights that left: when (milliseconds since 1970), and their order; those that left at one time are as in the feed.
-_LEFT = f"""
-SELECT *, struct(left_ms, {_ORDER}) AS place FROM (
+#: One number is that order, because Spark sorts numbers faster than pairs: a year has less than 10^6 flights.
+_LEFT = """
+SELECT * EXCEPT (place), left_ms * 1000000L + place AS place FROM (
     SELECT *, unix_millis(to_timestamp(time_hour)) + (minute + dep_delay) * 60000L AS left_ms
     FROM flights WHERE dep_delay IS NOT NULL)
 """
 
+
+def _departure(flight: str) -> str:
+    """SQL: the time of a departure as the processors write it."""
+    columns = ("year", "month", "day", "dep_time DIV 100", "dep_time % 100")
+    text = f"format_string('%04d-%02d-%02dT%02d:%02d', {', '.join(f'{flight}.{column}' for column in columns)})"
+    return f"if({flight} IS NULL, NULL, {text})"
+
+
 _FLEET_SQL = f"""
 SELECT tailnum AS message_key, named_struct(
-    'flights', count(1),
-    'minutes_in_air', sum(coalesce(air_time, 0)),
-    'miles', sum(distance),
-    'worst_arrival_delay', max(arr_delay),
-    'last_airport', max_by(dest, {_ORDER}) FILTER (WHERE dep_time IS NOT NULL),
-    'first_departure', min_by({_DEPARTURE}, {_ORDER}) FILTER (WHERE dep_time IS NOT NULL),
-    'last_departure', max_by({_DEPARTURE}, {_ORDER}) FILTER (WHERE dep_time IS NOT NULL)) AS expected
-FROM flights WHERE tailnum IS NOT NULL GROUP BY tailnum
+    'flights', flights,
+    'minutes_in_air', minutes_in_air,
+    'miles', miles,
+    'worst_arrival_delay', worst_arrival_delay,
+    'last_airport', last.dest,
+    'first_departure', {_departure("first")},
+    'last_departure', {_departure("last")}) AS expected
+FROM (
+    SELECT tailnum, count(1) AS flights, sum(coalesce(air_time, 0)) AS minutes_in_air, sum(distance) AS miles,
+        max(arr_delay) AS worst_arrival_delay, min(departed) AS first, max(departed) AS last
+    FROM (
+        SELECT *, if(dep_time IS NULL, NULL, struct(place, year, month, day, dep_time, dest)) AS departed
+        FROM flights WHERE tailnum IS NOT NULL)
+    GROUP BY tailnum)
 """
 
-_ROUTES_SQL = f"""
+_ROUTES_SQL = """
 SELECT message_key, named_struct(
     'flights', flights, 'cancelled', cancelled, 'delays', delays,
     'moving_average', if(size(delays) = 0, NULL,
@@ -79,7 +102,7 @@ FROM (
     FROM (
         SELECT concat_ws('-', origin, dest, carrier) AS message_key, count(1) AS flights,
             count_if(dep_time IS NULL) AS cancelled,
-            sort_array(collect_list(struct({_ORDER} AS ord, arr_delay)) FILTER (WHERE arr_delay IS NOT NULL)) AS timed
+            sort_array(collect_list(struct(place, arr_delay)) FILTER (WHERE arr_delay IS NOT NULL)) AS timed
         FROM flights GROUP BY 1))
 """
 
@@ -118,8 +141,8 @@ _OBSERVED = f"""
 SELECT *, if(at_ms - newest.at_ms <= {weather.TOLERANCE // timedelta(milliseconds=1)}, newest, NULL) AS seen FROM (
     SELECT *, last_value(observation) IGNORE NULLS OVER (PARTITION BY origin ORDER BY at_ms, place) AS newest
     FROM (
-        SELECT origin, unix_millis(to_timestamp(time_hour)) + minute * 60000L AS at_ms, {_ORDER} AS place, time_hour,
-            dep_delay, NULL AS observation
+        SELECT origin, unix_millis(to_timestamp(time_hour)) + minute * 60000L AS at_ms, place, time_hour, dep_delay,
+            NULL AS observation
         FROM flights WHERE dep_delay IS NULL OR dep_delay >= {LONG_DELAY_MIN}
         UNION ALL
         SELECT origin, unix_millis(to_timestamp(time_hour)), NULL, NULL, NULL,
@@ -283,33 +306,46 @@ def verify_flights(
         short_errors("verify the flights"),
         ThreadPoolExecutor(AT_ONCE, thread_name_prefix="flights") as threads,
     ):
-        flights = _load(spark, Path(folder)).where(f"month <= {months}").persist()
-        flights.createOrReplaceTempView("flights")
+        _load(spark, Path(folder), months).createOrReplaceTempView("flights")
         for name, columns in _BESIDE.items():
             _csv(spark, sample_file(f"{name}.csv"), columns).createOrReplaceTempView(name)
         computed = list(threads.map(compute, _RESULTS))
         return {one.processor: one for one in threads.map(compare, _RESULTS, computed)}
 
 
-def _load(spark: SparkSession, folder: Path) -> DataFrame:
-    """The file's rows with their line numbers, which break the last ties in the feed's order."""
-    path = folder / "flights.csv"
-    with zipfile.ZipFile(flights_file()).open("flights.csv") as packed, path.open("wb") as plain:
-        for number, line in enumerate(packed):
-            plain.write((b"line" if number == 0 else b"%d" % number) + b"," + line)
-    numbers = (
-        "year INT, month INT, day INT, dep_time INT, sched_dep_time INT, dep_delay BIGINT, arr_time INT, "
-        "sched_arr_time INT, arr_delay BIGINT, carrier STRING, flight INT, tailnum STRING, origin STRING, dest STRING, "
-        "air_time BIGINT, distance BIGINT, hour INT, minute INT, time_hour STRING"
+def _load(spark: SparkSession, folder: Path, months: int) -> DataFrame:
+    """The flights of the first months, with their ``place`` in the feed, from the zipped CSV file.
+
+    Arrow reads and sorts the file, and writes it as Parquet into ``folder``: Spark needs several times as long for
+    that. What is computed from the flights, Spark computes.
+
+    Raises:
+        pyarrow.ArrowInvalid: A value is not of its column's type.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import csv, parquet
+
+    wanted = csv.ConvertOptions(
+        include_columns=list(_COLUMNS),
+        column_types=_COLUMNS,
+        null_values=[NOT_AVAILABLE, ""],
+        strings_can_be_null=True,
     )
-    header = path.open().readline().strip().replace('"', "").split(",")
-    kinds = {part.split()[0]: part.split()[1] for part in numbers.split(", ")} | {"line": "BIGINT"}
-    schema = ", ".join(f"{name} {kinds[name]}" for name in header)
-    return _csv(spark, path, schema)
+    with zipfile.ZipFile(flights_file()).open("flights.csv") as file:
+        year = csv.read_csv(file, convert_options=wanted)
+    found = year.filter(pc.less_equal(year["month"], months))
+    order = {name: pc.fill_null(found[name], "") if name == "tailnum" else found[name] for name in _ORDER}
+    # a stable sort
+    places = pc.sort_indices(pa.table(order), sort_keys=[(name, "ascending") for name in _ORDER])
+    fed = found.take(places).append_column("place", pa.array(range(found.num_rows), pa.int32()))
+    path = folder / "flights.parquet"
+    parquet.write_table(fed, path, row_group_size=_GROUP_ROWS)
+    return spark.read.parquet(str(path))
 
 
 def _csv(spark: SparkSession, path: Path, schema: str) -> DataFrame:
-    return spark.read.csv(str(path), schema=schema, header=True, nullValue="NA", mode="FAILFAST")
+    return spark.read.csv(str(path), schema=schema, header=True, nullValue=NOT_AVAILABLE, mode="FAILFAST")
 
 
 def _compare(result: _Result, expected: DataFrame, seen: DataFrame) -> FlightsComparison:
