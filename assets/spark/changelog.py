@@ -21,6 +21,9 @@ from holdfast.processors.snapshots.facts import ChangelogNow
 
 #: Spark fails the read of a partition that returns nothing for this time, milliseconds.
 POLL_TIMEOUT_MS = 20_000
+#: How long a broker may wait for more records, milliseconds. All records of a range are there; a range that ends with
+#: the marker of a transaction at the end of its log, as most do, is read by a fetch that finds nothing.
+FETCH_WAIT_MS = 20
 
 #: SQL: whether this code knows the formats of a record's key and value.
 READABLE = (
@@ -69,6 +72,7 @@ def read_changelog(
         "failOnDataLoss": "true",
         "kafkaConsumer.pollTimeoutMs": str(POLL_TIMEOUT_MS),
         "kafka.isolation.level": "read_committed",
+        "kafka.fetch.max.wait.ms": str(FETCH_WAIT_MS),
         "kafka.max.partition.fetch.bytes": "8388608",
         "kafka.fetch.max.bytes": "52428800",
         "kafka.max.poll.records": "5000",
