@@ -69,18 +69,22 @@ class PartitionLog:
         return next(found, self.end)
 
     def read(self, start: int, records_max: int, *, committed: bool) -> tuple[list[Entry], int]:
-        """Readable records from ``start``, and the offset after the last examined entry (control records included)."""
+        """Readable records from ``start``, and the offset behind what was examined.
+
+        Where no record is left, that offset is the limit of the read, also if the last records were compacted away:
+        Kafka's cleaner leaves the newest segment alone, and keeps emptied batches that a consumer's position passes.
+        """
         limit = self.last_stable if committed else self.end
         found: list[Entry] = []
-        position = start
         for index in range(bisect_left(self._offsets, start), len(self._entries)):
             entry = self._entries[index]
-            if entry.offset >= limit or len(found) >= records_max:
+            if entry.offset >= limit:
                 break
+            if len(found) >= records_max:
+                return found, found[-1].offset + 1 if found else start
             if not entry.control and (entry.readable or not committed):
                 found.append(entry)
-            position = entry.offset + 1
-        return found, position
+        return found, max(start, limit)
 
     def compact(self, *, drop_tombstones: bool) -> None:
         """Compacts below the LSO like Kafka: keeps the latest record of each key, and deletes aborted records.

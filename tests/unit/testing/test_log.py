@@ -76,20 +76,29 @@ def test_deletes_and_markers_go_only_when_told_so() -> None:
     assert log.read(0, 1000, committed=True)[1] == 8  # behind the marker at 7
     log.compact(drop_tombstones=True)
     assert seen(log) == [(6, b"a", b"2")]
-    assert log.read(0, 1000, committed=True)[1] == 7
     assert (log.start, log.end, log.last_stable) == (0, 10, 8)
 
 
-def test_a_reader_stops_short_where_the_tail_was_cleaned_away() -> None:
+def test_a_reader_passes_offsets_below_an_open_transaction_that_hold_no_record_any_more() -> None:
+    log = history()
+    log.compact(drop_tombstones=True)
+    assert log.read(0, 1000, committed=True)[1] == 8  # the marker at 7 is gone, the open transaction is at 8
+    assert log.read(7, 1000, committed=True) == ([], 8)
+    assert log.read(0, 1, committed=False)[1] == 7
+
+
+def test_a_reader_reaches_the_end_where_the_tail_was_cleaned_away() -> None:
     log = history()
     end(log, 2, commit=False)
     log.compact(drop_tombstones=True)
     assert seen(log) == [(9, b"a", b"3")]
     entries, position = log.read(0, 1000, committed=True)
-    assert (len(entries), position) == (1, 10)
+    assert (len(entries), position) == (1, 11)
     put(log, b"x", None)
     log.compact(drop_tombstones=True)
-    assert log.read(0, 1000, committed=True)[1] == 10
+    assert log.read(0, 1000, committed=True)[1] == 12
+    assert log.read(11, 1000, committed=True) == ([], 12)
+    assert log.read(12, 1000, committed=True) == ([], 12)
     assert (log.end, log.last_stable) == (12, 12)
     assert put(log, b"y", b"1") == 12
 

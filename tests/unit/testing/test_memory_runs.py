@@ -155,3 +155,20 @@ def test_a_time_that_the_topic_does_not_take_is_refused_with_the_clock_to_count_
     later.create_topic("in")
     later.produce("in", b"1", timestamp_ms=now_ms)
     assert later.log_end(Partition("in", 0)) == 1
+
+
+@pytest.mark.parametrize("drop", [False, True], ids=["tombstone kept", "tombstone gone"])
+def test_a_topic_whose_last_record_was_compacted_away_is_read_to_its_end(drop: bool) -> None:
+    cluster = InMemoryCluster()
+    for topic in ("rows", "in"):
+        cluster.create_topic(topic)
+    cluster.produce("rows", b"1", b"k", timestamp_ms=1000)
+    cluster.produce("rows", None, b"k", timestamp_ms=2000)
+    cluster.compact(Partition("rows", 0), drop_tombstones=drop)
+    cluster.produce("in", b"7", b"k", timestamp_ms=3000)
+    app = Application(consumer_group="joining", auto_offset_reset="earliest", loglevel=None)
+    rows = app.table(app.topic("rows"))
+    joined = app.dataframe(app.topic("in")).join_table(rows, how="left", on_merge=lambda left, _: left)
+    joined.to_topic(app.topic("out"))
+    cluster.run(app)
+    assert [record.value for _, record in cluster.read("out")] == [b"7"]
