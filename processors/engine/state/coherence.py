@@ -88,7 +88,8 @@ def check_inputs(
         if UNFINISHED in inputs.values():
             raise _unfinished(task, store)
         counts = (fed_by or {}).get(store, committed)
-        for topic, offset in committed.items():
+        # A topic of which nothing was processed yet names no loss: another one shows better what is missing.
+        for topic, offset in sorted(committed.items(), key=lambda each: not each[1]):
             held = inputs.get(topic)
             if held == offset or topic not in counts:
                 continue
@@ -248,6 +249,20 @@ def changelog_recreated(task: str, store: str, topic: str, seen: str, expected: 
         store=store,
         seen=seen,
         expected=expected,
+    )
+
+
+def changelog_another(task: str, store: str, topic: str, former: str) -> StateIncoherent:
+    """The error for local state that belongs to another topic than the changelog, as that of a table to its topic."""
+    return StateIncoherent(
+        f"Task {task}: the local state of store {store} belongs to topic {former}, but the changelog of the store is "
+        f"{topic} now, which was not written with this state.",
+        cause="changelog-recreated",
+        action=_from_local(store),
+        task=task,
+        store=store,
+        seen=topic,
+        expected=former,
     )
 
 

@@ -12,11 +12,12 @@ from types import MappingProxyType
 
 from holdfast.processors.engine.state.coherence import (
     ChangelogFacts,
+    changelog_another,
     changelog_recreated,
     changelog_truncated,
     source_recreated,
 )
-from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta
+from holdfast.processors.engine.state.task_store import RESEEDING, StoreOffset, TaskMeta
 
 #: The greatest age of local state, as a part of delete.retention.ms; older state may have missed deletes.
 RETENTION_PART_SAFE = 0.75
@@ -70,6 +71,8 @@ def plan_restore(
                 return replace(plan_restore(task, None, changelogs, now), wipe=why, aside=True)
             if facts.source is not None:
                 raise source_recreated(task, facts.topic, facts.topic_id, at.topic_id)
+            if at.topic != facts.topic and at.topic_id != RESEEDING:
+                raise changelog_another(task, store, facts.topic, at.topic)
             raise changelog_recreated(task, store, facts.topic, facts.topic_id, at.topic_id)
         if at.offset > facts.end or at.offset < facts.start:
             raise changelog_truncated(task, store, facts, at.offset)

@@ -65,7 +65,8 @@ def test_an_old_copy_is_set_aside_where_others_went_on_with_a_new_changelog():
 @pytest.mark.parametrize("order", ["as", "sa"])
 def test_the_base_of_a_reseed_is_set_aside_only_where_the_group_went_on_without_it(order):
     """Both changelogs are other topics than the copy belongs to; store `a` was being re-seeded when the worker died."""
-    at = {"s": StoreOffset("log", "old", 40, {"in": 7}), "a": StoreOffset("log", RESEEDING, 0, {"in": 7})}
+    log = "p-s-changelog"
+    at = {"s": StoreOffset(log, "old", 40, {"in": 7}), "a": StoreOffset(log, RESEEDING, 0, {"in": 7})}
     base = TaskMeta(inputs={"in": 7}, stores=at, complete_at=1000.0, restoring=True)
     known = {name: facts()["s"] for name in order}
     with pytest.raises(StateIncoherent, match="recreated|is being rewritten"):
@@ -167,3 +168,8 @@ def test_a_restore_slower_than_the_retention_of_deletes_is_refused():
     check_restore_age("t", 0.9 * DAY, facts())
     with pytest.raises(StateIncoherent, match="delete.retention.ms"):
         check_restore_age("t", 1.1 * DAY, facts())
+
+
+def test_what_is_missing_is_named_by_a_topic_of_which_something_was_processed():
+    with pytest.raises(StateIncoherent, match="committed rows up to 2, but store s holds nothing of it"):
+        check_inputs("t", {"s": {}}, {"orders": 0, "rows": 2})

@@ -151,9 +151,22 @@ def test_a_table_gives_its_changelog_up_and_takes_it_again(tmp_path: Path) -> No
     cluster.produce("r", None, b"a")
     cluster.run(application(tmp_path))
     assert rows_held(cluster, tmp_path) == {b"b": 2}
+    with pytest.raises(StateIncoherent, match="belongs to topic r, but the changelog .* is g-rows-changelog") as known:
+        cluster.run(own)
+    assert "--store rows --from local" in known.value.action
+    with pytest.raises(StateIncoherent, match="committed r up to 3, but store rows holds it only up to 2"):
+        cluster.run(application(tmp_path / "lost", changelog="own"))
     own._start = Start(reseed=frozenset({"rows"}))
     cluster.run(own)
     assert cluster.state(own, "rows") == {(b"b", "row"): 2}
+
+
+def test_a_lost_disk_takes_no_changelog_that_was_never_written(tmp_path: Path) -> None:
+    cluster = filled((b"a", b"1"), (b"b", b"2"))
+    cluster.run(application(tmp_path))
+    with pytest.raises(StateIncoherent, match="committed r up to 2, but store rows holds nothing of it") as refused:
+        cluster.run(application(tmp_path / "lost", changelog="own"))
+    assert "--store rows --from topic" in refused.value.action
 
 
 def test_a_topic_that_was_created_again_is_refused(tmp_path: Path) -> None:
