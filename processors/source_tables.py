@@ -70,7 +70,13 @@ def check_source_tables(
     """
     for log in logs:
         if declared is None:
-            raise _refused(log.store, "use_changelog_topics is off", "the other stores would have no changelog at all")
+            raise _refused(
+                log.store,
+                "use_changelog_topics is off",
+                "no store of the application is restored from Kafka then",
+                action="Leave `use_changelog_topics` out. Or leave `changelog` out: the table is then on the local "
+                "disk only, and is lost with it.",
+            )
         if skips_old:
             raise _refused(
                 log.store,

@@ -151,6 +151,13 @@ def test_what_the_topic_alone_does_not_tell_is_refused_with_the_reason(why: str,
     assert refused.value.action
 
 
+def test_no_changelog_is_promised_where_changelogs_are_off() -> None:
+    with pytest.raises(ApplicationInvalid, match="no store of the application is restored from Kafka then") as refused:
+        declared(use_changelog_topics=False)
+    assert "on the local disk only" in refused.value.action
+    assert "changelog of its own" not in refused.value.action
+
+
 def test_steps_behind_it_are_allowed_where_no_message_is_put_aside() -> None:
     assert declared(behind=lambda stream: stream.to_topic(Topic("out"))).source_logs == (LOG,)
     assert declared(dead_letter_topic="dead").source_logs == (LOG,)
