@@ -33,13 +33,15 @@ def read(
     # One record can't be deserialized: deserialize them one by one, up to that record.
     readable = Readable([], [])
     for raw_key, raw in zip(raw_keys, raw_values, strict=True):
+        part, shown = "value", raw
         try:
             value = None if raw is None else deserialize_value(raw)
+            part, shown = "key", raw_key
             key = None if raw_key is None else deserialize_key(raw_key)
         except (HoldfastError, *ENDING) as failure:
             readable.failure = failure
         except Exception as failure:
-            readable.failure = _unreadable(batch, first + len(readable.values), failure)
+            readable.failure = _unreadable(batch, first + len(readable.values), part, shown, failure)
             readable.failure.__cause__ = failure
         else:
             readable.values.append(value)
@@ -57,13 +59,14 @@ def _all_of(raws: list[bytes | None], deserialize: Deserializer) -> list[Any]:
     return [None if raw is None else deserialize(raw) for raw in raws]
 
 
-def _unreadable(batch: Batch, index: int, failure: Exception) -> ValueUnreadable:
+def _unreadable(batch: Batch, index: int, part: str, raw: bytes | None, failure: Exception) -> ValueUnreadable:
+    """The error for a record whose ``part``, key or value, can't be deserialized from ``raw``."""
     partition, offset = batch.partition, batch.offsets[index]
-    shown = (batch.values[index] or b"")[:40]
+    said = "The message" if part == "value" else "The key of the message"
     return ValueUnreadable(
-        f"The message at {partition.topic}[{partition.number}] offset {offset} can't be read: {failure} "
-        f"(its value begins with {shown!r}).",
-        action="Correct the producer or the topic's deserializer, or set `dead_letter_topic`.",
+        f"{said} at {partition.topic}[{partition.number}] offset {offset} can't be read: {failure} "
+        f"(the {part} begins with {(raw or b'')[:40]!r}).",
+        action=f"Correct the producer or the topic's `{part}_deserializer`, or set `dead_letter_topic`.",
         topic=partition.topic,
         partition=partition.number,
         offset=offset,

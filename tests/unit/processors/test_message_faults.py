@@ -106,6 +106,23 @@ def test_a_message_that_is_too_large_for_the_dead_letter_topic_stops_and_says_bo
         cluster.run(build(dead_letter_topic="dead"))
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        (b"k", b'{"p":1}', r"The key of the message at in\[0\] offset 0 can't be read: .*\(the key begins with b'k'\)"),
+        (b'"k"', b"{p", r"The message at in\[0\] offset 0 can't be read: .*\(the value begins with b'{p'\)"),
+    ],
+)
+def test_the_part_of_a_message_that_cant_be_read_is_shown(key, value, said):
+    cluster = InMemoryCluster()
+    cluster.create_topic("in")
+    cluster.produce("in", value, key)
+    app = Application(consumer_group="reading", auto_offset_reset="earliest", loglevel=None)
+    app.dataframe(app.topic("in", key_deserializer="json")).update(print)
+    with pytest.raises(ProcessingFailed, match=said):
+        cluster.run(app)
+
+
 def asking(error, message, log):
     raise KeyError("nobody knows")
 
