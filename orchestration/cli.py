@@ -188,13 +188,28 @@ def options(
 @app.command()
 def demo(
     # slow enough to watch the kill and the recovery, fast enough to finish in minutes
-    flights_per_second: Annotated[int, typer.Option(min=1, help="Flights to send per second.")] = 12_000,
+    flights_per_second: Annotated[
+        int, typer.Option("--flights-per-second", min=1, metavar="N", help="Flights to send per second.")
+    ] = 12_000,
     months: Annotated[
-        int, typer.Option(min=1, max=12, help="Months of the year whose flights are sent; 12 are 336,776 flights.")
+        int,
+        typer.Option(
+            min=1,
+            max=12,
+            metavar="N",
+            help="The first months of 2013, whose flights are sent: 2 have 51,955 flights, 12 have 336,776.",
+        ),
     ] = 2,
-    keep: Annotated[bool, typer.Option(help="Leave everything running at the end.")] = False,
+    keep: Annotated[
+        bool, typer.Option(help="Leave all services running at the end, and print the command that stops them.")
+    ] = False,
 ) -> None:
-    """Process real flights, kill processors while they work, and verify every result."""
+    """Process real flights, kill processors while they work, and verify every result.
+
+    It writes to the folder `demo` of the home folder, by default `.holdfast/demo`.
+
+    What `--keep` leaves running is stopped by `HOLDFAST_HOME=.holdfast/demo holdfast down`.
+    """
     from holdfast.infra.machine import JAR_SETS, prepare
     from holdfast.infra.sample_data.flights import flights_file, flights_of
 
@@ -259,6 +274,14 @@ def show_version(as_json: Json = False) -> None:
     print_answer({"version": holdfast.__version__}, holdfast.__version__, as_json=as_json)
 
 
+#: Pydantic's words for what a value has to be -> ours.
+_RULES = {
+    "less than or equal to": "at most",
+    "greater than or equal to": "at least",
+    "a valid integer": "a whole number",
+}
+
+
 class ArgumentsInvalid(BadConfiguration):
     """A command line with a word, an option or a value that the command does not take."""
 
@@ -289,12 +312,29 @@ def main(arguments: list[str] | None = None) -> int:
         show = getattr(failure, "show", None)  # only errors of the parser have it: wrong usage
         if show is None:
             raise
+        _name_the_value(failure)
         if as_json:
             print_json({"error": _wrong_usage(failure).as_dict()})
         else:
             show()
         return EXIT_BAD_CONFIGURATION
     return result if isinstance(result, int) else 0
+
+
+def _name_the_value(failure: Any) -> None:
+    """Has an error of the parser say which value was given, and what the option or argument means.
+
+    Where pydantic refused the value, only its error has the value. Older parsers name it themselves.
+    """
+    errors, meaning = getattr(failure.__cause__, "errors", None), getattr(getattr(failure, "param", None), "help", None)
+    if errors is not None:
+        first = errors()[0]
+        rule = first["msg"].partition(", unable to parse")[0].replace("Input should be", "expected", 1)
+        for theirs, ours in _RULES.items():
+            rule = rule.replace(theirs, ours)
+        failure.message = f"{first['input']!r} was given, {rule}."
+    if failure.message and meaning:
+        failure.message = f"{failure.message} {meaning}"
 
 
 def _wrong_usage(failure: Any) -> ArgumentsInvalid:

@@ -99,6 +99,26 @@ def test_a_wrong_command_line_is_an_answer_too(
     assert printed["error"]["action"] == action
 
 
+@pytest.mark.parametrize(
+    ("words", "given", "meaning"),
+    [
+        ("demo --months 13", "13", "2 have 51,955 flights, 12 have 336,776"),
+        ("demo --months x", "'x'", "2 have 51,955 flights, 12 have 336,776"),
+        ("demo --flights-per-second 0", "0", "Flights to send per second"),
+        ("scale fleet 0", "0", "Number of workers"),
+        ("logs fleet --lines many", "'many'", "Number of lines"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_shown_with_what_it_means(
+    words: str, given: str, meaning: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words.split()]) == 64
+    printed = " ".join(re.sub(r"[│╭╰─╮╯]", " ", capfd.readouterr().err).split())
+    _, _, said = printed.partition("Invalid value for ")
+    assert given in said
+    assert meaning in said
+
+
 def test_another_shape_does_not_fit() -> None:
     with pytest.raises(ValueError, match="version"):
         ANSWERS["version"].validate_python({"version": 1}, strict=True)

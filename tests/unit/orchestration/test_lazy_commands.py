@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import typer
+import typer.rich_utils
 
 import holdfast
+from holdfast.infra.sample_data.flights import flights_of
 from holdfast.orchestration.cli import app, main
 from holdfast.orchestration.lazy_commands import LazyCommand, loaded
 
@@ -46,6 +49,33 @@ def test_the_help_of_a_lazy_command_shows_its_real_options(capfd: pytest.Capture
     shown = capfd.readouterr().out
     assert "apply deploy [OPTIONS]" in shown
     assert {"--timeout", "--drop", "--plan", "--yes", "--json"} <= set(re.findall(r"--[a-z]+", shown))
+
+
+def every_command(command: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The words of each command line, and its command."""
+    yield words, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from every_command(below, *words, name)
+
+
+def test_no_name_of_an_option_is_cut_in_a_terminal_of_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(typer.rich_utils, "MAX_WIDTH", 80)
+    lines, missing = 0, []
+    for words, command in every_command(loaded(app)):
+        assert main([*words, "--help"]) == 0
+        shown = capfd.readouterr().out
+        lines += len(shown.splitlines())
+        names = [name for each in command.params for name in each.opts if name.startswith("--")]
+        missing += [(*words, name) for name in names if not re.search(rf"{name}(?![a-z-])", shown)]
+    assert lines > 500
+    assert missing == []
+
+
+def test_the_demo_says_how_many_flights_months_have() -> None:
+    (months,) = [each for each in REAL["demo"].params if each.name == "months"]
+    assert f"2 have {flights_of(2):,} flights, 12 have {flights_of(12):,}" in months.help
 
 
 def test_a_mistyped_command_is_answered_with_the_nearest(capfd: pytest.CaptureFixture[str]) -> None:
