@@ -359,7 +359,7 @@ class Application(ApplicationTables):
             assignment = Assignment(topology, cluster, folder, databases, options, keeper)
             worker = make_worker(self._declared(), self._on_processing_error, topology, cluster, assignment, folder)
             worker.maintenance.errand = self._errand
-            worker.warnings = table_topics.table_warnings(topology, facts)
+            worker.warnings = table_topics.warnings_at_start(cluster.topics(), topology, facts)
             try:
                 self._work(worker, settings, folder, How(count, timeout, serve, self._foreground))
             finally:

@@ -1,11 +1,16 @@
-"""The topics of tables: whether Kafka deletes rows from them that no newer record replaces."""
+"""The topics of tables: whether Kafka deletes rows from them that no newer record replaces, or has done so."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
+
+import structlog
 
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine.topology import Topology
+
+_log = structlog.get_logger("table_topics")
 
 #: How long and how much a topic without settings keeps, as Kafka does.
 _RETENTION = {"retention.ms": "604800000", "retention.bytes": "-1"}
@@ -47,6 +52,40 @@ def forgetful(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[tupl
         for log in topology.source_logs
         if (said := _limits_of_rows(facts.get(log.topic)))
     )
+
+
+class TopicStarts(Protocol):
+    """The requests for the first offsets of topics."""
+
+    def start_offsets(self, topic: str) -> dict[int, int]:
+        """By partition, the first offset that the topic still has."""
+
+
+def lost_records(topology: Topology, starts: Mapping[str, Mapping[int, int]]) -> tuple[str, ...]:
+    """A sentence with its action for each topic that a table is restored from and that lost its first records.
+
+    ``starts`` has the first offset of each partition. The cleaner moves none of them: records were deleted, and no
+    restore from the topic would have their rows.
+    """
+    found = []
+    for log in topology.source_logs:
+        lost = [f"{start} in partition {number}" for number, start in sorted(starts[log.topic].items()) if start > 0]
+        if lost:
+            found.append(
+                f"Topic {log.topic}, from which table {log.store} is restored, begins at offset {', '.join(lost)}, "
+                "expected 0: its first records were deleted. Where local state is lost and no checkpoint has it, the "
+                "restore will be refused. Declare the table without `changelog='source'` and deploy: the changelog is "
+                "filled from local state."
+            )
+    return tuple(found)
+
+
+def warnings_at_start(topics: TopicStarts, topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[str, ...]:
+    """``table_warnings``, which are logged already, and ``lost_records``, which are logged here."""
+    lost = lost_records(topology, {log.topic: topics.start_offsets(log.topic) for log in topology.source_logs})
+    for warning in lost:
+        _log.warning(warning)
+    return (*table_warnings(topology, facts), *lost)
 
 
 def _compaction_lag_ms(seen: TopicFacts) -> int:

@@ -22,7 +22,7 @@ from holdfast.processors.engine.required_topics import CreateTopic, plan
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.restore_start import doubt_of_tail, may_begin_empty, plan_restore
 from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta
-from holdfast.processors.engine.table_topics import table_warnings
+from holdfast.processors.engine.table_topics import lost_records, table_warnings
 from holdfast.processors.engine.topology import SourceLog, Topology
 from holdfast.processors.engine.topology_drawing import drawing_of
 from holdfast.processors.lifecycle.plans.facts import LocalTask
@@ -186,6 +186,13 @@ def test_a_topic_that_is_compacted_at_once_is_warned_of() -> None:
     (warning,) = table_warnings(declared(), topic({"cleanup.policy": "compact"}))
     assert "has min.compaction.lag.ms=0" in warning
     assert table_warnings(declared(), topic(COMPACT)) == ()
+
+
+def test_each_partition_that_lost_its_first_records_is_named() -> None:
+    assert lost_records(declared(), {"prices": {0: 0, 1: 0}}) == ()
+    (warning,) = lost_records(declared(), {"prices": {2: 7, 0: 0, 1: 5}})
+    assert "begins at offset 5 in partition 1, 7 in partition 2, expected 0" in warning
+    assert "Declare the table without `changelog='source'` and deploy" in warning
 
 
 # -- restores ----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from random import Random
 from typing import Any, Literal
 
 import pytest
+from structlog.testing import capture_logs
 
 from holdfast import Application, InMemoryCluster, Partition
 from holdfast.infra.kafka.errors import TopicUnusable
@@ -182,7 +183,14 @@ def test_a_topic_that_was_created_again_is_refused(tmp_path: Path) -> None:
 def test_a_topic_without_its_first_records_restores_no_lost_disk(tmp_path: Path) -> None:
     cluster = filled((b"a", b"1"), (b"b", b"2"))
     cluster.run(application(tmp_path))
+    with capture_logs() as logs:
+        cluster.run(application(tmp_path))
+    assert not [each for each in logs if "begins at offset" in each["event"]]
     cluster.truncate(Partition("r", 0), start=1)
+    with capture_logs() as logs:
+        cluster.run(application(tmp_path))
+    (warned,) = [each["event"] for each in logs if "begins at offset" in each["event"]]
+    assert "Topic r, from which table rows is restored, begins at offset 1 in partition 0, expected 0" in warned
     assert rows_held(cluster, tmp_path) == {b"a": 1, b"b": 2}
     with pytest.raises(StateIncoherent, match="rows of the table are gone") as refused:
         cluster.run(application(tmp_path / "lost"))
