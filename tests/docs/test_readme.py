@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import typer
 
-from holdfast import Application
+from holdfast import Application, InMemoryCluster
 from holdfast.orchestration.cli import app as command_line
 from tests.docs.pages import PAGES as EVERY_PAGE
 
@@ -130,7 +130,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_the_example_declares_one_input_and_one_store() -> None:
+def test_the_example_declares_one_input_and_one_store_and_counts_what_is_there() -> None:
     example, last = blocks(text_of("README.md"), "python")[0].rstrip().rsplit("\n", 1)
     assert last == "app.run()"
     names: dict[str, Any] = {"__name__": "example"}
@@ -142,3 +142,11 @@ def test_the_example_declares_one_input_and_one_store() -> None:
     assert len(topology.inputs) == 1
     assert len(topology.stores) == 1
     assert [spec.store for spec in topology.changelogs] == [topology.stores[0].name]
+
+    cluster = InMemoryCluster()
+    cluster.create_topic("topic")
+    for key in (b"a", b"b", b"a"):  # there before the first start
+        cluster.produce("topic", b'{"n": 1}', key)
+    cluster.run(application)
+    totals = [(record.key, record.value) for _, record in cluster.read("totals")]
+    assert totals == [(b"a", b'{"n":1,"total":1}'), (b"b", b'{"n":1,"total":1}'), (b"a", b'{"n":1,"total":2}')]

@@ -46,15 +46,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def first_example(bootstrap: str, group: str) -> str:
-    """The first example of README, on this broker, from the start of its input, with an output topic."""
+    """The first example of README, on this broker and with topics of its own."""
     example = re.search(r"^```python\n(.*?)^```", (PROJECT / "README.md").read_text(), re.M | re.S)
     assert example is not None
     code = example[1]
     for old, new in (
         ("localhost:9092", bootstrap),
-        ('"consumer"', f'"{group}", auto_offset_reset="earliest"'),
+        ('"consumer"', f'"{group}"'),
         ('"topic"', f'"{group}-in"'),
-        ("app.run()", f'sdf.to_topic(app.topic("{group}-out"))\napp.run()'),
+        ('"totals"', f'"{group}-out"'),
     ):
         assert code.count(old) == 1
         code = code.replace(old, new)
