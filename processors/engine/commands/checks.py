@@ -55,7 +55,8 @@ def check_writable(
             raise CommandWrong(
                 f"Store {log.store} is restored from topic {log.topic}: a {verb} would be gone with the next restore.",
                 action=f"Write to {log.topic}: a record sets a row, a record without a value deletes it. Or build all "
-                "state again from the topics: `--all --rewind earliest`.",
+                "state again from the topics: `holdfast apply clear PROCESSOR --all --rewind earliest`, or in a "
+                "program `clear_state(rewind='earliest')`.",
                 store=log.store,
             )
 

@@ -223,8 +223,9 @@ def test_a_clean_slate_reads_the_table_again(tmp_path: Path) -> None:
     cluster = filled((b"a", b"1"), (b"b", b"2"))
     app = application(tmp_path)
     cluster.run(app)
-    with pytest.raises(CommandWrong, match="a clear would be gone with the next restore"):
+    with pytest.raises(CommandWrong, match="a clear would be gone with the next restore") as refused:
         cluster.clear_state(app)
+    assert "`clear_state(rewind='earliest')`" in refused.value.action
     cluster.clear_state(app, rewind="earliest")
     assert rows_held(cluster, tmp_path) == {} == rows_held(cluster, tmp_path / "lost")
     cluster.run(app)
