@@ -75,6 +75,17 @@ def test_what_can_not_be_merged_is_named_and_put_aside(left: Any, right: Any, sa
     assert len(sent(cluster)) == (0 if isinstance(right, list) else 1)
 
 
+def test_a_merge_of_objects_takes_none_for_one_without_fields_and_a_match_of_none_is_kept() -> None:
+    cluster = world()
+    feed(cluster, "l", (1, {"a": 1}), (3, {"a": 3}), (6, None), (8, None))
+    feed(cluster, "r", (2, None), (5, {"b": 5}), (7, None))
+    app, left, right = made()
+    left.join_asof(right).to_topic(app.topic("out"))
+    cluster.run(app)
+    assert sent(cluster) == [(3, {"a": 3}), (6, {"b": 5}), (8, {})]
+    assert {key for (message_key, key) in cluster.state(app, "l-r-asof") if message_key == b"k"} == {"right"}
+
+
 def test_a_stream_is_joined_with_itself() -> None:
     cluster = world("l", "r")
     feed(cluster, "l", (10, 1), (12, 2), (30, 3))
