@@ -240,9 +240,11 @@ def test_a_timedelta_is_taken_and_a_store_without_time_refuses(cluster: InMemory
     cluster.produce("in", b"1", b"a", timestamp_ms=T)
     cluster.run(build(None, put))
     assert results(cluster) == [["n"]]
-    errors = [dict(record.headers or ())["holdfast.error"] or b"" for _, record in cluster.read("dead")]
+    dead = [dict(record.headers or ()) for _, record in cluster.read("dead")]
+    errors = [headers["holdfast.error"] or b"" for headers in dead]
     assert all(b"`ttl` is datetime.timedelta(0)" in error for error in errors[:2])
     assert b"A value of store 's' was set with `ttl`, and the store is not declared for it" in errors[2]
+    assert dead[2]["holdfast.error.action"] == b"Declare the store: `app.store('s', ttl=\"by value\")`."
 
 
 def test_without_changelogs_exactly_once_refuses_it() -> None:
