@@ -8,7 +8,6 @@ compared with what was sent, and the newest ones with the table of them.
 from __future__ import annotations
 
 import tempfile
-import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +17,14 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.infra.sample_data.flights import BY_MONTH, LONG_DELAY_MIN, NOT_AVAILABLE, flights_file, sample_file
+from holdfast.infra.sample_data.flights import (
+    BY_MONTH,
+    LONG_DELAY_MIN,
+    NOT_AVAILABLE,
+    flights_file,
+    flights_table,
+    sample_file,
+)
 from holdfast.infra.spark.session import short_errors
 from holdfast.processors.definitions import RESULTS, carriers, delays, models, rotations, weather
 from holdfast.processors.snapshots.names import quoted
@@ -47,16 +53,13 @@ _CARRIERS = (
 )
 _DELAYS = "start BIGINT, end BIGINT, departures BIGINT, delay BIGINT, mean_delay DOUBLE, worst_delay BIGINT"
 
-#: Columns of the flights that a result needs, with their Arrow types.
-_COLUMNS = {
-    **dict.fromkeys(("year", "month", "day", "dep_time", "sched_dep_time", "flight", "minute"), "int32"),
-    **dict.fromkeys(("dep_delay", "arr_delay", "air_time", "distance"), "int64"),
-    **dict.fromkeys(("carrier", "tailnum", "origin", "dest", "time_hour"), "string"),
-}
+#: Columns of the flights that a result needs.
+_COLUMNS = (
+    *("year", "month", "day", "dep_time", "dep_delay", "arr_delay", "carrier", "tailnum", "origin", "dest"),
+    *("air_time", "distance", "minute", "time_hour"),
+)
 #: Flights that one task of Spark reads.
 _GROUP_ROWS = 100_000
-#: The order of the feed; the place in the file decides between equal flights.
-_ORDER = ("year", "month", "day", "sched_dep_time", "carrier", "flight", "origin", "tailnum")
 #: Flights that left: when (milliseconds since 1970), and their order; those that left at one time are as in the feed.
 #: One number is that order, because Spark sorts numbers faster than pairs: a year has less than 10^6 flights.
 _LEFT = """
@@ -314,31 +317,16 @@ def verify_flights(
 
 
 def _load(spark: SparkSession, folder: Path, months: int) -> DataFrame:
-    """The flights of the first months, with their ``place`` in the feed, from the zipped CSV file.
+    """The flights of the first months, with their ``place`` in the feed.
 
     Arrow reads and sorts the file, and writes it as Parquet into ``folder``: Spark needs several times as long for
     that. What is computed from the flights, Spark computes.
-
-    Raises:
-        pyarrow.ArrowInvalid: A value is not of its column's type.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
-    from pyarrow import csv, parquet
+    from pyarrow import parquet
 
-    wanted = csv.ConvertOptions(
-        include_columns=list(_COLUMNS),
-        column_types=_COLUMNS,
-        null_values=[NOT_AVAILABLE, ""],
-        strings_can_be_null=True,
-    )
-    with zipfile.ZipFile(flights_file()).open("flights.csv") as file:
-        year = csv.read_csv(file, convert_options=wanted)
-    found = year.filter(pc.less_equal(year["month"], months))
-    order = {name: pc.fill_null(found[name], "") if name == "tailnum" else found[name] for name in _ORDER}
-    # a stable sort
-    places = pc.sort_indices(pa.table(order), sort_keys=[(name, "ascending") for name in _ORDER])
-    fed = found.take(places).append_column("place", pa.array(range(found.num_rows), pa.int32()))
+    flights = flights_table(flights_file(), months=months).select(_COLUMNS)
+    fed = flights.append_column("place", pa.array(range(flights.num_rows), pa.int32()))
     path = folder / "flights.parquet"
     parquet.write_table(fed, path, row_group_size=_GROUP_ROWS)
     return spark.read.parquet(str(path))

@@ -8,19 +8,19 @@ Invariants:
 
 from __future__ import annotations
 
-import csv
-import io
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
 from functools import lru_cache
-from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.files import package_folder
 from holdfast.infra.installation import install_line
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 #: Number of flights in the file in each month of the year.
 BY_MONTH = (27_004, 24_951, 28_834, 28_330, 28_796, 28_243, 29_425, 29_327, 27_574, 28_889, 27_268, 28_135)
@@ -29,8 +29,14 @@ FLIGHTS = sum(BY_MONTH)
 #: A departure so many minutes late, or more, is a long delay.
 LONG_DELAY_MIN = 60
 
-_TEXT = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
+_TEXTS = ("carrier", "tailnum", "origin", "dest", "time_hour")
+_NUMBERS = (
+    *("year", "month", "day", "dep_time", "sched_dep_time", "dep_delay", "arr_time", "sched_arr_time", "arr_delay"),
+    *("flight", "air_time", "distance", "hour", "minute"),
+)
 _ORDER = ("year", "month", "day", "sched_dep_time", "carrier", "flight", "origin", "tailnum")
+#: Flights that become dictionaries at once.
+_BATCH_ROWS = 8_192
 #: How the files write a value that there is not.
 NOT_AVAILABLE = "NA"
 
@@ -64,18 +70,6 @@ def sample_file(name: str) -> Path:
     )
 
 
-class _Cells(dict[str, Any]):
-    """The values of cells by their text: a file has few different ones, and a look is faster than to make one."""
-
-    def __init__(self, made_of: Callable[[str], Any]) -> None:
-        super().__init__()
-        self._made_of = made_of
-
-    def __missing__(self, cell: str) -> Any:
-        value = self[cell] = None if cell in (NOT_AVAILABLE, "") else self._made_of(cell)
-        return value
-
-
 def read_flights(
     path: Path | None = None, *, limit: int | None = None, months: int = len(BY_MONTH)
 ) -> Iterator[Flight]:
@@ -83,25 +77,32 @@ def read_flights(
 
     Raises:
         FlightsUnavailable: The package is not installed, or lacks the file.
+        pyarrow.ArrowInvalid: A value is not of its column's type.
     """
-    with zipfile.ZipFile(path or flights_file()).open("flights.csv") as binary:
-        rows = csv.reader(io.TextIOWrapper(binary, "utf-8", newline=""))
-        columns = next(rows)
-        numbers, texts = _Cells(int), _Cells(str)
-        cells = [texts if name in _TEXT else numbers for name in columns]
-        in_order = itemgetter(*(columns.index(name) for name in _ORDER))
-        month = columns.index("month")
+    flights = flights_table(path, months=months)
+    names = flights.column_names
+    for batch in flights.slice(0, limit).to_batches(max_chunksize=_BATCH_ROWS):
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+            yield dict(zip(names, row, strict=True))
 
-        def order(row: tuple[str, ...]) -> tuple[Any, ...]:
-            year, month, day, due, carrier, flight, origin, tailnum = in_order(row)
-            when = numbers[year], numbers[month], numbers[day], numbers[due]
-            return (*when, carrier, numbers[flight], origin, "" if tailnum == NOT_AVAILABLE else tailnum)
 
-        # A stable sort: the row's place in the file decides between equal keys. The garbage collector does not follow
-        # tuples of texts.
-        ordered = sorted((tuple(row) for row in rows if numbers[row[month]] <= months), key=order)
-    for row in ordered[:limit]:
-        yield {name: values[cell] for name, values, cell in zip(columns, cells, row, strict=True)}
+def flights_table(path: Path | None = None, *, months: int = len(BY_MONTH)) -> pa.Table:
+    """The flights of the first ``months`` of the year in the feed's order; raises as ``read_flights``."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import csv
+
+    options = csv.ConvertOptions(
+        column_types=dict.fromkeys(_NUMBERS, "int64") | dict.fromkeys(_TEXTS, "string"),
+        null_values=[NOT_AVAILABLE, ""],
+        strings_can_be_null=True,
+    )
+    with zipfile.ZipFile(path or flights_file()).open("flights.csv") as file:
+        year = csv.read_csv(file, convert_options=options)
+    found = year.filter(pc.less_equal(year["month"], months))
+    order = {name: pc.fill_null(found[name], "") if name == "tailnum" else found[name] for name in _ORDER}
+    # A stable sort: the row's place in the file decides between equal keys.
+    return found.take(pc.sort_indices(pa.table(order), sort_keys=[(name, "ascending") for name in _ORDER]))
 
 
 def flights_of(months: int) -> int:
