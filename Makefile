@@ -1,7 +1,7 @@
 # The commands of this checkout. They need Python 3.11 or newer and make; everything else is installed as needed.
 PYTHON ?= python3
 BIN := .venv/bin
-# Each file goes to one test process. Tests of real parts wait for about half of their time: three processes fill two cores.
+# Each file goes to one test process. Tests of real parts wait for half of their time: four processes fill two cores.
 PYTEST = $(BIN)/python -m pytest tests --dist loadfile --no-loadscope-reorder --numprocesses
 
 .PHONY: help setup demo ui ui-stop quick quick-on test test-thorough bill advisories test-simulation fuzz drills endurance lint bench docs reference lock clean
@@ -29,7 +29,7 @@ quick-on: ## quick tests on another Python, as PYTHON=python3.13
 
 test: ## each suite on real parts, 15 minutes, before each merge
 	@$(PYTHON) -m holdfast.infra.bootstrap --browser --all-jars
-	@$(PYTEST) 3
+	@$(PYTEST) 4
 
 test-thorough: ## all variants, seeds, drills; PART=1/3 is the first third
 	@$(PYTHON) -m holdfast.infra.bootstrap --browser --all-jars
