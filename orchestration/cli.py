@@ -274,12 +274,8 @@ def show_version(as_json: Json = False) -> None:
     print_answer({"version": holdfast.__version__}, holdfast.__version__, as_json=as_json)
 
 
-#: Pydantic's words for what a value has to be -> ours.
-_RULES = {
-    "less than or equal to": "at most",
-    "greater than or equal to": "at least",
-    "a valid integer": "a whole number",
-}
+#: Pydantic's type of an error -> what the value has to be; the names are those of the error's context.
+_RULES = {"less_than_equal": "at most {le}", "greater_than_equal": "at least {ge}", "int_parsing": "a whole number"}
 
 
 class ArgumentsInvalid(BadConfiguration):
@@ -329,10 +325,9 @@ def _name_the_value(failure: Any) -> None:
     errors, meaning = getattr(failure.__cause__, "errors", None), getattr(getattr(failure, "param", None), "help", None)
     if errors is not None:
         first = errors()[0]
-        rule = first["msg"].partition(", unable to parse")[0].replace("Input should be", "expected", 1)
-        for theirs, ours in _RULES.items():
-            rule = rule.replace(theirs, ours)
-        failure.message = f"{first['input']!r} was given, {rule}."
+        theirs = first["msg"].partition(", unable to parse")[0].removeprefix("Input should be ")
+        rule = _RULES.get(first["type"], theirs).format(**first.get("ctx", {}))
+        failure.message = f"{first['input']!r} was given, expected {rule}."
     if failure.message and meaning:
         failure.message = f"{failure.message} {meaning}"
 

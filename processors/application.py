@@ -31,7 +31,6 @@ from holdfast.processors.arguments import (
 )
 from holdfast.processors.commit_interval import commit_bounds
 from holdfast.processors.described import Declared, describe
-from holdfast.processors.engine import table_topics
 from holdfast.processors.engine.backends import BACKENDS, StateBackend
 from holdfast.processors.engine.changelog.names import check_name, shadow_group
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
@@ -45,7 +44,7 @@ from holdfast.processors.engine.dataframe.topic import TimestampExtractor, Topic
 from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES, record_limits
 from holdfast.processors.engine.record_times import record_times
-from holdfast.processors.engine.runtime import own_topics
+from holdfast.processors.engine.runtime import changelog_facts, own_topics
 from holdfast.processors.engine.topology import SourceLog, Topology
 from holdfast.processors.importing import refuse_while_imported
 
@@ -359,7 +358,7 @@ class Application(ApplicationTables):
             assignment = Assignment(topology, cluster, folder, databases, options, keeper)
             worker = make_worker(self._declared(), self._on_processing_error, topology, cluster, assignment, folder)
             worker.maintenance.errand = self._errand
-            worker.warnings = table_topics.warnings_at_start(cluster.topics(), topology, facts)
+            worker.warnings = changelog_facts.warnings_at_start(cluster.topics(), topology, facts)
             try:
                 self._work(worker, settings, folder, How(count, timeout, serve, self._foreground))
             finally:

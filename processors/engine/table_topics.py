@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
-
-import structlog
 
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine.topology import Topology
-
-_log = structlog.get_logger("table_topics")
 
 #: How long and how much a topic without settings keeps, as Kafka does.
 _RETENTION = {"retention.ms": "604800000", "retention.bytes": "-1"}
@@ -54,13 +49,6 @@ def forgetful(topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[tupl
     )
 
 
-class TopicStarts(Protocol):
-    """The requests for the first offsets of topics."""
-
-    def start_offsets(self, topic: str) -> dict[int, int]:
-        """By partition, the first offset that the topic still has."""
-
-
 def lost_records(topology: Topology, starts: Mapping[str, Mapping[int, int]]) -> tuple[str, ...]:
     """A sentence with its action for each topic that a table is restored from and that lost its first records.
 
@@ -78,14 +66,6 @@ def lost_records(topology: Topology, starts: Mapping[str, Mapping[int, int]]) ->
                 "filled from local state."
             )
     return tuple(found)
-
-
-def warnings_at_start(topics: TopicStarts, topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[str, ...]:
-    """``table_warnings``, which are logged already, and ``lost_records``, which are logged here."""
-    lost = lost_records(topology, {log.topic: topics.start_offsets(log.topic) for log in topology.source_logs})
-    for warning in lost:
-        _log.warning(warning)
-    return (*table_warnings(topology, facts), *lost)
 
 
 def _compaction_lag_ms(seen: TopicFacts) -> int:

@@ -181,7 +181,6 @@ def _uncommitted_replay(patch: pytest.MonkeyPatch) -> None:
             return look(self, records_max)
 
     _can_read_uncommitted(patch)
-
     patch.setattr(InMemoryReplayer, "_look", looks)
 
 
@@ -333,7 +332,6 @@ def _standby_reads_uncommitted(patch: pytest.MonkeyPatch) -> None:
             return step(self, timeout_s)
 
     _can_read_uncommitted(patch)
-
     patch.setattr(Restorer, "step", steps)
 
 

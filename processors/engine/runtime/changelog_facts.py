@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 
+import structlog
+
 from holdfast.infra.kafka.records import Partition, TopicFacts
 from holdfast.processors.engine.runtime.ports import TopicView
 from holdfast.processors.engine.state.coherence import (
@@ -18,7 +20,10 @@ from holdfast.processors.engine.state.coherence import (
     source_missing,
 )
 from holdfast.processors.engine.state.restore_start import RETENTION_PART_SAFE
+from holdfast.processors.engine.table_topics import lost_records, table_warnings
 from holdfast.processors.engine.topology import SourceLog, Topology
+
+_log = structlog.get_logger("table_topics")
 
 #: By store, the facts of the partitions of its changelog.
 Found = Mapping[str, Mapping[int, ChangelogFacts]]
@@ -58,6 +63,14 @@ def read_changelogs(
             number: ChangelogFacts(name, seen.topic_id, starts[number], end, kept_s) for number, end in ends.items()
         }
     return found
+
+
+def warnings_at_start(topics: TopicView, topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[str, ...]:
+    """``table_warnings``, which are logged already, and ``lost_records``, which are logged here."""
+    lost = lost_records(topology, {log.topic: topics.start_offsets(log.topic) for log in topology.source_logs})
+    for warning in lost:
+        _log.warning(warning)
+    return (*table_warnings(topology, facts), *lost)
 
 
 def facts_of_task(found: Found, stores: Sequence[str], partition: int) -> dict[str, ChangelogFacts]:
