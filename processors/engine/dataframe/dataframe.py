@@ -24,7 +24,7 @@ from holdfast.processors.engine.dataframe.given import (
 )
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.processing import Processing
-from holdfast.processors.engine.dataframe.recent import DropDuplicates, MovingAverage
+from holdfast.processors.engine.dataframe.recent import REMEMBER, DropDuplicates, MovingAverage
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare, own_store
 from holdfast.processors.engine.dataframe.stream_calls import StreamCalls
 from holdfast.processors.engine.dataframe.stream_groups import StreamGroups, Streams
@@ -187,26 +187,40 @@ class StreamingDataFrame(
         return self._then(Node("apply", made, kept, expand=True, metadata=True, unnamed=self._is_unnamed(store)))
 
     def drop_duplicates(
-        self, by: Field = None, *, within: int | timedelta, store: str | None = None
+        self,
+        by: Field = None,
+        *,
+        within: int | timedelta,
+        store: str | None = None,
+        remember: int | timedelta = REMEMBER,
     ) -> StreamingDataFrame:
-        """Keeps the first of equal messages of a key, and drops the others.
+        """Keeps the first of equal messages of a key, and drops the others; other keys move no time of this one.
+
+        A message that is ``within`` or more older than the newest one of its key is late: it is dropped, too.
 
         Args:
             by: What makes messages equal: a field's name, a function of the value, or None for the whole value.
             within: How long after the event time of the first one the others are dropped, in milliseconds or as a
                 timedelta.
             store: The store; None takes ``<topic>-duplicates``.
+            remember: How long a key without messages is remembered, by the stream time; at least ``within``.
 
         Raises:
             AggregationInvalid: ``by`` is no field and no function.
-            DurationInvalid: ``within`` is out of range.
+            DurationInvalid: ``within`` or ``remember`` is out of range.
         """
-        made, kept = DropDuplicates(by, within), self._store(store, f"{self._stem}-duplicates")
+        made, kept = DropDuplicates(by, within, remember), self._store(store, f"{self._stem}-duplicates")
         declare(self.declared, made.options(kept), argument="store")
         return self._then(Node("filter", made, kept, unnamed=self._is_unnamed(store)))
 
     def moving_average(
-        self, of: Field, over: int | timedelta, into: str | None = None, *, store: str | None = None
+        self,
+        of: Field,
+        over: int | timedelta,
+        into: str | None = None,
+        *,
+        store: str | None = None,
+        remember: int | timedelta = REMEMBER,
     ) -> StreamingDataFrame:
         """Adds the average of a key's newest numbers to each value, which is an object.
 
@@ -215,11 +229,12 @@ class StreamingDataFrame(
             over: A number of messages; or a timedelta: the messages less than that before the newest, by event time.
             into: The field of the average; None takes ``<of>_average``.
             store: The store; None takes ``<topic>-<into>``.
+            remember: With a timedelta: how long a key without messages is remembered, by the stream time.
 
         Raises:
             AggregationInvalid: An argument can't be used.
         """
-        made = MovingAverage(of, over, into)
+        made = MovingAverage(of, over, into, remember)
         kept = self._store(store, f"{self._stem}-{made.into}")
         declare(self.declared, made.options(kept), argument="store")
         return self._then(Node("apply", made, kept, metadata=True, unnamed=self._is_unnamed(store)))

@@ -16,8 +16,13 @@ from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.dataframe.aggregation import AggregationInvalid, Aggregator, Field
 from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.store_options import BY_VALUE, StoreOptions
-from holdfast.processors.engine.state.interface import State
+from holdfast.processors.engine.state.declared import DeclaredState
+from holdfast.processors.engine.state.key_times import Keeping
 
+#: The state keys of what was seen begin so; and the state key of the numbers of an average.
+SEEN, NUMBERS = "seen/", "numbers"
+#: How long a key without messages is remembered.
+REMEMBER = timedelta(days=1)
 #: Longer texts that tell messages apart are hashed, so that no state key is long.
 TEXT_BYTES_MAX = 120
 
@@ -56,7 +61,7 @@ class DropDuplicates:
         DurationInvalid: ``within`` is out of range.
     """
 
-    def __init__(self, by: Field, within: int | timedelta) -> None:
+    def __init__(self, by: Field, within: int | timedelta, remember: int | timedelta = REMEMBER) -> None:
         if isinstance(by, (list, tuple)) and all(isinstance(each, str) for each in by):
             fields = ", ".join(f'value["{each}"]' for each in by)
             raise AggregationInvalid(
@@ -65,6 +70,7 @@ class DropDuplicates:
             )
         self._by = Distinct(by)
         self._within_ms = milliseconds("within", within, least=1)
+        self._remember_ms = max(self._within_ms, milliseconds("remember", remember, least=1))
         self.__name__ = self.__qualname__ = self._by.describe()
 
     @property
@@ -74,20 +80,28 @@ class DropDuplicates:
 
     def options(self, store: str) -> StoreOptions:
         """What the step's store is declared with."""
-        return StoreOptions(store, ttl=self._within_ms, steps=(self._by.describe(),))
+        keeping = Keeping(SEEN, (), self._within_ms, self._remember_ms)
+        steps = (f"{self._by.describe()}, each key by its own time, remembered for {self._remember_ms} ms",)
+        return StoreOptions(store, ttl=self._within_ms, steps=steps, keeping=keeping)
 
-    def __call__(self, value: Any, state: State) -> bool:
-        """Whether the message is the first."""
+    def __call__(self, value: Any, state: DeclaredState) -> bool:
+        """Whether the message is the first, and not late."""
         read = self._by.read(value, "duplicates")
         try:
             text = _encode(read)
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as failure:
             raise self._by.failed("duplicates", f"is no JSON: {failure}", type(read).__name__) from failure
         short = len(text) <= TEXT_BYTES_MAX
-        key = f"seen/{text.decode() if short else 'sha256:' + hashlib.sha256(text).hexdigest()}"
-        if state.exists(key):
+        key = f"{SEEN}{text.decode() if short else 'sha256:' + hashlib.sha256(text).hexdigest()}"
+        times = state.key_times
+        if not times.admits():
+            return False
+        first_ms = times.time_of(key)
+        if first_ms is not None and state.timestamp_ms < first_ms + self._within_ms:
             return False
         state.set(key, 1)
+        if first_ms is None:
+            times.enter(key)
         return True
 
 
@@ -99,7 +113,9 @@ class MovingAverage:
         DurationInvalid: ``over`` is out of range.
     """
 
-    def __init__(self, of: Field, over: int | timedelta, into: str | None) -> None:
+    def __init__(
+        self, of: Field, over: int | timedelta, into: str | None, remember: int | timedelta = REMEMBER
+    ) -> None:
         self._of = Averaged(of)
         if into is None and not isinstance(of, str):
             raise AggregationInvalid(
@@ -115,6 +131,7 @@ class MovingAverage:
             )
         self._count = over if isinstance(over, int) else None
         self._lasts_ms = milliseconds("over", over, least=1) if isinstance(over, timedelta) else 0
+        self._remember_ms = max(self._lasts_ms, milliseconds("remember", remember, least=1))
         self.__name__ = self.__qualname__ = self._of.describe()
 
     @property
@@ -126,9 +143,13 @@ class MovingAverage:
         """What the step's store is declared with."""
         over = f"{self._lasts_ms} ms" if self._count is None else f"{self._count} messages"
         line = f"{self.into} = {self._of.describe()} over {over}"
-        return StoreOptions(store, ttl=BY_VALUE if self._count is None else None, steps=(line,))
+        if self._count is not None:
+            return StoreOptions(store, steps=(line,))
+        keeping = Keeping("", (NUMBERS,), self._lasts_ms, self._remember_ms)
+        steps = (f"{line}, each key by its own time, remembered for {self._remember_ms} ms",)
+        return StoreOptions(store, ttl=BY_VALUE, steps=steps, keeping=keeping)
 
-    def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: State) -> dict[str, Any]:
+    def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: Any) -> dict[str, Any]:
         """The value with the average."""
         number = self._of.read(value, self.into)
         if isinstance(number, bool) or not isinstance(number, (int, float)) or not isfinite(number):
@@ -137,19 +158,24 @@ class MovingAverage:
             seen = f"is in a value of type {type(value).__name__}, expected an object to which the average is added"
             raise self._of.failed(self.into, seen, type(value).__name__)
         if self._count is not None:
-            numbers = state.append("numbers", number, keep_last=self._count)
+            numbers = state.append(NUMBERS, number, keep_last=self._count)
         else:
             numbers = self._lately(number, timestamp, state)
         return {**value, self.into: fsum(numbers) / len(numbers)}
 
-    def _lately(self, number: float, timestamp: int, state: State) -> list[float]:
-        """The numbers whose event times are less than ``over`` before the newest one of the key."""
-        held: list[list[Any]] = state.get("numbers", default=[])
-        insort(held, [timestamp, number], key=lambda each: each[0])
-        newest = held[-1][0]
-        kept = [each for each in held if each[0] > newest - self._lasts_ms]
-        state.set("numbers", kept, ttl=newest - timestamp + self._lasts_ms)
-        return [each for _, each in kept]
+    def _lately(self, number: float, timestamp: int, state: DeclaredState) -> list[float]:
+        """The numbers whose event times are less than ``over`` before the newest one of the key.
+
+        A message that is dated ahead of the worker's clock has an average up to itself; others are without it.
+        """
+        held: list[list[Any]] = state.get(NUMBERS, default=[])
+        times = state.key_times
+        if times.admits():
+            insort(held, [timestamp, number], key=lambda each: each[0])
+            held = [each for each in held if each[0] > times.newest_ms - self._lasts_ms]
+            state.set(NUMBERS, held)
+        upto = max(times.newest_ms, timestamp)
+        return [each for time, each in held if upto - self._lasts_ms < time <= upto] or [number]
 
 
 #: Steps that keep state of a form of their own: no other step uses their store.

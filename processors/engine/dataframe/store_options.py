@@ -11,6 +11,7 @@ from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.schema.types import ANY_STATE_KEY, INFER
 from holdfast.processors.engine.state.dated_values import Dating
+from holdfast.processors.engine.state.key_times import Keeping
 from holdfast.processors.engine.state.keys import store_prefix
 
 #: Makes a stored JSON object of one version into one of the next.
@@ -42,6 +43,8 @@ class StoreOptions:
     steps: tuple[str, ...] = ()
     #: How values of a built-in step end that have their time in their state keys.
     dating: Dating | None = field(default=None, compare=False)
+    #: How a built-in step keeps values that end by the times of their own key's messages.
+    keeping: Keeping | None = field(default=None, compare=False)
     #: Whether values behind ``group_by`` end by the stream time alone: an older message may come after a younger one,
     #: and asks for what was there before it.
     asked_by_older: bool = field(default=False, compare=False)

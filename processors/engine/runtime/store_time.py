@@ -16,6 +16,7 @@ from holdfast.processors.engine.dataframe.store_options import StoreOptions
 from holdfast.processors.engine.state.dated_values import DatedValues
 from holdfast.processors.engine.state.declared import DeclaredState
 from holdfast.processors.engine.state.expiries import Expiries
+from holdfast.processors.engine.state.key_times import KeyTimes
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.store_clock import StoreClock
 from holdfast.processors.engine.state.stream_time import Remembered, StreamTime
@@ -48,6 +49,11 @@ class StoreTime:
     def clock_key(self) -> bytes:
         """The changelog key of the record that holds the stream time."""
         return self._clock.key
+
+    @property
+    def late(self) -> int | None:
+        """Messages that came too late, since the task runs; None for a store that takes all."""
+        return self._expiries.late if isinstance(self._expiries, KeyTimes) else None
 
     def load(self) -> Remembered:
         """Reads the time as committed, and the times ahead that wait; raises FormatUnknown."""
@@ -103,10 +109,12 @@ def _models_of(options: StoreOptions | None) -> TypedValues | None:
 
 def _ends_of(
     state: DeclaredState, options: StoreOptions | None, stream: StreamTime, *, regrouped: bool
-) -> Expiries | DatedValues | None:
+) -> Expiries | DatedValues | KeyTimes | None:
     """What deletes the values of a store that have ended; None where none ends."""
     if options is None or not options.expires:
         return None
+    if options.keeping is not None:
+        return state.keep_by_key(KeyTimes(state, stream, options.keeping))
     if options.dating is not None:
         return state.keep_dated(DatedValues(state, stream, options.dating, by_stream=regrouped))
     made = Expiries(state, options.ttl_ms, stream, by_stream=regrouped and options.asked_by_older)

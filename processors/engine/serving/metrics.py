@@ -122,7 +122,9 @@ class _Snapshot(Collector):
         times = {(task["task"],): task.get("stream_time") for task in tasks}
         yield self._gauge("holdfast_stream_time_seconds", "The task's stream time, since 1970.", times, "task")
         late = {(task["task"], store): count for task in tasks for store, count in task.get("late", {}).items()}
-        too_late = "Windows that a message came too late for."
+        too_late = (
+            "Windows that a message came too late for, and late messages of steps that drop duplicates or average."
+        )
         yield self._counter("holdfast_late_windows", too_late, late, "task", "store")
         timers = {(task["task"], store): each for task in tasks for store, each in task.get("timers", {}).items()}
         pending = {place: each["pending"] for place, each in timers.items()}

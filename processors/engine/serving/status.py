@@ -265,6 +265,7 @@ def _time_of(task: Task) -> dict[str, Any]:
         return {"stream_time": None, "late": {}, "timers": {}}
     time_ms = task.time.stream.time_ms
     late = {name: windows.late for name, windows in task.time.windows.items()}
+    late |= {name: store.late for name, store in task.time.stores.items() if store.late is not None}
     return {
         "stream_time": None if time_ms == NO_TIME else time_ms / 1000,
         "late": late,

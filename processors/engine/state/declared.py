@@ -24,6 +24,7 @@ from holdfast.processors.engine.changelog.format import (
 from holdfast.processors.engine.record_size import too_large
 from holdfast.processors.engine.state.dated_values import DatedValues
 from holdfast.processors.engine.state.expiries import Expiries
+from holdfast.processors.engine.state.key_times import KeyTimes
 from holdfast.processors.engine.state.methods import Ttl
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.window_keys import OWN_KEY
@@ -42,10 +43,12 @@ class DeclaredState(StoreState):
         typed: The models of its values; None for plain JSON.
     """
 
-    __slots__ = ("_expiries", "_read_ttl", "_typed", "dated")
+    __slots__ = ("_expiries", "_read_ttl", "_typed", "dated", "key_times")
 
     #: The values that have a time in their state keys, in a store that ``keep_dated`` gave them.
     dated: DatedValues
+    #: The times of the keys, in a store whose values end by them.
+    key_times: KeyTimes
 
     def __init__(self, plain: StoreState, typed: TypedValues | None) -> None:
         super().__init__(
@@ -64,6 +67,11 @@ class DeclaredState(StoreState):
         """Gives values a time in their state keys from now on."""
         self.dated = dated
         return dated
+
+    def keep_by_key(self, times: KeyTimes) -> KeyTimes:
+        """Lets values end by the times of their own keys from now on."""
+        self.key_times = times
+        return times
 
     # -- what user functions call ------------------------------------------------------------------------------
 

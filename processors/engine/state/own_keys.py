@@ -15,6 +15,8 @@ RESERVED_BYTES = RESERVED.encode()
 ENDS, EXPIRES = f"{RESERVED}ends/", f"{RESERVED}expires/"
 #: A timer of a message key, with its name behind; and the indexes of timers by the clock that fires them.
 TIMERS, TIMERS_BY_CLOCK = f"{RESERVED}timers/", f"{RESERVED}timers-by-"
+#: The newest event time of a message key.
+NEWEST = f"{RESERVED}newest"
 #: The stream time of a store.
 CLOCK_OF_STORE = f"{RESERVED}clock"
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.processors.engine.state.own_keys import ENDS, TIMERS
+from holdfast.processors.engine.state.own_keys import ENDS, NEWEST, TIMERS
 from holdfast.processors.engine.state.stream_time import shown
 from holdfast.processors.engine.state.time_records import CLOCKS_OF_STORES, owner_of, session_of_value
 from holdfast.processors.engine.state.window_keys import HELD, KEY_TIME, is_session, window_of
@@ -73,6 +73,8 @@ def record_in_words(store: StoreSpec, state_key: str, value: Any) -> str:
         return f"timer {state_key.removeprefix(TIMERS)}: {shown(time_ms)}, {clock} time"
     if state_key.startswith(ENDS):
         return f"end of {state_key.removeprefix(ENDS)}: {shown(value[0])}"
+    if state_key == NEWEST:
+        return f"newest message of the key: {shown(value[0])}"
     if store.kind != "window":
         return state_key
     if is_session(state_key):

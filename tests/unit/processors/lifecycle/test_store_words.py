@@ -116,6 +116,7 @@ def test_records_in_words() -> None:
         (windows, "time", {}, "time and open windows of the key"),
         (timers, "__holdfast/timers/unpaid", ["stream", T], f"timer unpaid: {at}, stream time"),
         (timers, "__holdfast/ends/cart", [T, T], f"end of cart: {at}"),
+        (timers, "__holdfast/newest", [T, T, T, None], f"newest message of the key: {at}"),
         (timers, "clock", 1, "clock"),
     ):
         assert record_in_words(store, state, value) == said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -12,19 +13,20 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.record_times import RecordTimes
+from holdfast.processors.engine.runtime.store_time import declared_stores
+from holdfast.processors.engine.runtime.timed_steps import time_of
+from holdfast.processors.engine.state.memory import MemoryDatabases
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.task_store import TaskStore
+from tests.tiers import variants
 
 T = 1_690_000_000_000
 
 
 def build(step: Callable[[Any], Any], **settings: Any) -> Application:
-    app = Application(
-        "in-memory",
-        consumer_group="g",
-        auto_offset_reset="earliest",
-        loglevel=None,
-        dead_letter_topic="dead",
-        **settings,
-    )
+    given = {"consumer_group": "g", "auto_offset_reset": "earliest", "dead_letter_topic": "dead", **settings}
+    app = Application("in-memory", loglevel=None, **given)
     step(app.dataframe(app.topic("in"))).to_topic(app.topic("out"))
     return app
 
@@ -103,14 +105,140 @@ def test_an_average_over_time_as_in_plain_python(cluster: InMemoryCluster) -> No
     assert found == wanted
 
 
-def test_a_key_without_messages_keeps_no_numbers(cluster: InMemoryCluster) -> None:
-    app = build(lambda frame: frame.moving_average("price", over=timedelta(milliseconds=100)))
-    run(cluster, app, (0, {"price": 1}), (50, {"price": 2}), (40, {"price": 3}))
-    assert (b"a", "numbers") in cluster.state(app, "in-price_average")
-    run(cluster, app, (149, {"price": 1}), key=b"b")
-    assert (b"a", "numbers") in cluster.state(app, "in-price_average")
-    run(cluster, app, (150, {"price": 1}), key=b"b")
-    assert {key for key, _ in cluster.state(app, "in-price_average") if key == b"a"} == set()
+STEPS: dict[str, Callable[[Any], Any]] = {
+    "duplicates": lambda frame: frame.drop_duplicates("id", within=1_000, store="s", remember=10_000),
+    "averages": lambda frame: frame.moving_average(
+        "n", over=timedelta(seconds=1), into="mean", store="s", remember=10_000
+    ),
+}
+
+
+def test_a_key_that_is_behind_the_others_of_its_partition_goes_by_its_own_messages(cluster: InMemoryCluster) -> None:
+    app = build(STEPS["duplicates"])
+    run(cluster, app, (100_000_000, {"id": 1}), key=b"b")
+    messages = [(number * 400, {"id": 1, "n": number}) for number in range(10)]
+    assert [each["n"] for each in run(cluster, app, *messages[:5])] == [0, 3]
+    assert [each["n"] for each in run(cluster, app, *messages[5:])] == [6, 9]
+
+
+def test_an_average_of_a_key_that_is_behind_goes_by_its_own_messages(cluster: InMemoryCluster) -> None:
+    app = build(STEPS["averages"])
+    run(cluster, app, (100_000_000, {"n": 1}), key=b"b")
+    found = [run(cluster, app, (number * 400, {"n": number}))[0]["mean"] for number in range(5)]
+    assert found == [0, 0.5, 1, 2, 3]
+
+
+def test_a_batch_that_is_sent_again_with_its_old_times_is_no_new_one(cluster: InMemoryCluster) -> None:
+    app = build(STEPS["duplicates"])
+    batch = [(number * 300, {"id": number, "n": number}) for number in range(8)]
+    assert len(run(cluster, app, *batch)) == 8
+    run(cluster, app, (9_000, {"id": 1}), key=b"b")  # other keys go on, and a commit removes what has ended
+    assert run(cluster, app, *batch) == []
+    assert len(run(cluster, app, (60_000, {"id": 70}))) == 1  # and the key itself
+    assert run(cluster, app, *batch) == []
+
+
+def test_a_late_message_is_dropped_and_leaves_an_average_as_it_is(cluster: InMemoryCluster) -> None:
+    messages = [(2_000, {"id": 1, "n": 4}), (1_000, {"id": 2, "n": 100}), (1_001, {"id": 3, "n": 6})]
+    assert [each["id"] for each in run(cluster, build(STEPS["duplicates"]), *messages)] == [1, 3]
+    assert [each["mean"] for each in run(cluster, build(STEPS["averages"], consumer_group="means"))] == [4, 4, 5]
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_late_messages_are_counted(name: str) -> None:
+    app = Application("in-memory", consumer_group="g", loglevel=None)
+    frame = app.dataframe(app.topic("in"))
+    STEPS[name](frame)
+    states = {"s": StoreState("s", TaskStore(MemoryDatabases(lambda path, items: None), Path("unused")))}
+    declared = declared_stores(states, [frame])
+    time = time_of([frame], states, declared, RecordTimes())
+    assert time is not None
+    time.stream.look(10**12)
+    state = declared["s"][0]
+    for at in (5_000, 4_000, 4_001, 3_999):
+        state.point_at(b"a", at)
+        state.key_times.admits()
+    assert time.stores["s"].late == 2
+
+
+@pytest.mark.parametrize(("name", "results"), [("duplicates", [9, 1, 3]), ("averages", [9, 1, 2])])
+def test_a_message_that_is_dated_ahead_makes_no_other_late(
+    cluster: InMemoryCluster, name: str, results: list[float]
+) -> None:
+    now = int(cluster.clock.time() * 1000) - T
+    app = build(STEPS[name])
+    found = run(cluster, app, (now + 600_000, {"id": 1, "n": 9}), (now - 5, {"id": 2, "n": 1}))
+    found += run(cluster, app, (now - 4, {"id": 3, "n": 3}))
+    assert [each.get("mean", each["n"]) for each in found] == results
+    cluster.advance(700)  # it counts now
+    late = run(cluster, app, (now, {"id": 4, "n": 7}), (now, {"id": 5, "n": 7}))
+    assert [each["mean"] for each in late] == ([9, 9] if name == "averages" else [])
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_key_without_messages_is_forgotten_and_nothing_of_it_stays(cluster: InMemoryCluster, name: str) -> None:
+    app = build(STEPS[name])
+    run(cluster, app, (0, {"id": 1, "n": 1}), (50, {"id": 2, "n": 2}), (40, {"id": 3, "n": 3}))
+    run(cluster, app, (6_000, {"id": 1, "n": 1}), key=b"b")
+    run(cluster, app, (10_000, {"id": 1, "n": 1}), key=b"b")
+    assert any(key == b"a" for key, _ in cluster.state(app, "s"))
+    run(cluster, app, (12_000, {"id": 1, "n": 1}), key=b"b")
+    assert [name for key, name in cluster.state(app, "s") if key == b"a" or "/61/" in name] == []
+    assert len(run(cluster, app, (0, {"id": 1, "n": 1}))) == 1  # it is not known that it was there
+
+
+def test_what_a_key_has_seen_leaves_with_its_own_time(cluster: InMemoryCluster) -> None:
+    app = build(STEPS["duplicates"])
+    run(cluster, app, (1_000_000, {"id": 0, "n": 0}), key=b"b")
+    for number in range(0, 40, 5):  # the key is behind the other one, and both go on
+        batch = [((number + each) * 500, {"id": number + each, "n": 1}) for each in range(5)]
+        run(cluster, app, *batch)
+        run(cluster, app, *((1_000_000 + at, value) for at, value in batch), key=b"b")
+    seen = [key for key, name in cluster.state(app, "s") if name.startswith("seen/")]
+    assert {seen.count(b"a"), seen.count(b"b")} <= set(range(4, 14))
+    entries = [name for key, name in cluster.state(app, "s") if name.startswith("__holdfast/expires/")]
+    assert len(entries) == len(seen) + 2
+
+
+@pytest.mark.parametrize("seed", variants(range(6), tested=2))
+def test_duplicates_as_in_plain_python(cluster: InMemoryCluster, seed: int) -> None:
+    """Keys at times of their own, in disorder, on a new disk now and then."""
+    random, within = Random(seed), 100
+    at = {b"a": 0, b"b": 5_000, b"c": 100_000}
+    app = build(lambda frame: frame.drop_duplicates("id", within=within))
+    first: dict[tuple[bytes, int], int] = {}
+    newest: dict[bytes, int] = {}
+    for _ in range(12):
+        key = random.choice(list(at))
+        messages, wanted = [], []
+        for _ in range(30):
+            at[key] += random.choice([0, 1, 10, 40, 130])
+            time, name = max(0, at[key] - random.choice([0, 0, 20, 90, 120])), random.randint(1, 4)
+            messages.append((time, {"id": name, "at": time}))
+            newest[key] = max(newest.get(key, -1), time)
+            is_late = time <= newest[key] - within
+            if not is_late and time >= first.get((key, name), -within) + within:
+                first[key, name] = time
+                wanted.append(messages[-1][1])
+        assert run(cluster, app, *messages, key=key) == wanted
+
+
+def test_state_of_the_time_before_keys_had_their_own_is_read(cluster: InMemoryCluster) -> None:
+    """Its values ended by stream time: they have a record of their end, and no newest message is known."""
+
+    def former(value: Any, state: Any) -> bool:
+        if state.exists(f"seen/{value['id']}"):
+            return False
+        state.set(f"seen/{value['id']}", 1)
+        return True
+
+    old = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None)
+    old.dataframe(old.topic("in")).filter(former, stateful=True, store=old.store("s", ttl=1_000))
+    run(cluster, old, (0, {"id": 1, "n": 0}))
+    assert [each["n"] for each in run(cluster, build(STEPS["duplicates"]), (5, {"id": 1, "n": 1}))] == []
+    assert [each["n"] for each in run(cluster, build(STEPS["duplicates"]), (1_000, {"id": 1, "n": 2}))] == [2]
+    run(cluster, build(STEPS["duplicates"]), (100_000, {"id": 1, "n": 3}), key=b"b")
+    assert [name for key, name in cluster.state(build(STEPS["duplicates"]), "s") if key == b"a"] == []
 
 
 @pytest.mark.parametrize(
@@ -151,7 +279,7 @@ def test_a_message_that_does_not_fit_fails(cluster: InMemoryCluster, step: Any, 
         (lambda frame: frame.moving_average(len, over=1), "has no name for the average"),
         (
             lambda frame: frame.drop_duplicates("a", within=1).drop_duplicates("b", within=1),
-            r"Two steps have the store 'in-duplicates': drop_duplicates\(a\); drop_duplicates\(b\)",
+            r"Two steps have the store 'in-duplicates': drop_duplicates\(a\), .*; drop_duplicates\(b\), ",
         ),
     ],
 )
@@ -180,4 +308,5 @@ def test_another_span_is_another_definition() -> None:
     assert first.columns == ("p_average = moving_average(p) over 20 messages",)
     assert first.columns != second.columns
     [seen] = build(lambda frame: frame.drop_duplicates("id", within=5)).topology().stores
-    assert (seen.columns, seen.timed) == (("drop_duplicates(id)", "ttl = 5 ms"), True)
+    line = "drop_duplicates(id), each key by its own time, remembered for 86400000 ms"
+    assert (seen.columns, seen.timed) == ((line, "ttl = 5 ms"), True)
