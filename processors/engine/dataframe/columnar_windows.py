@@ -36,7 +36,7 @@ from holdfast.processors.engine.dataframe.window_aggregates import Reduce
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.dataframe.window_store import WindowStore
 from holdfast.processors.engine.record_size import UNLIMITED
-from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
+from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
 from holdfast.processors.engine.state.window_keys import OWN_KEY, DueEntry, due_key, window_key
 
 #: The length of a window's state key and the head of a changelog key, in bytes.
@@ -135,7 +135,7 @@ class ColumnarWindows:
             self._table.keep(run._ran, segments, run._window_times)
         self._windows.late += run._late
         times = run._times
-        ahead = times > stream.cap_ms
+        ahead = times > stream.reach_ms
         if not ahead.all():
             stream.advance(int(times[~ahead].max()))
         if ahead.any():
@@ -215,8 +215,8 @@ class ColumnarWindows:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _computed(self, keys: Sequence[bytes | None], values: Sequence[bytes | None], times: Places) -> WindowRun:
-        limit_ms = min(self._stream.cap_ms + self._max_ahead_ms, EVENT_TIME_END_MS - 1)
-        if None in keys or None in values or times.min() < 0 or times.max() > limit_ms:
+        latest_ms = self._stream.latest_ms(self._max_ahead_ms)
+        if None in keys or None in values or times.min() < 0 or times.max() > latest_ms:
             raise Unfit
         table = self._table
         items = self._read(values)  # type: ignore[arg-type]
@@ -252,7 +252,7 @@ class ColumnarWindows:
         before = np.empty_like(times)
         before[0] = stream.time_ms
         before[1:] = (
-            times[:-1] if times.max() <= stream.cap_ms else np.where(times <= stream.cap_ms, times, NO_TIME)[:-1]
+            times[:-1] if times.max() <= stream.reach_ms else np.where(times <= stream.reach_ms, times, NO_TIME)[:-1]
         )
         np.maximum.accumulate(before, out=before)
         of: Places | None = None

@@ -61,7 +61,7 @@ from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
 from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, StreamTime, event_time
+from holdfast.processors.engine.state.stream_time import StreamTime, event_time
 from holdfast.processors.engine.state.task_store import TaskStore
 
 #: Takes iterators of values, raw keys, timestamps, deserialized keys and headers; headers may be empty unless
@@ -232,8 +232,7 @@ class _Writer:
                 self._write(1, f"{earliest}, {latest} = times.bounds({topic!r})")
         for rank, (source, timing) in enumerate(zip(sources, timings, strict=True)):
             if source.kind == "source" and timing.stream is not None:
-                limit = f"min(stream.cap_ms + {source.max_ahead_ms or 0}, {EVENT_TIME_END_MS - 1})"
-                self._write(1, f"limit_{rank} = {limit}")
+                self._write(1, f"limit_{rank} = stream.latest_ms({source.max_ahead_ms or 0})")
         if timings[0].stream is not None:
             self._write(1, "reach = stream.reach_ms")
         self._write(1, "try:")

@@ -58,7 +58,7 @@ class HeldBack:
         """Counts a message in its windows; returns the results to send at once; raises as ``StoredWindows``."""
         results = self._windows.take(value, key, raw_key, time_ms, headers)
         state, stream, sent = self._state, self._stream, []
-        now_ms = max(stream.time_ms, time_ms) if time_ms <= stream.cap_ms else stream.time_ms
+        now_ms = stream.after(time_ms)
         known = state.get(HELD)
         if known is not None and known["due"] <= now_ms and known["held"] is not None:
             sent.append((known["held"][0], known["held"][1]))

@@ -10,7 +10,7 @@ through the stream's steps message by message.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
@@ -155,18 +155,21 @@ class WindowedStream(ColumnarStream):
 
 def columnar_stream(  # tidy: allow-wide because these are what the steps of a stream are compiled with
     frame: StreamingDataFrame,
+    frames: Sequence[StreamingDataFrame],
     states: Mapping[str, StoreState],
     outboxes: Outboxes,
     record_bytes_max: Mapping[str, int],
     times: RecordTimes,
     time: TaskTime | None = None,
 ) -> ColumnarStream | None:
-    """The stream by columns; None when it lacks the form that the module draws, or numpy."""
+    """The stream by columns; None when it lacks the form that the module draws, or numpy. ``frames`` are its task's."""
     if len(frame.source.children) != 1:
         return None
     step = frame.source.children[0]
     if step.store is None or (time is not None and time.timers is not None):  # timers fire between messages
         return None
+    if any(node is step for each in frames if each is not frame for node in each.source.walk()):
+        return None  # behind `concat`: each stream would have rows of its own
     windows = None if time is None else time.windows.get(step.store)
     if (windows is None) is (step.aggregation is None) or (time is not None and windows is None):
         return None  # and an aggregation moves no stream time

@@ -212,7 +212,7 @@ class Task:
             run = compiled(steps, self._timing(topic))
             if self.time is not None:
                 add_steps(self.time, frame, source, processors, compiled, self._timing(topic), seen)
-            columns = columnar_stream(frame, self.states, self.outboxes, *limits, self.time)
+            columns = columnar_stream(frame, own, self.states, self.outboxes, *limits, self.time)
             how = frame.topic.deserialize_value, frame.topic.deserialize_key
             self._streams[topic] = _Stream(run, columns, *how, awaited)
         one_by_one = not any(each.columns or each.awaited for each in self._streams.values())

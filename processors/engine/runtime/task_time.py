@@ -130,9 +130,9 @@ class TaskTime:
         return min((idle_ms for idle_ms in asked if idle_ms is not None), default=None)
 
     def due_at(self, time_ms: int) -> bool:
-        """Whether a window would close at this time, if the worker's clock is there."""
+        """Whether a window would close at this time, as far as times count yet."""
         self.look()
-        reached_ms = min(time_ms, self.stream.cap_ms)
+        reached_ms = min(time_ms, self.stream.reach_ms)
         return self.stream.time_ms != NO_TIME and any(each.due_at(reached_ms) for each in self.windows.values())
 
     @property

@@ -125,10 +125,20 @@ class StreamTime:
             self._limit_ms = limit_ms
             self.look(self.cap_ms)
 
+    def after(self, time_ms: int) -> int:
+        """Stream time right behind a message of this time, in milliseconds. One beyond ``reach_ms`` moves nothing."""
+        return time_ms if self.time_ms < time_ms <= self.reach_ms else self.time_ms
+
+    def latest_ms(self, max_ahead_ms: int) -> int:
+        """The latest event time that a message may have, in milliseconds."""
+        return min(self.cap_ms + max_ahead_ms, EVENT_TIME_END_MS - 1)
+
     def advance(self, time_ms: int) -> None:
         """Counts the event time of a message that was processed."""
+        if time_ms <= self.time_ms:
+            return
         if time_ms <= self.reach_ms:
-            self.time_ms = max(self.time_ms, time_ms)
+            self.time_ms = time_ms
             return
         at = bisect_left(self._ahead, time_ms)
         if self._ahead[at : at + 1] != [time_ms]:

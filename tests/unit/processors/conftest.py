@@ -1,4 +1,7 @@
-"""The folder of a test is in memory where there is room: these tests open thousands of databases and registries."""
+"""The folder of a test is in memory where there is room: these tests open thousands of databases and registries.
+
+Streams go by columns wherever they fit, also with few messages: every topology of these tests is one of columns, too.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+
+from holdfast.processors.engine.runtime import columns
 
 #: A file system in memory, and the room that it must have. In containers it often has 64 MiB.
 MEMORY, ROOM_BYTES = Path("/dev/shm"), 4 << 30
@@ -55,3 +60,9 @@ def tmp_path(tmp_path: Path, in_memory: Path | None) -> Iterator[Path]:
     folder.mkdir()
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def columns_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns take runs of any length. In production, fewer than ``RUN_MIN`` messages go one by one."""
+    monkeypatch.setattr(columns, "RUN_MIN", 1)

@@ -133,7 +133,7 @@ class AnyState:
 
 def is_by_columns(frame):
     states = {node.store: AnyState() for node in frame.source.walk() if node.store}
-    return columnar_stream(frame, states, Outboxes(), {}, RecordTimes()) is not None
+    return columnar_stream(frame, [frame], states, Outboxes(), {}, RecordTimes()) is not None
 
 
 def test_what_is_an_aggregation_and_nothing_else_goes_by_columns():
@@ -172,6 +172,7 @@ def test_without_numpy_an_aggregation_runs_message_by_message_and_the_log_says_s
 
 
 def test_after_slices_that_do_not_fit_most_are_not_even_tried(monkeypatch, taken, tmp_path):
+    monkeypatch.setattr(columns, "RUN_MIN", 48)
     tried = []
     original = ColumnarAggregation.run
     monkeypatch.setattr(ColumnarAggregation, "run", lambda self, *slices: tried.append(1) or original(self, *slices))

@@ -208,7 +208,7 @@ def stream_of(build: Callable[[Any], Any], **topics: Any) -> tuple[Any, TaskTime
     states = {name: StoreState(name, backend) for name in names}
     time = time_of([frame], states, {}, RecordTimes())
     assert time is not None
-    return columnar_stream(frame, states, Outboxes(), {}, RecordTimes(), time), time
+    return columnar_stream(frame, [frame], states, Outboxes(), {}, RecordTimes(), time), time
 
 
 def commit(state: StoreState) -> None:
