@@ -36,8 +36,12 @@ from __future__ import annotations
 import linecache
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
+from types import CodeType
 from typing import Any, NamedTuple
+
+from xxhash import xxh3_64_hexdigest
 
 from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.dataframe.compilation import (
@@ -193,6 +197,14 @@ class _At(NamedTuple):
 _FIRST = _At("value", "timestamp", "header")
 
 
+@lru_cache(maxsize=256)
+def _compiled(text: str) -> CodeType:
+    """The code of a text. All tasks of a subtopology have the same text: it is compiled once, not for each task."""
+    file = f"<steps {xxh3_64_hexdigest(text.encode())}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for tracebacks
+    return compile(text, file, "exec")
+
+
 @dataclass(slots=True)
 class _Writer:
     """Writes the text of the function, and collects the objects that its names refer to."""
@@ -212,9 +224,7 @@ class _Writer:
     def compile(self, sources: Sequence[Node], timings: Sequence[Timing]) -> Any:
         """The function of the sources; ``timings`` are theirs, in the same order."""
         text = self.write(sources, timings)
-        file = f"<steps {'-'.join(f'{id(source):x}' for source in sources)}>"
-        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for tracebacks
-        exec(compile(text, file, "exec"), self.names)  # noqa: S102 # nosec B102: our own text, with literals
+        exec(_compiled(text), self.names)  # noqa: S102 # nosec B102: our own text, with literals
         return self.names["run"]
 
     def write(self, sources: Sequence[Node], timings: Sequence[Timing]) -> str:
