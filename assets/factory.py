@@ -22,6 +22,7 @@ from holdfast.assets.changelogs import changelog_asset
 from holdfast.assets.check_result import CheckResult
 from holdfast.assets.compaction_check import compaction_check
 from holdfast.assets.growth import home_asset, room_check
+from holdfast.assets.key_places_check import key_places_check
 from holdfast.assets.maintenance import maintenance_asset
 from holdfast.assets.metadata import docs_below
 from holdfast.assets.orphans import orphans_asset, orphans_check
@@ -54,6 +55,7 @@ def build_processor(
             assets.append(maintenance_asset(definition, store.name))
     checks = [compaction_check, rehearsal_check] if topology.changelogs else []
     checks += [audit_check] if topology.logged else []
+    checks += [key_places_check] if topology.stores else []
     return dg.Definitions(
         assets=assets,
         asset_checks=[working_check(definition), proven_check(definition), *(check(definition) for check in checks)],

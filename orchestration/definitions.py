@@ -12,6 +12,7 @@ warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
 from holdfast.assets.compaction_check import compaction_check_keys  # noqa: E402
 from holdfast.assets.factory import build_assets  # noqa: E402
+from holdfast.assets.key_places_check import key_places_check_keys  # noqa: E402
 from holdfast.infra.log import configure_logging  # noqa: E402
 from holdfast.infra.privacy import keep_private  # noqa: E402
 from holdfast.infra.settings import Settings, load_settings  # noqa: E402
@@ -46,7 +47,8 @@ def build_definitions(settings: Settings) -> dg.Definitions:
     loaded = load_processors(settings)
     working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
     stores = {definition.name: tuple(store.name for store in definition.topology.stores) for definition in working}
-    checks = [key for definition in working for key in compaction_check_keys(definition)]
+    nightly = (compaction_check_keys, key_places_check_keys)
+    checks = [key for definition in working for keys_of in nightly for key in keys_of(definition)]
     return dg.Definitions.merge(
         build_assets(loaded, settings.snapshots, began(settings.paths, stores), settings.webserver.path_prefix),
         dg.Definitions(

@@ -334,7 +334,7 @@ class Application(ApplicationTables):
             )
         state_dir = self.state_dir or settings.paths.state
         memory = self._memory(settings)
-        facts = own_topics.prepare(cluster.topics(), topology, may_create=self._may_create)
+        facts, warned = own_topics.prepare(cluster.topics(), topology, may_create=self._may_create)
         options = self._options()
         written, start = topology.written(), self._start or options.start
         options = replace(
@@ -358,7 +358,7 @@ class Application(ApplicationTables):
             assignment = Assignment(topology, cluster, folder, databases, options, keeper)
             worker = make_worker(self._declared(), self._on_processing_error, topology, cluster, assignment, folder)
             worker.maintenance.errand = self._errand
-            worker.warnings = changelog_facts.warnings_at_start(cluster.topics(), topology, facts)
+            worker.warnings = (*warned, *changelog_facts.warnings_at_start(cluster.topics(), topology, facts))
             try:
                 self._work(worker, settings, folder, How(count, timeout, serve, self._foreground))
             finally:

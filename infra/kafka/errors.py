@@ -26,6 +26,10 @@ class CoordinatorMoving(KafkaFailed):
     exit_code = EXIT_BROKER_UNAVAILABLE
 
 
+class LeaderMoving(CoordinatorMoving):
+    """A partition has no leader at the moment, as after its creation or a broker's end."""
+
+
 class AccessRefused(KafkaFailed):
     """A right is missing on the cluster; fields: operation, resource, rule (which grants the right)."""
 

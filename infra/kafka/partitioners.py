@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
+from holdfast.infra.kafka.newest_keys import KeysOf
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.sampling import sample
 from holdfast.infra.kafka.topics import Topics
@@ -12,6 +14,10 @@ from holdfast.infra.kafka.topics import Topics
 MURMUR2, CRC32 = "murmur2", "crc32"
 #: Answers of ``spread_of``: there is no key to judge by; the keys fit neither hash.
 UNKNOWN, NEITHER = "unknown", "neither"
+#: Answer of ``Placing.by``: some keys lie where one hash puts them, all others where the other one does.
+BOTH = "both"
+#: Probability below which keys don't lie by chance where a hash would put them.
+CHANCE_MAX = 1e-3
 #: Newest records that are read in each partition.
 KEYS_EACH = 200
 _MASK = 0xFFFFFFFF
@@ -56,6 +62,44 @@ def spread_of(keys: Iterable[tuple[int, bytes]], count: int) -> str:
         return UNKNOWN
     fits = (name for name, place in PARTITIONERS.items() if all(place(key, count) == number for number, key in seen))
     return next(fits, NEITHER)
+
+
+@dataclass(frozen=True, slots=True)
+class Placing:
+    """What the keys of a topic say about its producers.
+
+    Args:
+        by: MURMUR2, CRC32, BOTH, NEITHER or UNKNOWN.
+        is_sure: Whether there are enough keys, so that those of another partitioner would not lie so by chance.
+        places: Key -> the partitions in which it lies.
+    """
+
+    by: str
+    is_sure: bool
+    places: Mapping[bytes, frozenset[int]]
+
+    @property
+    def moved(self) -> bytes | None:
+        """A key that lies in more than one partition; None if there is none."""
+        return next((key for key, numbers in sorted(self.places.items()) if len(numbers) > 1), None)
+
+
+def placing_of(keys: KeysOf, count: int) -> Placing:
+    """What the keys of a topic with ``count`` partitions say; ``keys`` may be a sample."""
+    places: dict[bytes, set[int]] = {}
+    for number, found in keys.items():
+        for key in found:
+            places.setdefault(key, set()).add(number)
+    seen = {(number, key) for key, numbers in places.items() for number in numbers}
+    fits = {name: {at for at in seen if place(at[1], count) == at[0]} for name, place in PARTITIONERS.items()}
+    whole = [name for name, those in fits.items() if those == seen]
+    by, chance = UNKNOWN, 1.0
+    if len(whole) == 1:  # where both fit, as with one partition, nothing is said
+        by, chance = whole[0], (1 / count) ** len(seen)
+    elif not whole:
+        union = set().union(*fits.values())
+        by, chance = (BOTH, (1 - (1 - 1 / count) ** len(fits)) ** len(seen)) if union == seen else (NEITHER, 0.0)
+    return Placing(by, chance < CHANCE_MAX, {key: frozenset(numbers) for key, numbers in places.items()})
 
 
 def spread_in(topics: Topics, topic: str) -> str:

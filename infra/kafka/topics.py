@@ -17,8 +17,9 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, OffsetSpec, ResourceType
 
 from holdfast.infra.kafka.client import AWAY, admin_client, library_logger, listening_at
-from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, KafkaFailed
+from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, KafkaFailed, LeaderMoving
 from holdfast.infra.kafka.group_protocol import decode_assignment
+from holdfast.infra.kafka.newest_keys import KeysOf, newest_keys
 from holdfast.infra.kafka.records import ClientConfig, GroupShares, Member, Partition, TopicFacts, TopicSpec
 from holdfast.infra.kafka.rights import REFUSALS, Right, principal_of, refused
 from holdfast.infra.waiting import Deadline, retry, wait_until
@@ -55,10 +56,6 @@ _ABSENT = (
     KafkaError._UNKNOWN_PARTITION,
 )
 _NOT_ADMITTED = (KafkaError._AUTHENTICATION, KafkaError._SSL)
-
-
-class LeaderMoving(CoordinatorMoving):
-    """A partition has no leader at the moment, as after its creation or a broker's end."""
 
 
 class TransactionUndecided(KafkaFailed):
@@ -276,6 +273,11 @@ class Topics:
             return found
         ends = self.end_offsets(topic, committed=False)
         return {number: offset if offset >= 0 else ends[number] for number, offset in found.items()}
+
+    def newest_keys(self, partitions: Mapping[str, int]) -> Mapping[str, KeysOf]:
+        """The keys of the newest records by topic, as ``newest_keys``; ``partitions`` as in ``offsets_of_all``."""
+        starts, ends = self.offsets_of_all(partitions, "start"), self.offsets_of_all(partitions, "stable")
+        return newest_keys(self.bootstrap, self._extra, starts, ends)
 
     def committed_offsets(self, group: str, topics: Iterable[str] = ()) -> dict[Partition, int]:
         """The offsets that a group has committed; waits until transactions that write them end.

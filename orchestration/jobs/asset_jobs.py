@@ -53,9 +53,10 @@ orphan_checks = _asset_job(
 
 
 def compaction_checks(checks: Sequence[dg.AssetCheckKey]) -> Any:
-    """The job that runs the compaction checks of these assets."""
+    """The job that runs the nightly checks of these assets."""
     return _asset_job(
         COMPACTION_CHECKS,
         dg.AssetSelection.checks(*checks),
-        description="Check that every changelog is compacted with the configuration that state needs.",
+        description="Check that every changelog is compacted with the configuration that state needs, and that keys of "
+        "inputs that share state lie in the same partitions.",
     )

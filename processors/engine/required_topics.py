@@ -18,6 +18,7 @@ from typing import Protocol
 import structlog
 
 from holdfast.infra.kafka.errors import TopicUnusable
+from holdfast.infra.kafka.newest_keys import KeysOf
 from holdfast.infra.kafka.records import TopicFacts, TopicSpec
 from holdfast.processors.engine.changelog.config import (
     ENTRIES,
@@ -63,6 +64,9 @@ class TopicWorld(Protocol):
 
     def alter(self, name: str, config: Mapping[str, str]) -> None:
         """Sets configuration entries of a topic; others stay."""
+
+    def newest_keys(self, partitions: Mapping[str, int]) -> Mapping[str, KeysOf]:
+        """Topic -> the keys of its newest records; ``partitions`` has the number of partitions of each topic."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed
+from holdfast.infra.kafka.newest_keys import RECORDS_EACH, KeysOf
 from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
 from holdfast.infra.kafka.records import (
     GroupShares,
@@ -132,6 +133,14 @@ class InMemoryTopics(TopicView):
     def offsets_at(self, topic: str, timestamp_ms: int) -> dict[int, int]:
         self.answers("offsets_at")
         return {number: log.offset_at(timestamp_ms) for number, log in enumerate(self._broker.topic(topic).logs)}
+
+    def newest_keys(self, partitions: Mapping[str, int]) -> Mapping[str, KeysOf]:
+        # A sample that changes no state: no request of it has a fate, so traces of seeds stay.
+        logs = {name: self._broker.topic(name).logs[:count] for name, count in partitions.items()}
+        return {
+            name: {number: keys for number, log in enumerate(of) if (keys := log.newest_keys(RECORDS_EACH))}
+            for name, of in logs.items()
+        }
 
     def delete_before(self, offsets: Mapping[Partition, int]) -> None:
         self.answers("delete_records")

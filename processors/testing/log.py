@@ -86,6 +86,11 @@ class PartitionLog:
                 found.append(entry)
         return found, max(start, limit)
 
+    def newest_keys(self, records_max: int) -> frozenset[bytes]:
+        """The keys of the newest committed records."""
+        found, _ = self.read(max(self.start, self.last_stable - records_max), records_max, committed=True)
+        return frozenset(each.key for each in found if each.key is not None)
+
     def compact(self, *, drop_tombstones: bool) -> None:
         """Compacts below the LSO like Kafka: keeps the latest record of each key, and deletes aborted records.
 

@@ -11,6 +11,7 @@ from confluent_kafka import Producer
 
 from holdfast.assets import keys
 from holdfast.assets.factory import build_processor
+from holdfast.assets.key_places_check import KEYS_ALIKE
 from holdfast.assets.processors import ALL_ASSIGNED, HEALTHY
 from holdfast.assets.proven import PROVEN
 from holdfast.assets.rehearsals import RESTORE_REHEARSED
@@ -93,7 +94,7 @@ def test_state_is_proved_and_a_foreign_record_is_found(settings: Settings, group
         run(definition, instance, keys.changelog_key(group, "counts"))
         deployed = run(definition, instance, keys.processor_key(group))
         assert {name: passed for name, (passed, _) in deployed.items()} == dict.fromkeys(
-            (HEALTHY, ALL_ASSIGNED, PROVEN, WORKING), True
+            (HEALTHY, ALL_ASSIGNED, KEYS_ALIKE, PROVEN, WORKING), True
         )
 
         feed(broker, f"{group}-in", 100)

@@ -6,18 +6,22 @@ from collections.abc import Mapping
 
 from holdfast.infra.kafka.errors import AccessRefused, TopicUnusable
 from holdfast.infra.kafka.records import TopicFacts
-from holdfast.processors.engine import required_topics
+from holdfast.processors.engine import key_places, required_topics
 from holdfast.processors.engine.changelog.names import other_processors_of
 from holdfast.processors.engine.runtime.ports import TopicView
 from holdfast.processors.engine.topology import Topology
 
 
-def prepare(topics: TopicView, topology: Topology, *, may_create: bool) -> Mapping[str, TopicFacts]:
-    """Create the missing topics of a processor that starts, if allowed; returns the facts of all its topics.
+def prepare(
+    topics: TopicView, topology: Topology, *, may_create: bool
+) -> tuple[Mapping[str, TopicFacts], tuple[str, ...]]:
+    """Create the missing topics of a processor that starts, if allowed.
+
+    Returns the facts of all its topics, and warnings about their keys, which are logged.
 
     Raises:
         TopicUnusable: Another processor has a repartition topic of the same name, and has read it; and what
-            ``required_topics.prepare`` raises.
+            ``required_topics.prepare`` and ``key_places.check_at_start`` raise.
     """
     facts = required_topics.prepare(topics, topology, may_create=may_create)
     for spec in topology.repartitions:
@@ -30,7 +34,7 @@ def prepare(topics: TopicView, topology: Topology, *, may_create: bool) -> Mappi
                     topic=spec.topic,
                     other=other,
                 )
-    return facts
+    return facts, key_places.check_at_start(topics, topology, facts)
 
 
 def _has_read(topics: TopicView, group: str, topic: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from holdfast.infra.kafka.newest_keys import KeysOf
 from holdfast.infra.kafka.records import Member, Partition, TopicFacts
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.behind import Behind
@@ -149,6 +150,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         held: Store -> partition -> input topic -> next offset that its changelog holds; only for ``reposition``.
         workers: The number of workers that the settings name; None when they name none. Only for ``deploy``, ``scale``.
         spread: Input topic -> partitioner of its writers (``infra.kafka.partitioners``).
+        keys: Topic -> partition -> keys of its newest records; only for ``provision`` and ``deploy``.
     """
 
     processor: str
@@ -175,6 +177,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     tables: dict[str, StoreTable] = {}
     other: OtherTable | None = None
     spread: dict[str, str] = {}
+    keys: Mapping[str, KeysOf] = {}
     held: dict[str, dict[int, dict[str, int]]] = {}
     workers: int | None = None
 
@@ -294,6 +297,9 @@ class FactSource(Protocol):
 
     def spread(self, topic: str) -> str:
         """The partitioner of a topic's writers."""
+
+    def newest_keys(self, partitions: Mapping[str, int]) -> Mapping[str, KeysOf]:
+        """Topic -> the keys of its newest records; ``partitions`` has the number of partitions of each topic."""
 
     def workers(self, processor: str) -> int | None:
         """The number of workers that the settings name; None when they name none."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.processors.engine import required_topics, table_topics
+from holdfast.processors.engine import key_places, required_topics, table_topics
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of, quoted
@@ -37,17 +37,25 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
     there = {name: each for name, each in facts.topics.items() if name not in begun_anew}
     decided = required_topics.plan(topology, there, facts.brokers, facts.others)
     basis = _basis(facts, topology)
+    parted = key_places.judge(topology, there, facts.keys)
+    refusals: tuple[required_topics.Refusal | key_places.Parted, ...] = (
+        *decided.refusals,
+        *(each for each in parted if each.is_refused),
+    )
     refused = (
         next((_refusal(each) for each in verdicts if each.refused), None)
         or _drops_nothing(request, facts, topology, verdicts)
-        or next((Refused(each.sentence, each.action, {"topic": each.topic}) for each in decided.refusals), None)
+        or next((Refused(each.sentence, each.action, {"topic": each.topic}) for each in refusals), None)
         or _lost_changelog(facts, topology, verdicts)
     )
     changed_first = sorted(verdicts, key=lambda each: each.change == "same")
     why = "a proof has no rows of global tables" if topology.global_tables else "its definition says `prove=False`"
     unproven = () if topology.prove else (f"the version is not proven first: {why}",)
     told = (*(each.sentence for each in changed_first), *times_of(topology.stores))
-    warned = table_topics.table_warnings(topology, there)
+    warned = (
+        *table_topics.table_warnings(topology, there),
+        *(each.text for each in parted if not each.is_refused),
+    )
     findings = (*_of_instances(facts), *told, *warned, *_of_code(facts), *unproven)
     if refused is not None:
         return Plan(request=request, verdict=refused, findings=findings, basis=basis)

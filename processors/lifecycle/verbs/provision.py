@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.processors.engine import required_topics, table_topics
+from holdfast.processors.engine import key_places, required_topics, table_topics
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
@@ -16,13 +16,19 @@ def plan(request: Provision, facts: Facts, topology: Topology) -> Plan:
     decided = required_topics.plan(topology, facts.topics, facts.brokers, facts.others)
     names = [spec.name for spec in topology.topics()]
     stages = stages_of(decided)
-    warned = table_topics.table_warnings(topology, facts.topics)
+    parted = key_places.judge(topology, facts.topics, facts.keys)
+    refusals: tuple[required_topics.Refusal | key_places.Parted, ...] = (
+        *decided.refusals,
+        *(each for each in parted if each.is_refused),
+    )
+    told = (each.text for each in parted if not each.is_refused)
+    warned = (*table_topics.table_warnings(topology, facts.topics), *told)
     fine = tuple(f"{name} exists with the right settings" for name in names if name in _untouched(facts, stages))
     findings = (*warned, *fine)
     basis = {"topics": selected(facts.topics, names), "brokers": facts.brokers}
-    if decided.refusals:
-        first = decided.refusals[0]
-        rest = tuple(f"{refusal.sentence} {refusal.action}" for refusal in decided.refusals)
+    if refusals:
+        first = refusals[0]
+        rest = tuple(f"{refusal.sentence} {refusal.action}" for refusal in refusals)
         verdict: Refused | Ready | NothingToDo = Refused(first.sentence, first.action, {"topic": first.topic})
         return Plan(request=request, verdict=verdict, findings=(*rest, *findings), basis=basis)
     if not stages:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from holdfast.processors.engine import key_places
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans import requests
@@ -102,8 +103,10 @@ def _facts(request: requests.OfProcessor, source: FactSource, topology: Topology
     match request:
         case requests.Deploy():
             given_up = [changelog_topic(request.processor, store) for store in request.dropped]
-            facts = read_facts(topology, source, releases=True, also=given_up)
+            facts = _with_keys(read_facts(topology, source, releases=True, also=given_up), source, topology)
             return replace(facts, workers=source.workers(request.processor))
+        case requests.Provision():
+            return _with_keys(read_facts(topology, source), source, topology)
         case requests.Scale():
             return replace(read_facts(topology, source, releases=True), workers=source.workers(request.processor))
         case requests.Restart() | requests.Rollback():
@@ -140,3 +143,8 @@ def _facts(request: requests.OfProcessor, source: FactSource, topology: Topology
             return read_facts(topology, source, count=(stores, request.selection, request.partitions))
         case _:
             return read_facts(topology, source)
+
+
+def _with_keys(facts: Facts, source: FactSource, topology: Topology) -> Facts:
+    """The facts with the newest keys of the topics that share state."""
+    return replace(facts, keys=source.newest_keys(key_places.judged_topics(topology, facts.topics)))

@@ -82,6 +82,7 @@ class WorldFacts:
         self.ping, self.describe, self.committed_offsets = topics.ping, topics.describe, topics.committed_offsets
         self.names = topics.names
         self.start_offsets, self.end_offsets = topics.start_offsets, topics.end_offsets
+        self.newest_keys = topics.newest_keys
         self.store_table, self.other_table = tables.store_table, tables.other_table
         self.hanging, self.file = transactions.hanging, file_facts
 

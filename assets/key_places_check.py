@@ -1,0 +1,57 @@
+"""The check `keys_partitioned_alike` of each processor with state; the nightly checks run it, too."""
+
+import dagster as dg
+
+from holdfast.assets import keys
+from holdfast.assets.check_result import CheckResult
+from holdfast.assets.ports import Cluster
+from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.engine import key_places
+from holdfast.processors.engine.required_topics import read_facts
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.registration import ProcessorDefinition
+
+KEYS_ALIKE = "keys_partitioned_alike"
+
+
+def key_places_check_keys(definition: ProcessorDefinition) -> list[dg.AssetCheckKey]:
+    """The key of the check that ``key_places_check`` defines; none for a processor without state."""
+    if not definition.topology.stores:
+        return []
+    return [dg.AssetCheckKey(keys.processor_key(definition.name), KEYS_ALIKE)]
+
+
+def key_places_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
+    """Whether the newest keys of a processor's inputs lie in the partitions of one partitioner."""
+
+    @dg.asset_check(
+        asset=keys.processor_key(definition.name),
+        name=KEYS_ALIKE,
+        description="The newest keys of all inputs that share state lie where one partitioner puts them, so that the "
+        "messages of a key meet in one task.",
+    )
+    def keys_partitioned_alike(cluster: dg.ResourceParam[Cluster]) -> dg.AssetCheckResult:
+        return key_places_result(definition.topology, cluster.topics()).result()
+
+    return keys_partitioned_alike
+
+
+def key_places_result(topology: Topology, topics: Topics) -> CheckResult:
+    """The outcome of the check now; a warning where a worker warns, and an error where it refuses to start."""
+    facts = read_facts(topics, topology)
+    judged = key_places.judged_topics(topology, facts)
+    sampled = topics.newest_keys(judged)
+    found = key_places.judge(topology, facts, sampled)
+    seen = {topic: len(frozenset().union(*of.values())) for topic, of in sampled.items()}
+    count = sum(seen.values())
+    return CheckResult(
+        keys.processor_key(topology.processor),
+        KEYS_ALIKE,
+        not found,
+        " ".join(each.sentence for each in found)
+        or f"The {count:,} newest keys of {len(judged)} topics with several partitions show one partitioner.",
+        "the messages of a key are in one task",
+        " ".join(dict.fromkeys(each.action for each in found)),
+        warns=not any(each.is_refused for each in found),
+        metadata={"topics": len(judged), "keys": count},
+    )

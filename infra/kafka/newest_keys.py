@@ -1,0 +1,102 @@
+"""The keys of the newest records of topics: a sample that shows by which partitioner their producers place keys.
+
+Invariants:
+    - The sample is bounded in partitions, records and seconds. What was not reached in time is left out.
+    - A topic that this client may not read is left out: nothing is known of its keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from holdfast.infra.kafka.client import library_logger
+from holdfast.infra.kafka.records import ClientConfig, Partition
+from holdfast.infra.kafka.rights import REFUSALS
+from holdfast.infra.waiting import Deadline
+
+#: Partition -> different keys of its newest records; a partition that was not read is absent.
+KeysOf = Mapping[int, frozenset[bytes]]
+
+#: Most partitions of a topic, and newest records of each partition, in a sample.
+PARTITIONS_MAX = 16
+RECORDS_EACH = 100
+#: Longest time for all topics together, seconds: it is a part of each start of a worker.
+SAMPLE_S = 3.0
+_POLL_S = 0.02
+
+
+def newest_keys(
+    bootstrap: str,
+    config: ClientConfig,
+    starts: Mapping[str, Mapping[int, int]],
+    ends: Mapping[str, Mapping[int, int]],
+) -> dict[str, KeysOf]:
+    """Topic -> the keys of its newest committed records.
+
+    Args:
+        bootstrap: Bootstrap servers.
+        config: Security settings of the client.
+        starts: Topic -> partition -> first offset.
+        ends: Topic -> partition -> last stable offset.
+    """
+    places = {
+        Partition(topic, number): max(start, ends[topic].get(number, 0) - RECORDS_EACH)
+        for topic, offsets in starts.items()
+        for number, start in _spread(offsets).items()
+        if ends[topic].get(number, 0) > start
+    }
+    if not places:
+        return {}
+    consumer = Consumer(
+        {
+            "fetch.message.max.bytes": 256 * 1024,
+            "queued.max.messages.kbytes": 16 * 1024,
+            **config,
+            "bootstrap.servers": bootstrap,
+            "group.id": "holdfast-reader",
+            "enable.auto.commit": False,
+            "enable.auto.offset.store": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "fetch.wait.max.ms": 20,
+        },
+        logger=library_logger(),
+    )
+    try:
+        return _read(consumer, places)
+    finally:
+        consumer.close()
+
+
+def _read(consumer: Consumer, places: Mapping[Partition, int]) -> dict[str, KeysOf]:
+    consumer.assign([TopicPartition(topic, number, offset) for (topic, number), offset in places.items()])
+    found: dict[str, dict[int, set[bytes]]] = {}
+    unread, unreadable, deadline = set(places), set[str](), Deadline(SAMPLE_S)
+    while unread and not deadline.passed:
+        for message in consumer.consume(RECORDS_EACH, _POLL_S):
+            place, error, key = Partition(message.topic(), message.partition()), message.error(), message.key()
+            if error is None:
+                if key is not None:
+                    found.setdefault(place.topic, {}).setdefault(place.number, set()).add(key)
+                if message.offset() - places[place] >= RECORDS_EACH - 1:
+                    unread.discard(place)
+            elif error.code() == KafkaError._PARTITION_EOF:
+                unread.discard(place)
+            elif error.code() in REFUSALS and place.topic is not None:
+                unreadable.add(place.topic)
+                unread = {each for each in unread if each.topic != place.topic}
+    return {
+        topic: {number: frozenset(keys) for number, keys in of.items()}
+        for topic, of in found.items()
+        if topic not in unreadable
+    }
+
+
+def _spread(offsets: Mapping[int, int]) -> dict[int, int]:
+    """At most ``PARTITIONS_MAX`` of the partitions, from all of the topic."""
+    numbers = sorted(offsets)
+    step = -(-len(numbers) // PARTITIONS_MAX) or 1
+    return {number: offsets[number] for number in numbers[::step]}

@@ -1,0 +1,153 @@
+"""Whether the keys of topics that share state lie in the partitions of one partitioner, judged by their newest records.
+
+A task has partition n of all inputs of a store. Java's clients, Kafka Connect and Holdfast choose a key's partition by
+murmur2; confluent-kafka and librdkafka choose it by crc32, unless `partitioner` is set. So the messages of a key can
+be in two tasks, where they don't find each other.
+
+Invariants:
+    - Refused is what the keys prove: each topic has one partitioner, and not the same. Everything else is a warning: a
+      topic whose producers were corrected has keys of both for some time.
+    - Unknown is no fault: a topic without keys, or that this client may not read, says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+import structlog
+
+from holdfast.infra.kafka.errors import TopicUnusable
+from holdfast.infra.kafka.newest_keys import KeysOf
+from holdfast.infra.kafka.partitioners import BOTH, CRC32, MURMUR2, NEITHER, Placing, placing_of
+from holdfast.infra.kafka.records import TopicFacts
+from holdfast.processors.engine.required_topics import TopicWorld
+from holdfast.processors.engine.topology import Topology
+
+_log = structlog.get_logger("application")
+
+#: Partitioner -> its usual clients.
+_CLIENTS = {MURMUR2: "Java, Kafka Connect and Holdfast", CRC32: "confluent-kafka and librdkafka by default"}
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """Keys that lie in partitions of different tasks: what was seen, and what to do."""
+
+    topic: str
+    sentence: str
+    action: str
+    #: Whether a processor may not start with it.
+    is_refused: bool = False
+
+    @property
+    def text(self) -> str:
+        """The finding with its action."""
+        return f"{self.sentence} {self.action}"
+
+
+def judged_topics(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[str, int]:
+    """The topics whose keys matter, with their number of partitions: sources of stores with more than one partition."""
+    names = dict.fromkeys(name for store in topology.stores for name in store.inputs)
+    counts = {name: facts[name].partitions for name in names if name in facts and not topology.is_repartition(name)}
+    return {name: count for name, count in counts.items() if count > 1}
+
+
+def judge(topology: Topology, facts: Mapping[str, TopicFacts], keys: Mapping[str, KeysOf]) -> tuple[Parted, ...]:
+    """The findings, refused ones first; ``keys`` has those of ``judged_topics``, as far as they are known."""
+    counts = judged_topics(topology, facts)
+    placed = {name: placing_of(keys.get(name, {}), count) for name, count in counts.items()}
+    alone = {name: found for name, each in placed.items() if (found := _alone(name, each)) is not None}
+    pairs: dict[tuple[str, str], Parted] = {}
+    for store in topology.stores:
+        grouped = any(topology.is_repartition(name) for name in store.inputs)
+        for one, other in combinations([name for name in store.inputs if name in placed], 2):
+            if counts[one] == counts[other] and (found := _pair(store.name, (one, other), placed)) is not None:
+                pairs.setdefault((one, other), found)
+        if grouped:
+            pairs |= {(name, name): each for name, each in _beside_grouped(store.name, store.inputs, placed)}
+    told = [each for names, each in pairs.items() if each.is_refused or not alone.keys() & set(names)]
+    return tuple(sorted([*told, *alone.values()], key=lambda each: not each.is_refused))
+
+
+def check_at_start(topics: TopicWorld, topology: Topology, facts: Mapping[str, TopicFacts]) -> tuple[str, ...]:
+    """The warnings about a starting worker's topics, which are logged.
+
+    Raises:
+        TopicUnusable: Topics that share a store have their keys in partitions of different tasks.
+    """
+    found = judge(topology, facts, topics.newest_keys(judged_topics(topology, facts)))
+    for each in found:
+        if each.is_refused:
+            raise TopicUnusable(each.sentence, action=each.action, cause="bad-configuration", topic=each.topic)
+        _log.warning(each.text)
+    return tuple(each.text for each in found)
+
+
+def _alone(topic: str, placed: Placing) -> Parted | None:
+    """One topic whose producers place keys in more than one way."""
+    moved = placed.moved
+    if moved is not None:
+        lies = " and ".join(map(str, sorted(placed.places[moved])))
+        how = f"Key {_shown(moved)} of topic {topic} lies in partitions {lies}"
+    elif placed.by == BOTH and placed.is_sure:
+        how = f"Some keys of topic {topic} lie where murmur2 puts them, all others where crc32 does"
+    else:
+        return None
+    sentence = (
+        f"{how}: its producers use different partitioners, or it got more partitions. State of such a key is in "
+        "several tasks, and a message finds only what is in its own."
+    )
+    return Parted(topic, sentence, _ways_out(topic))
+
+
+def _pair(store: str, names: tuple[str, str], placed: Mapping[str, Placing]) -> Parted | None:
+    """Two topics of one store whose keys lie in different partitions."""
+    one, other = (placed[name] for name in names)
+    apart = next((key for key, at in sorted(one.places.items()) if other.places.get(key, at) != at), None)
+    known = one.by in _CLIENTS and other.by in _CLIENTS and one.by != other.by
+    differ = one.is_sure and other.is_sure and one.by != other.by and BOTH not in (one.by, other.by)
+    if apart is None and not differ:
+        return None
+    wrong = next((name for name in reversed(names) if placed[name].by != MURMUR2), names[1])
+    if known:
+        return Parted(wrong, _different(store, {name: placed[name].by for name in names}), _ways_out(wrong), True)
+    if apart is None:
+        return Parted(wrong, _different(store, {name: placed[name].by for name in names}), _ways_out(wrong))
+    lies = (f"in partition {'/'.join(map(str, sorted(placed[name].places[apart])))} of {name}" for name in names)
+    sentence = f"Key {_shown(apart)} lies {' and '.join(lies)}, which share store {store}: {_SO}"
+    return Parted(wrong, sentence, _ways_out(wrong))
+
+
+def _beside_grouped(store: str, inputs: tuple[str, ...], placed: Mapping[str, Placing]) -> Iterator[tuple[str, Parted]]:
+    """The sources that share a store with a repartition topic, which Holdfast writes, and lie in another way."""
+    for name in inputs:
+        if name in placed and placed[name].is_sure and placed[name].by in (CRC32, NEITHER):
+            sentence = _different(store, {name: placed[name].by, "the `group_by` beside it": MURMUR2})
+            yield name, Parted(name, sentence, _ways_out(name), placed[name].by == CRC32)
+
+
+_SO = "the messages of a key are in two tasks, and don't find each other."
+
+
+def _different(store: str, by: Mapping[str, str]) -> str:
+    lies = (
+        f"those of {name} where {how} puts them ({_CLIENTS[how]})"
+        if how in _CLIENTS
+        else f"those of {name} where neither murmur2 nor crc32 puts them"
+        for name, how in by.items()
+    )
+    return f"The topics of store {store} have their keys in different partitions, {' and '.join(lies)}: {_SO}"
+
+
+def _ways_out(topic: str) -> str:
+    return (
+        f'Bring the stream of {topic} to the right partitions by the field that is its key: `sdf.group_by("field")`. '
+        f"Or set `partitioner` to `murmur2_random` in all producers of {topic} (Java has it), and write its records "
+        "again: a record stays in its partition."
+    )
+
+
+def _shown(key: bytes) -> str:
+    return repr(key[:40])[1:]
