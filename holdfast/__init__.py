@@ -7,7 +7,7 @@ The names in ``__all__`` are the public API. Every other name is private and may
     app = Application(broker_address="localhost:9092", consumer_group="consumer")
 
 - Processors: ``Application``, ``StreamingDataFrame``, ``State``, ``Context``, ``Topic``, ``TopicConfig``, ``Topology``,
-  ``NotFound``.
+  ``NotFound``, ``same_as``.
 - Built-in aggregates: ``Collect``, ``Count``, ``Last``, ``Max``, ``Mean``, ``Min``, ``Sum``.
 - Errors: ``HoldfastError`` is the base class; its ``action`` is the one thing to do.
 - Tests without a broker: ``InMemoryCluster``, ``InlineProcess``, ``VirtualClock``, ``Network``, ``Fate`` and
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.changelog.format import ValueNotStorable
     from holdfast.processors.engine.dataframe.aggregation import Collect, Count, Last, Max, Mean, Min, Sum
     from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+    from holdfast.processors.engine.dataframe.function_text import same_as
     from holdfast.processors.engine.dataframe.lookups import NotFound
     from holdfast.processors.engine.dataframe.processing import Context
     from holdfast.processors.engine.dataframe.topic import Topic, TopicConfig
@@ -123,6 +124,7 @@ __all__ = [
     "load_settings",
     "open_verbs",
     "read_table",
+    "same_as",
     "state_at",
 ]
 
@@ -141,6 +143,7 @@ _NAMES = {
     "processors.engine.changelog.format": "ValueNotStorable",
     "processors.engine.dataframe.aggregation": "Collect Count Last Max Mean Min Sum",
     "processors.engine.dataframe.dataframe": "StreamingDataFrame",
+    "processors.engine.dataframe.function_text": "same_as",
     "processors.engine.dataframe.lookups": "NotFound",
     "processors.engine.dataframe.processing": "Context",
     "processors.engine.dataframe.topic": "Topic TopicConfig",

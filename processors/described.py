@@ -18,10 +18,10 @@ from holdfast.processors.arguments import (
 from holdfast.processors.engine.changelog.config import chosen_config
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.described_stores import described_stores
+from holdfast.processors.engine.dataframe.described_stores import described_stores, with_meaning
 from holdfast.processors.engine.dataframe.global_tables import GlobalTable
 from holdfast.processors.engine.dataframe.merging import JoinInvalid
-from holdfast.processors.engine.dataframe.node import steps_of
+from holdfast.processors.engine.dataframe.node import Node, steps_of
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
 from holdfast.processors.engine.dataframe.stream_calls import call_of
 from holdfast.processors.engine.dataframe.topic import Topic
@@ -89,7 +89,7 @@ def describe(app: Declared) -> Topology:
                 outputs[node.topic.name] = node.topic.spec()
     inputs = _inputs(app)
     steps = steps_of(frame.source for frame in app.frames.values())
-    stores = described_stores(steps, users, app.stores)
+    stores = with_meaning(described_stores(steps, users, app.stores), _sources(app))
     has_changelogs, config = app.changelog_config is not None, app.changelog_config or {}
     check_time(stores, loses_commits=app.exactly_once and not has_changelogs)
     changelogs = tuple(
@@ -135,6 +135,10 @@ def describe(app: Declared) -> Topology:
     return replace(described, code_version=code_version_of(described, "".join(texts)))
 
 
+def _sources(app: Declared) -> dict[str, Node]:
+    return {name: frame.source for name, frame in app.frames.items()}
+
+
 def _inputs(app: Declared) -> tuple[TopicSpec, ...]:
     logs = {log.topic for log in app.source_logs}
     return tuple(
@@ -147,9 +151,8 @@ def _check_source_tables(
     app: Declared, stores: Sequence[StoreSpec], subtopologies: Sequence[Subtopology], *, aside: bool
 ) -> None:
     """Raises ApplicationInvalid for tables that can't be restored from their topics."""
-    sources = {name: frame.source for name, frame in app.frames.items()}
     named = None if app.changelog_config is None else (*app.stores, *app.changelog_config)
-    check_source_tables(app.source_logs, sources, named, skips_old=app.skips_old, aside=aside)
+    check_source_tables(app.source_logs, _sources(app), named, skips_old=app.skips_old, aside=aside)
     check_time_of_tables(app.source_logs, stores, subtopologies, aside=aside)
 
 

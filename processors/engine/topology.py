@@ -40,6 +40,8 @@ class StoreSpec:
     columns: tuple[str, ...] = ()
     schema: StoreSchema | None = None
     timed: bool = False
+    #: What the arguments of the steps before it mean for its state, in the lines of ``dataframe.meaning``.
+    meaning: tuple[str, ...] = ()
 
     @property
     def has_windows(self) -> bool:
@@ -257,6 +259,7 @@ def code_version_of(topology: Topology, code: str) -> str:
     for store in described["stores"]:  # typed columns concern the warehouse only: workers need no deployment
         store.pop("schema")
         store.pop("timed")  # the lines of ``columns`` tell it
+        store.pop("meaning")  # the rules of steps and the source of functions tell it
     text = json.dumps(described, sort_keys=True, default=str) + code
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -36,6 +36,9 @@ META_KEY = b"\x00meta"
 COMMANDS_KEPT = 8
 #: Names of the owner commands that a task carried out last; UNSET, and absent from the JSON, before the first.
 Commands = tuple[str, ...] | msgspec.UnsetType
+#: What the keys of a store are made of; UNSET in records of versions that did not tell, and of stores whose keys are
+#: those of their topics.
+KeyLines = tuple[str, ...] | msgspec.UnsetType
 #: The input offset in the meta record of a changelog while it is loaded from the warehouse. No group ever commits this
 #: offset, so no worker restores from such a changelog.
 UNFINISHED = -1
@@ -235,6 +238,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
         processor: The processor that owns the changelog; empty in records of versions that did not name it.
         generation: The generation of the deployment that the worker was started by; 0 for other workers.
         commands: Names of the owner commands whose effects the state holds, oldest first.
+        keys: What the keys of the store's state are made of, in the lines of ``dataframe.meaning``.
     """
 
     inputs: Mapping[str, int]
@@ -246,6 +250,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
     generation: int = 0
     version: int = META_VERSION
     commands: Commands = msgspec.UNSET
+    keys: KeyLines = msgspec.UNSET
 
     def encode(self) -> bytes:
         """The record as JSON."""

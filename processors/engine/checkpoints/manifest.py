@@ -84,6 +84,7 @@ class Manifest:
             transaction=meta.transaction,
             stores=stores,
             commands=meta.commands,
+            keys=dict(meta.keys),
             **{name: getattr(self, name) for name in _OWN_FIELDS},
         )
         return msgspec.json.format(msgspec.json.encode(document), indent=1)
@@ -117,6 +118,7 @@ class Manifest:
             complete_at=read.complete_at,
             sources=read.sources,
             commands=read.commands,
+            keys=read.keys,
         )
         return Manifest(meta=meta, **{name: getattr(read, name) for name in _OWN_FIELDS})
 
@@ -150,6 +152,7 @@ class _Document(_Version, frozen=True, kw_only=True):
     stores: dict[str, _Store]
     files: tuple[CheckpointFile, ...]
     commands: Commands = msgspec.UNSET
+    keys: dict[str, tuple[str, ...]] = {}
 
 
 #: The fields that a manifest and its JSON have in common.

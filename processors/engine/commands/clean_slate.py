@@ -58,7 +58,7 @@ class CleanSlate:
         #: Whether a changelog has records, or offsets are to be moved.
         self.needs_worker = rewind
         #: A changelog that is missing or was never written stops no clean slate.
-        self.start = Start(paused=True, begin_empty={spec.name: "" for spec in topology.stores})
+        self.start = Start(paused=True, clears=True, begin_empty={spec.name: "" for spec in topology.stores})
         # Its last checkpoint would be of state that is to be deleted.
         self.settings = settings.model_copy(update={"checkpoints": kept.model_copy(update={"enabled": False})})
 

@@ -22,6 +22,7 @@ from holdfast.processors.engine.dataframe.given import (
     check_text,
     check_topic,
 )
+from holdfast.processors.engine.dataframe.meaning import field_or_function, functions_of, lines_of
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.processing import Processing
 from holdfast.processors.engine.dataframe.recent import REMEMBER, DropDuplicates, MovingAverage
@@ -168,7 +169,8 @@ class StreamingDataFrame(
             named, model = {**named, "model": model}, None
         made = Aggregation({**(columns or {}), **named})
         kept = self._store(store, f"{self._stem}-aggregate")
-        return self._then(Node("apply", made, kept, unnamed=self._is_unnamed(store), model=model))
+        means = lines_of("aggregate", kept, of=functions_of(made.columns))
+        return self._then(Node("apply", made, kept, unnamed=self._is_unnamed(store), model=model, meaning=means))
 
     def process(self, processor: Callable[[], Any], *, store: str | None = None) -> StreamingDataFrame:
         """Replaces each value by what a processor emits for it, and for its timers.
@@ -211,7 +213,8 @@ class StreamingDataFrame(
         """
         made, kept = DropDuplicates(by, within, remember), self._store(store, f"{self._stem}-duplicates")
         declare(self.declared, made.options(kept), argument="store")
-        return self._then(Node("filter", made, kept, unnamed=self._is_unnamed(store)))
+        means = lines_of("drop_duplicates", kept, by="the whole value" if by is None else field_or_function(by))
+        return self._then(Node("filter", made, kept, unnamed=self._is_unnamed(store), meaning=means))
 
     def moving_average(
         self,
@@ -237,7 +240,8 @@ class StreamingDataFrame(
         made = MovingAverage(of, over, into, remember)
         kept = self._store(store, f"{self._stem}-{made.into}")
         declare(self.declared, made.options(kept), argument="store")
-        return self._then(Node("apply", made, kept, metadata=True, unnamed=self._is_unnamed(store)))
+        means = lines_of("moving_average", kept, of=field_or_function(of))
+        return self._then(Node("apply", made, kept, metadata=True, unnamed=self._is_unnamed(store), meaning=means))
 
     def to_topic(
         self,
@@ -289,7 +293,9 @@ class StreamingDataFrame(
                 action="Send the first window's results to a topic, and declare the second window on that topic.",
             )
         kept = self._store(name, f"{self._stem}-{unnamed}")
-        made = self._then(Node("window", None, kept, unnamed=self._is_unnamed(name), window=spec))
+        step = f"{spec.kind}_{'count_' if isinstance(spec, CountSpec) else ''}window"
+        means = lines_of(step, kept, of=functions_of(spec.aggregation.columns))
+        made = self._then(Node("window", None, kept, unnamed=self._is_unnamed(name), window=spec, meaning=means))
         made._behind_window = True
         return made
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from holdfast.processors.engine.dataframe.aggregation import Aggregation
@@ -11,7 +12,7 @@ from holdfast.processors.engine.dataframe.count_windows import CountSpec
 from holdfast.processors.engine.dataframe.foreign_keys import Answer, ForeignJoined
 from holdfast.processors.engine.dataframe.given import StepInvalid
 from holdfast.processors.engine.dataframe.joins import IntervalProcessing, TablePut, TableRead
-from holdfast.processors.engine.dataframe.node import Node
+from holdfast.processors.engine.dataframe.node import Node, steps_of
 from holdfast.processors.engine.dataframe.recent import Recent
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
 from holdfast.processors.engine.dataframe.table_joins import JoinedRow, LeftRow, RightRow
@@ -20,6 +21,10 @@ from holdfast.processors.engine.topology import KEY_VALUE, StoreSpec
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.schema.types import StoreSchema
+
+#: Functions of steps that read rows of a table, and change none; and all that only read the store of their step.
+_ROWS = (TableRead, LeftRow, RightRow, Answer)
+_READS = (*_ROWS, AsOfLeft)
 
 
 def described_stores(
@@ -73,14 +78,40 @@ def described_stores(
     return tuple(described)
 
 
+def with_meaning(stores: Sequence[StoreSpec], sources: Mapping[str, Node]) -> tuple[StoreSpec, ...]:
+    """The same stores with the meaning of their steps, and of all steps before these; ``sources`` are by topic.
+
+    What ``group_by`` makes of a key counts up to the next ``group_by``, which gives the messages another one.
+    """
+    nodes, before = steps_of(sources.values()), dict[int, list[Node]]()
+    for node in nodes:
+        for child in node.children:
+            before.setdefault(id(child), []).append(node)
+        if node.topic is not None and node.topic.name in sources and node.topic.repartitions:
+            before.setdefault(id(sources[node.topic.name]), []).append(node)
+    made = []
+    for store in stores:
+        writers = [node for node in nodes if node.store == store.name and not isinstance(node.function, _READS)]
+        found, seen, todo = list[str](), set[tuple[int, bool]](), [(node, False) for node in writers]
+        while todo:
+            node, is_regrouped = todo.pop()
+            if (id(node), is_regrouped) in seen:
+                continue
+            seen.add((id(node), is_regrouped))
+            regroups = node.topic is not None and node.topic.repartitions
+            found += () if regroups and is_regrouped else node.meaning
+            todo += [(each, is_regrouped or regroups) for each in before.get(id(node), ())]
+        made.append(replace(store, meaning=tuple(sorted(set(found)))))
+    return tuple(made)
+
+
 def _check_join(store: str, steps: Sequence[Node]) -> None:
     """Raises StepInvalid if the store of a join or a table has steps of something else."""
     rules = {id(node.function.spec) for node in steps if isinstance(node.function, (AsOfLeft, AsOfRight))}
     tables = [node for node in steps if isinstance(node.function, (TablePut, JoinedRow, ForeignJoined))]
     if not rules and not tables:
         return
-    reads = (TableRead, LeftRow, RightRow, Answer)
-    known = (AsOfLeft, AsOfRight) if rules else (TablePut, JoinedRow, ForeignJoined, *reads)
+    known = (AsOfLeft, AsOfRight) if rules else (TablePut, JoinedRow, ForeignJoined, *_ROWS)
     if len(rules) + len(tables) > 1 or any(not isinstance(node.function, known) for node in steps):
         raise StepInvalid(
             f"Store {store!r} is of one join or table, and a step of another one, or a function, uses it, too.",

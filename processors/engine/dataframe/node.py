@@ -52,6 +52,8 @@ class Node:
     #: None for one behind a window, which moves no stream time.
     max_ahead_ms: int | None = MAX_AHEAD_MS
     window: WindowSpec | CountSpec | None = None
+    #: What its arguments mean for state, in the lines of ``meaning``.
+    meaning: tuple[str, ...] = ()
     children: list[Node] = field(default_factory=list)
 
     @property

@@ -22,6 +22,7 @@ from holdfast.processors.engine.dataframe.lookups import (
     LookupMerge,
     LookupOn,
 )
+from holdfast.processors.engine.dataframe.meaning import field_or_function, lines_of
 from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge
 from holdfast.processors.engine.dataframe.node import Node, steps_of
 from holdfast.processors.engine.dataframe.signatures import is_async
@@ -111,7 +112,16 @@ class StreamCalls(Generic[Stream]):
         merge = LookupMerge(fields, how, on_merge, default)
         cached = CachedLookup(lookup, _kept_s(ttl), _whole("cache_size", cache_size, 1_000_000_000))
         call = replace(_call_of(cached, concurrency, order, timeout), known=cached.known)
-        asked = self._then(Node("apply", LookupKey(on), metadata=True))
+        means = lines_of(
+            "join_lookup",
+            str(getattr(lookup, "__qualname__", type(lookup).__qualname__)),
+            on=field_or_function(on),
+            fields=fields,
+            how=how,
+            on_merge=on_merge,
+            default=repr(default),
+        )
+        asked = self._then(Node("apply", LookupKey(on), metadata=True, meaning=means))
         made: Stream = asked._then(Node("apply", call))._then(Node("apply", merge, expand=True))
         return made
 

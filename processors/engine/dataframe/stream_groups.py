@@ -16,6 +16,7 @@ from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.changelog.names import check_name, repartition_topic
 from holdfast.processors.engine.dataframe.given import check_function
 from holdfast.processors.engine.dataframe.group_key import GroupKey, text_of_key
+from holdfast.processors.engine.dataframe.meaning import field_or_function, lines_of
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer
 from holdfast.processors.engine.dataframe.signatures import is_async
@@ -91,13 +92,14 @@ class StreamGroups(Generic[Stream]):
                 action="Keep the first `group_by` in a variable and use it again, or give this one another `name`.",
                 name=grouped.name,
             )
-        made: Stream = self._through(topic, grouped)
+        means = lines_of("group_by", grouped.name, key=field_or_function(key), key_serializer=key_serializer)
+        made: Stream = self._through(topic, grouped, means)
         return made
 
-    def _through(self: Any, topic: Topic, grouped: GroupKey) -> Stream:
+    def _through(self: Any, topic: Topic, grouped: GroupKey, meaning: tuple[str, ...] = ()) -> Stream:
         """The messages of this stream, as they come out of a repartition topic of the application."""
         for tail in self._tails:
-            tail.children.append(Node("to_topic", grouped, topic=topic))
+            tail.children.append(Node("to_topic", grouped, topic=topic, meaning=meaning))
         made: Stream = self._first_of(topic)
         self._groups.by_topic[topic.name] = made
         return made

@@ -20,6 +20,7 @@ from holdfast.processors.engine.dataframe.joins import (
     TableRead,
     Tag,
 )
+from holdfast.processors.engine.dataframe.meaning import field_or_function, lines_of
 from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare
@@ -53,12 +54,16 @@ class StreamJoins(Generic[Stream]):
             DurationInvalid: ``history_retention`` is out of range.
         """
         kept = self._store(name, f"{self.topic.label}-table")
+        means = lines_of("to_table", kept, history_retention=history_retention)
         if history_retention is not None:
-            put = VersionedPut(milliseconds("history_retention", history_retention, least=1))
+            put = VersionedPut(kept_ms := milliseconds("history_retention", history_retention, least=1))
+            means = lines_of("to_table", kept, history_retention=f"{kept_ms} ms")
             declare(self.declared, history_options(kept))
             typed = model if model is None or model == INFER or isinstance(model, Mapping) else {ROW: model}
-            return Table(kept, self._then(Node("filter", put, kept, metadata=True, model=typed)), has_history=True)
-        return Table(kept, self._in_place(Node("update", TablePut(), kept, model=model)))
+            return Table(
+                kept, self._then(Node("filter", put, kept, metadata=True, model=typed, meaning=means)), has_history=True
+            )
+        return Table(kept, self._in_place(Node("update", TablePut(), kept, model=model, meaning=means)))
 
     def join_table(
         self: Any,
@@ -84,7 +89,9 @@ class StreamJoins(Generic[Stream]):
         if isinstance(table, GlobalTable):
             if not table.is_of(self.declared):
                 raise self._two_applications(table)
-            found: Stream = self._then(Node("apply", GlobalRead(table, how, on_merge, on), expand=True, metadata=True))
+            read = GlobalRead(table, how, on_merge, on)
+            means = lines_of("join_table", table.topic.name, on=field_or_function(on), how=how, on_merge=on_merge)
+            found: Stream = self._then(Node("apply", read, expand=True, metadata=True, meaning=means))
             return found
         check_table("join_table", table)
         if on is not None:
@@ -96,8 +103,11 @@ class StreamJoins(Generic[Stream]):
                 seen=repr(on)[:80],
             )
         self._check_same_application(table.stream)
-        read = (VersionedRead if table.has_history else TableRead)(how, on_merge)
-        made: Stream = self._then(Node("apply", read, table.name, expand=True, metadata=table.has_history))
+        row = (VersionedRead if table.has_history else TableRead)(how, on_merge)
+        means = lines_of("join_table", table.name, on=field_or_function(None), how=how, on_merge=on_merge)
+        made: Stream = self._then(
+            Node("apply", row, table.name, expand=True, metadata=table.has_history, meaning=means)
+        )
         return made
 
     def join_asof(
@@ -130,8 +140,17 @@ class StreamJoins(Generic[Stream]):
         spec = AsOf(how, on_merge, milliseconds("grace_ms", grace_ms, least=0), tolerance)
         kept = self._store(name, f"{self.topic.label}-{right.topic.label}-asof")
         declare(self.declared, spec.options(kept), argument="name")
-        right._in_place(Node("update", AsOfRight(spec), kept, metadata=True))
-        made: Stream = self._then(Node("apply", AsOfLeft(spec), kept, expand=True, metadata=True))
+        means = lines_of(
+            "join_asof",
+            kept,
+            right=right.topic.label,
+            how=how,
+            on_merge=on_merge,
+            grace_ms=spec.grace_ms,
+            tolerance_ms=spec.tolerance_ms,
+        )
+        right._in_place(Node("update", AsOfRight(spec), kept, metadata=True, meaning=means))
+        made: Stream = self._then(Node("apply", AsOfLeft(spec), kept, expand=True, metadata=True, meaning=means))
         return made
 
     def join_interval(  # tidy: allow-wide because these are the argument names of Quix Streams.
@@ -163,14 +182,15 @@ class StreamJoins(Generic[Stream]):
             DurationInvalid: A duration is out of range.
         """
         self._check_stream(right, "join_interval")
-        durations = {"backward_ms": backward_ms, "forward_ms": forward_ms, "grace_ms": grace_ms}
-        spec = Interval(how, on_merge, *(milliseconds(each, of, least=0) for each, of in durations.items()))
+        given = {"backward_ms": backward_ms, "forward_ms": forward_ms, "grace_ms": grace_ms}
+        durations = {each: milliseconds(each, of, least=0) for each, of in given.items()}
+        spec = Interval(how, on_merge, **durations)
         kept = self._store(name, f"{self.topic.label}-{right.topic.label}-interval")
         declare(self.declared, spec.options(kept), argument="name")
         tagged = (self._then(Node("apply", Tag(left=True))), right._then(Node("apply", Tag(left=False))))
-        rows = (
-            tagged[0].concat(tagged[1])._then(Node("apply", IntervalProcessing(spec), kept, expand=True, metadata=True))
-        )
+        means = lines_of("join_interval", kept, right=right.topic.label, how=how, on_merge=on_merge, **durations)
+        joined = Node("apply", IntervalProcessing(spec), kept, expand=True, metadata=True, meaning=means)
+        rows = tagged[0].concat(tagged[1])._then(joined)
         # A row may have a past time: it moves no stream time.
         timed = rows._then(Node("set_timestamp", RowTime(), metadata=True, max_ahead_ms=None))
         made: Stream = timed._then(Node("apply", RowMerge(on_merge)))

@@ -19,6 +19,7 @@ from holdfast.processors.engine.dataframe.foreign_keys import (
 from holdfast.processors.engine.dataframe.given import check_function
 from holdfast.processors.engine.dataframe.global_tables import GlobalTable
 from holdfast.processors.engine.dataframe.joins import ROW, Tag
+from holdfast.processors.engine.dataframe.meaning import field_or_function, lines_of
 from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.table_joins import JoinedRow, LeftRow, RightRow, TablesHow
@@ -79,10 +80,11 @@ class Table(Generic[Stream]):
         if on is not None:
             return self._join_by(on, other, how, on_merge, kept, model)
         joined = JoinedRow(how, on_merge)
+        means = lines_of("join", kept, other=other.name, on=field_or_function(None), how=how, on_merge=on_merge)
         changes = mine.concat(other.stream)
         left = changes._then(Node("apply", LeftRow(), self.name))
         pairs = left._then(Node("apply", RightRow(), other.name))
-        return Table(kept, pairs._then(Node("apply", joined, kept, expand=True, model=model)))
+        return Table(kept, pairs._then(Node("apply", joined, kept, expand=True, model=model, meaning=means)))
 
     def _join_by(
         self, on: ForeignKey, other: Table[Stream], how: TablesHow, on_merge: OnMerge, kept: str, model: Any
@@ -107,7 +109,8 @@ class Table(Generic[Stream]):
         joined, keys = ForeignJoined(how, on_merge), ForeignKeys(on, how)
         typed = model if model is None or model == INFER or isinstance(model, Mapping) else {ROW: model}
         sent = mine._store(None, f"{kept}-foreign-keys")
-        told = mine._then(Node("apply", keys, sent, expand=True, metadata=True))
+        means = lines_of("join", kept, other=other.name, on=field_or_function(on), how=how, on_merge=on_merge)
+        told = mine._then(Node("apply", keys, sent, expand=True, metadata=True, meaning=means))
         subscribed = told._between(subscription_key, f"{kept}-subscriptions")
         tagged = (subscribed._then(Node("apply", Tag(left=True))), theirs._then(Node("apply", Tag(left=False))))
         subscriptions = mine._store(None, f"{kept}-subscriptions")

@@ -36,6 +36,7 @@ from holdfast.processors.engine.runtime.ownership import check_still_ours
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.reseeds import Reseeds
 from holdfast.processors.engine.runtime.restore import HELD_S, Restorer, TaskRestore, is_for_bulk
+from holdfast.processors.engine.runtime.same_meaning import check_meaning
 from holdfast.processors.engine.runtime.standby import Standbys
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.engine.runtime.watermarks import Groups
@@ -411,6 +412,8 @@ class Assignment:
         if restore.records:
             check_restore_age(task.name, age_s, restore.facts)
         check_sources_same(task.name, restore.sources, self.topic_ids)
+        if not self.options.start.clears:
+            check_meaning(task, self._topology, restore.keys)
         committed = {topic: offset for topic, offset in restore.committed.items() if offset is not None}
         if restore.replays:
             task.begun_empty = restore.never_written(may_begin_empty(self.options.start.begin_empty, restore.facts))

@@ -23,8 +23,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+import msgspec
+
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, Commands, with_command
+from holdfast.processors.engine.dataframe.meaning import keys_of
 from holdfast.processors.engine.runtime.ports import GroupMember, TransactionProducer
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.store import Writes
@@ -115,7 +118,8 @@ def produce_changelogs(
             processor=topology.processor,
             generation=generation,
             commands=part.commands,
-        ).encode()
+        )
+        plain, keys = meta.encode(), keys_of(topology)
         for name, state in part.task.states.items():
             if name not in part.writes:  # a command gives its own writes
                 part.writes[name] = state.writes()
@@ -126,7 +130,8 @@ def produce_changelogs(
             producer.produce_all(topic, writes.values, writes.keys, partition=partition)
             if part.records_only:
                 continue
-            producer.produce(topic, meta, META_KEY, partition=partition, on_delivered=_remember(part, name))
+            told = msgspec.structs.replace(meta, keys=keys[name]).encode() if name in keys else plain
+            producer.produce(topic, told, META_KEY, partition=partition, on_delivered=_remember(part, name))
         producer.poll()
 
 
@@ -171,6 +176,7 @@ def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str]
                 sources=_ids_of(part.inputs, topic_ids),
                 complete_at=complete_at,
                 commands=part.commands,
+                keys={name: lines for name, lines in keys_of(topology).items() if name in task.states},
             )
             for name in part.emptied:
                 task.store.empty(name)

@@ -36,6 +36,7 @@ class Start:
         reseed: Stores whose changelogs are rewritten from local state, if they do not match it.
         begin_empty: New stores, each with the topic id of its changelog: if that was never written, they begin empty at
             the committed offsets. An empty id stands for any: only for a start that does not last.
+        clears: The worker only empties its stores, so state of other keys is no error.
         generation: The generation of the deployment, which meta records name; 0 without a deployment.
     """
 
@@ -44,6 +45,7 @@ class Start:
     shadow: bool = False
     reseed: frozenset[str] = frozenset()
     begin_empty: Mapping[str, str] = field(default_factory=dict)
+    clears: bool = False
     generation: int = 0
 
 

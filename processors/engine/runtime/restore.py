@@ -28,6 +28,7 @@ from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.changelog.format import META_KEY, Commands, check_records, decode_meta
 from holdfast.processors.engine.dataframe.source_rows import rows_of
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
+from holdfast.processors.engine.runtime.store_replay import StoreReplay
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.errors import StateFailed, StateIncoherent
@@ -58,36 +59,11 @@ def is_for_bulk(records: int) -> bool:
 
 
 @dataclass(slots=True)
-class _StoreReplay:
-    store: str
-    facts: ChangelogFacts
-    position: int
-    inputs: Mapping[str, int]
-    prefix: bytes
-
-    @property
-    def done(self) -> bool:
-        return self.position >= self.facts.end
-
-    def held(self, committed: Mapping[str, int | None]) -> Mapping[str, int]:
-        """The input offsets that the store holds, when it is done; of a topic that it is restored from, the position.
-
-        Of other inputs such a store holds nothing, so that it is at any offset of theirs.
-        """
-        log = self.facts.source
-        if log is None:
-            return self.inputs
-        others = {topic: offset for topic, offset in committed.items() if offset is not None}
-        nothing = committed.get(log.topic) is None and self.position <= self.facts.start
-        return others if nothing else {**others, log.topic: self.position}
-
-
-@dataclass(slots=True)
 class TaskRestore:
     """The replays of one task and their progress."""
 
     task: Task
-    replays: dict[Partition, _StoreReplay]
+    replays: dict[Partition, StoreReplay]
     committed: Mapping[str, int | None]
     started_at: float
     progress_at: float
@@ -128,6 +104,13 @@ class TaskRestore:
     def state_inputs(self) -> dict[str, Mapping[str, int]]:
         """By store, the input offsets that its state holds."""
         return {replay.store: replay.held(self.committed) for replay in self.replays.values()}
+
+    @property
+    def keys(self) -> dict[str, tuple[str, ...]]:
+        """By store, what its keys are made of; no entry where no commit told."""
+        replayed = {replay.store: replay.keys for replay in self.replays.values()}
+        kept = {name: lines for name, lines in self.task.meta.keys.items() if name not in replayed}
+        return kept | {name: lines for name, lines in replayed.items() if lines is not msgspec.UNSET}
 
     @property
     def facts(self) -> dict[str, ChangelogFacts]:
@@ -213,8 +196,13 @@ class Restorer:
         replays = {}
         for store, facts in changelogs.items():
             at = task.meta.stores.get(store)
-            replays[Partition(facts.topic, task.partition)] = _StoreReplay(
-                store, facts, decided.starts[store], at.inputs if at is not None else {}, store_prefix(store)
+            replays[Partition(facts.topic, task.partition)] = StoreReplay(
+                store,
+                facts,
+                decided.starts[store],
+                at.inputs if at is not None else {},
+                store_prefix(store),
+                task.meta.keys.get(store, msgspec.UNSET),
             )
         now = self._clock.monotonic()
         complete_at = task.meta.complete_at if task.meta.stores else looked_at
@@ -309,7 +297,7 @@ class Restorer:
                 restore.task.store.load(list(map(replay.prefix.__add__, keys)), values)
 
     def _rows(
-        self, batch: Batch, restore: TaskRestore, replay: _StoreReplay, log: SourceLog
+        self, batch: Batch, restore: TaskRestore, replay: StoreReplay, log: SourceLog
     ) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
         """The rows that a batch of a table's topic makes; what is behind the target is no state yet."""
         assert self._consumer is not None
@@ -362,9 +350,10 @@ class Restorer:
             sources=restore.sources,
             complete_at=restore.complete_at,
             commands=restore.commands,
+            keys=restore.keys,
             stores={name: at for name, at in task.meta.stores.items() if at.topic_id == RESEEDING}
             | {
-                replay.store: StoreOffset(replay.facts.topic, replay.facts.topic_id, replay.position, _noted(replay))
+                replay.store: StoreOffset(replay.facts.topic, replay.facts.topic_id, replay.position, replay.noted)
                 for replay in restore.replays.values()
             },
         )
@@ -404,7 +393,7 @@ class Restorer:
             complete.append(restore)
         return complete
 
-    def _find(self, partition: Partition) -> tuple[TaskRestore, _StoreReplay] | None:
+    def _find(self, partition: Partition) -> tuple[TaskRestore, StoreReplay] | None:
         for restore in self._tasks.values():
             replay = restore.replays.get(partition)
             if replay is not None:
@@ -449,16 +438,6 @@ class Restorer:
         )
 
 
-def _noted(replay: _StoreReplay) -> Mapping[str, int]:
-    """The input offsets beside a replay's position. A table's topic names none before a whole replay has ended.
-
-    So the next one knows that it resumes a replay from the beginning, which lacks no deletes (``doubt_of_tail``).
-    """
-    if replay.facts.source is None or not (replay.done or replay.inputs):
-        return replay.inputs
-    return {replay.facts.topic: replay.position}
-
-
 @contextmanager
 def _uncollected() -> Iterator[None]:
     """Pause Python's cycle collector: records have no cycles, and the collector would visit each of them."""
@@ -471,9 +450,7 @@ def _uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _data_of(
-    batch: Batch, restore: TaskRestore, replay: _StoreReplay
-) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
+def _data_of(batch: Batch, restore: TaskRestore, replay: StoreReplay) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
     """The keys and values of a batch without its meta records, whose content goes into ``replay`` and ``restore``."""
     topic, number = batch.partition
     keys, values, offsets = batch.keys, batch.values, batch.offsets
@@ -486,7 +463,7 @@ def _data_of(
     check_records(topic, number, cast(list[bytes], keys), values, offsets)
     for offset, raw in metas:
         meta = decode_meta(topic, number, offset, raw)
-        replay.inputs = meta.inputs
+        replay.inputs, replay.keys = meta.inputs, meta.keys
         restore.sources = meta.sources or restore.sources
         restore.owner = meta.owner
         restore.commands = meta.commands

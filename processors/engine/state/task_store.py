@@ -71,6 +71,7 @@ class TaskMeta:
         complete_at: When the data last held the whole changelog, in wall-clock seconds since 1970. A replay keeps this
             time until it reaches its target, because compaction may already have removed deletes written since then.
         commands: Names of the owner commands whose effects the data holds, oldest first.
+        keys: By store, what the keys of its data are made of; no entry where no commit told.
     """
 
     inputs: Mapping[str, int] = field(default_factory=dict)
@@ -81,6 +82,7 @@ class TaskMeta:
     sources: Mapping[str, str] = field(default_factory=dict)
     version: int = META_VERSION
     commands: Commands = msgspec.UNSET
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def reseeding(self) -> bool:

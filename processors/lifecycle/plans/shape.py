@@ -24,7 +24,8 @@ from holdfast.processors.engine.topology import (
 class StoreShape(msgspec.Struct, frozen=True):
     """A store's kind, codec, columns and inputs; ``task_group`` begins its tasks' names, ``changelog`` is its topic.
 
-    ``restored_from`` is the topic of a table that has no changelog of its own.
+    ``restored_from`` is the topic of a table that has no changelog of its own. ``meaning`` has the lines about its
+    steps; None in records of versions that did not tell.
     """
 
     name: str
@@ -36,6 +37,7 @@ class StoreShape(msgspec.Struct, frozen=True):
     task_group: str
     changelog: str | None
     restored_from: str | None = None
+    meaning: tuple[str, ...] | None = None
 
 
 class Shape(msgspec.Struct, frozen=True):
@@ -68,6 +70,7 @@ def shape_of(topology: Topology, partitions: Mapping[str, int]) -> Shape:
             groups.get(store.name, ""),
             changelogs.get(store.name),
             tables.get(store.name),
+            store.meaning,
         )
         for store in topology.stores
     )

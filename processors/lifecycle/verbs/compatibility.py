@@ -11,12 +11,13 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from holdfast.processors.engine.dataframe.meaning import Difference, differences, how_to_keep
 from holdfast.processors.engine.topology import KEY_VALUE
 from holdfast.processors.lifecycle.plans.explanation import count_of
-from holdfast.processors.lifecycle.plans.shape import Shape, StoreShape
+from holdfast.processors.lifecycle.plans.shape import Shape, StoreShape, topology_of
 
 #: How long an unused store should be kept, in case the former version is deployed again, days.
 GRACE_DAYS = 7
@@ -32,6 +33,12 @@ _KEPT_APART = {
     **{"session": "sessions", "tumbling count": "one by one", "hopping count": "messages", "sliding count": "messages"},
     "sliding": "times",
 }
+
+#: About a store of a version that did not record its meaning.
+_NOT_RECORDED = (
+    "The former version did not record the keys and rules of its steps: if they changed, its results mix both. This "
+    "deployment records them."
+)
 
 _WINDOW = "window = "
 #: By kind, what windows that are open have of a new definition.
@@ -54,6 +61,8 @@ Change = Literal[
     "misread",  # the new version would misread its values
     "other windows",  # of the same kind, with other times or columns
     "other terms",  # values with another TTL or version, or timers
+    "other keys",  # its state belongs to other keys than those of the new version
+    "other rule",  # a join or a column that makes its state otherwise
     "other inputs",
     "repartitioned",  # its input has another number of partitions than when its state was made
     "changelog off",
@@ -224,8 +233,50 @@ def _of_store(processor: str, was: StoreShape, now: StoreShape, before: Shape, a
                 f"Use an input topic with {old} partitions, or build the state again under another `consumer_group`. "
                 "Nothing is lost meanwhile: the running version is not touched.",
             )
+    found = differences(was.meaning or (), now.meaning or ()) if was.meaning is not None else ()
+    if keys := [each for each in found if each.is_key]:
+        return _other_keys(processor, now, keys, after)
     verdict = _of_changelog(was, now)
-    return verdict if windows is None or verdict.change != "same" else windows
+    verdict = verdict if windows is None or verdict.change != "same" else windows
+    if found:
+        verdict = _other_rule(processor, verdict, now, found, after)
+    if was.meaning is None and now.meaning and not verdict.refused:
+        return replace(verdict, sentence=f"{verdict.sentence} {_NOT_RECORDED}")
+    return verdict
+
+
+def _filling(processor: str, store: str, new: str, after: Shape) -> str:
+    """The commands that fill a new store in the place of ``store`` from the source topics."""
+    if len(topology_of(processor, after).chain_of(store)) < 2:
+        return f"`{backfill(processor, new)}`"
+    # Its messages come in another order each time, so it is built with all stores that feed it.
+    return (
+        f"`holdfast apply stop {processor}`, then `holdfast apply clear {processor} --all --rewind earliest`, which "
+        "builds all state again and sends outputs again"
+    )
+
+
+def _other_keys(processor: str, now: StoreShape, keys: Sequence[Difference], after: Shape) -> Verdict:
+    said = f"The keys of store `{now.name}` changed: {'; '.join(map(str, keys))}. Its state belongs to the former keys."
+    action = (
+        f"Give that step another `name`, so that it has a store of its own, and deploy. To fill that store: "
+        f"{_filling(processor, now.name, 'STORE', after)}. The state of `{now.name}` is kept.{how_to_keep(keys)}"
+    )
+    return Verdict("other keys", now.name, said, action)
+
+
+def _other_rule(
+    processor: str, verdict: Verdict, now: StoreShape, found: Sequence[Difference], after: Shape
+) -> Verdict:
+    """The verdict on a store whose state is made otherwise from now on, added to the verdict on the rest of it."""
+    said = (
+        f"The rules of store `{now.name}` changed: {'; '.join(map(str, found))}. What is stored was made by the former "
+        "rule and stays; new messages follow the new one. To apply it to all messages, give the step another `name`, "
+        f"and fill its store: {_filling(processor, now.name, f'{now.name}-2', after)}."
+    )
+    if verdict.change == "same":
+        return Verdict("other rule", now.name, said)
+    return replace(verdict, sentence=f"{verdict.sentence} {said}")
 
 
 def _other_windows(processor: str, was: StoreShape, now: StoreShape) -> Verdict | None:

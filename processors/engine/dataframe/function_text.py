@@ -1,0 +1,148 @@
+"""What a user's function is, in a short hash of its source: another hash is another function.
+
+Comments, docstrings and white space do not count, and neither does the rest of the statement that a lambda is in. The
+values that a function was closed over count where they are plain: ``by("carrier")`` and ``by("plane")`` differ.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import inspect
+import io
+import tokenize
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from types import CodeType
+from typing import Any, TypeVar
+
+from holdfast.infra.errors import BadConfiguration
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+#: Where ``same_as`` keeps the hash.
+_SAME_AS = "__holdfast_same_as__"
+_HASH_DIGITS = 8
+#: Values of a closure that belong to the text of its function.
+_PLAIN = (str, bytes, int, float, bool, type(None))
+
+
+class FunctionInvalid(BadConfiguration):
+    """An argument of ``same_as`` can't be used."""
+
+
+def same_as(former: str) -> Callable[[Function], Function]:
+    """Says that a function gives the same results as a former one, so that state made with that one is kept.
+
+    Args:
+        former: The hash of the former function, as the refusal of a deployment or of a worker names it.
+
+    Raises:
+        FunctionInvalid: It is no such hash.
+    """
+    is_hash = isinstance(former, str) and len(former) == _HASH_DIGITS
+    if not is_hash or not set(former) <= set("0123456789abcdef"):
+        raise FunctionInvalid(
+            f"`same_as` got {former!r}, expected the {_HASH_DIGITS} digits of a former function.",
+            action="Copy them from the error that asks for them.",
+            seen=repr(former)[:80],
+        )
+
+    def marked(function: Function) -> Function:
+        setattr(function, _SAME_AS, former)
+        return function
+
+    return marked
+
+
+def hash_of(function: Callable[..., Any]) -> str:
+    """Eight digits that stand for a function; of one without source text, for its name."""
+    said = getattr(function, _SAME_AS, None)
+    return said if isinstance(said, str) else hashlib.sha256(_text(function).encode()).hexdigest()[:_HASH_DIGITS]
+
+
+def _text(function: Any) -> str:
+    if isinstance(function, partial):
+        bound = [repr(each) for each in function.args if isinstance(each, _PLAIN)]
+        named = [f"{name}={each!r}" for name, each in sorted(function.keywords.items()) if isinstance(each, _PLAIN)]
+        return " ".join([_text(function.func), *bound, *named])
+    unwrapped = inspect.unwrap(function)
+    code = getattr(unwrapped, "__code__", None)
+    if not isinstance(code, CodeType):
+        called = getattr(type(function), "__call__", None)  # noqa: B004 # of an object that is called
+        inner = getattr(called, "__code__", None)
+        name = str(getattr(function, "__qualname__", type(function).__qualname__))
+        return f"{name} {_source(inner)}" if isinstance(inner, CodeType) else name
+    return " ".join([_source(code) or str(unwrapped.__qualname__), *_closed_over(unwrapped)])
+
+
+def _closed_over(function: Any) -> Iterator[str]:
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+    for name, cell in cells:
+        try:
+            held = cell.cell_contents
+        except ValueError:  # it is not set yet
+            continue
+        if isinstance(held, _PLAIN):
+            yield f"{name}={held!r}"
+
+
+@lru_cache(maxsize=1024)
+def _source(code: CodeType) -> str:
+    """The text of a function alone; empty without one."""
+    try:
+        lines, _ = inspect.findsource(code)
+        text = "".join(lines)
+        found = _node_of(code, _tree(text))
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return ""
+    segment = None if found is None else ast.get_source_segment(text, found)
+    if found is None or segment is None:
+        return ""
+    told = _docstring(text, found)
+    return _packed(segment.replace(told, "", 1) if told else segment)
+
+
+@lru_cache(maxsize=64)
+def _tree(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+def _node_of(code: CodeType, tree: ast.Module) -> ast.AST | None:
+    if code.co_name != "<lambda>":
+        for node in ast.walk(tree):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == code.co_name:
+                first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+                if code.co_firstlineno in (first, node.lineno):
+                    return node
+        return None
+    # Several lambdas may begin in one line: the code says where its instructions are.
+    places = [(first, column) for first, _, column, _ in code.co_positions() if first and column]
+    lambdas = [each for each in ast.walk(tree) if isinstance(each, ast.Lambda)]
+    around = [each for each in lambdas if all(_is_within(each.body, *place) for place in places)]
+    begun = [each for each in around if each.lineno <= code.co_firstlineno <= (each.end_lineno or each.lineno)]
+    return min(begun, key=lambda each: len(ast.dump(each)), default=None)
+
+
+def _is_within(node: ast.expr, line: int, column: int) -> bool:
+    return (node.lineno, node.col_offset) <= (line, column) <= (node.end_lineno or 0, node.end_col_offset or 0)
+
+
+def _docstring(text: str, node: ast.AST) -> str | None:
+    body = getattr(node, "body", None)
+    if not isinstance(body, list) or ast.get_docstring(node, clean=False) is None:  # type: ignore[arg-type]
+        return None
+    return ast.get_source_segment(text, body[0])
+
+
+def _packed(segment: str) -> str:
+    """A text without comments, in one line."""
+    lines = segment.splitlines()
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(segment).readline):
+            if token.type == tokenize.COMMENT:
+                row, column = token.start
+                lines[row - 1] = lines[row - 1][:column]
+    except (tokenize.TokenError, IndentationError, SyntaxError):  # a lambda over several lines without its brackets
+        pass
+    return " ".join(" ".join(lines).split())

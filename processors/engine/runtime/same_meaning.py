@@ -1,0 +1,47 @@
+"""Whether the state of a task was made with the keys that the steps of this version have.
+
+A deployment compares versions in the registry. A worker compares with what the last commit recorded beside the state,
+so that one started by hand refuses, too. State of earlier versions has no record: it is used, and the next commit
+records what this version has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from holdfast.processors.engine.dataframe.meaning import differences, how_to_keep, keys_of
+from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.state.errors import StateIncoherent
+from holdfast.processors.engine.topology import Topology
+
+_log = structlog.get_logger("runtime.same_meaning")
+
+
+def check_meaning(task: Task, topology: Topology, known: Mapping[str, Sequence[str]]) -> None:
+    """Compare the records of a task's stores with the steps of this version; ``known`` has by store their lines.
+
+    Raises:
+        StateIncoherent: A store with data was made with another key.
+    """
+    store = task.store
+    for name, lines in keys_of(topology).items():
+        if store is None or name not in task.states:
+            continue
+        if name not in known and store.holds_data(name):
+            _log.info("an earlier Holdfast did not record the keys of a store", task=task.name, store=name)
+        changed = [each for each in differences(known.get(name, lines), lines) if each.is_key]
+        if changed and store.holds_data(name):
+            what = "; ".join(map(str, changed))
+            raise StateIncoherent(
+                f"Task {task.name}: the state of store {name} was made with other keys than this version has: {what}. "
+                "Results would mix both.",
+                action=f"Run the former version, or give that step another name: it then has a new store."
+                f"{how_to_keep(changed)} To build all state again with these keys: stop all workers, and call "
+                '`app.clear_state(rewind="earliest")`.',
+                cause="bad-configuration",
+                task=task.name,
+                store=name,
+                seen=what,
+            )

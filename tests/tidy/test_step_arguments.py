@@ -1,0 +1,34 @@
+"""The table of what arguments of steps mean for state has every argument of every step."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+
+from holdfast.processors.application_tables import ApplicationTables
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.meaning import ARGUMENTS
+from holdfast.processors.engine.dataframe.tables import Table
+from holdfast.processors.engine.dataframe.windows import AggregatedCountWindow, AggregatedWindow
+
+#: Methods that declare no step: they find topics and rows, or are of another page.
+NO_STEPS = {"dataframe", "global_table"}
+
+
+def declared() -> Iterator[tuple[str, set[str]]]:
+    """Each public method that declares a step, with its arguments."""
+    for kind in (StreamingDataFrame, Table, AggregatedWindow, AggregatedCountWindow, ApplicationTables):
+        for name, method in inspect.getmembers(kind, inspect.isfunction):
+            if not name.startswith("_") and name not in NO_STEPS:
+                yield name, set(inspect.signature(method).parameters) - {"self"}
+
+
+def test_each_argument_of_each_step_is_classed() -> None:
+    steps: dict[str, set[str]] = {}
+    for name, arguments in declared():
+        steps.setdefault(name, set()).update(arguments)
+    assert set(steps) == set(ARGUMENTS), "processors/engine/dataframe/meaning.py has other steps"
+    for name, arguments in steps.items():
+        # `of` is an argument of the columns of a window or an aggregation.
+        classed = set(ARGUMENTS[name]) - ({"of"} if name == "aggregate" or name.endswith("_window") else set())
+        assert classed == arguments, f"class the arguments of `{name}` in processors/engine/dataframe/meaning.py"
