@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.dataframe.durations import milliseconds
-from holdfast.processors.engine.schema.types import ANY_STATE_KEY, INFER
+from holdfast.processors.engine.schema.types import ANY_STATE_KEY, INFER, SchemaInvalid
 from holdfast.processors.engine.state.dated_values import Dating
 from holdfast.processors.engine.state.key_times import Keeping
 from holdfast.processors.engine.state.keys import store_prefix
@@ -69,6 +69,8 @@ class StoreOptions:
             object.__setattr__(self, "ttl_ms", milliseconds("ttl", self.ttl, least=1))
         for state_key, upgrades in self.upgrades_by_key.items():
             self._check(state_key, upgrades)
+        if self.typed:
+            self._check_models()
 
     @property
     def expires(self) -> bool:
@@ -107,6 +109,25 @@ class StoreOptions:
         if self.expires:
             made.append("ttl = by value" if self.ttl_ms is None else f"ttl = {self.ttl_ms} ms")
         return (*self.steps, *made)
+
+    def _check_models(self) -> None:
+        """Raises StoreInvalid if values of a model are lost on the way to JSON and back."""
+        import pydantic  # stores without models do not need it
+
+        from holdfast.processors.engine.schema.round_trip import RoundTrip
+
+        for state_key, model in self.models.items():
+            try:
+                adapter = pydantic.TypeAdapter(model)
+            except (pydantic.errors.PydanticUserError, NameError, TypeError):
+                continue  # no model, or one with names that come later: the description or the worker says so
+            try:
+                RoundTrip(adapter)
+            except SchemaInvalid as lost:
+                of_key = "" if state_key == ANY_STATE_KEY else f" of state key {state_key!r}"
+                raise StoreInvalid(
+                    f"The model{of_key} of store {self.name!r}: {lost.message}", action=lost.action, store=self.name
+                ) from lost
 
     def _check(self, state_key: str, upgrades: Any) -> None:
         said = f"`upgrades` of store {self.name!r}"

@@ -13,7 +13,7 @@ from holdfast.processors.engine.state.coherence import ChangelogFacts
 
 @dataclass(slots=True)
 class StoreReplay:
-    """One store's replay; ``position`` is the next offset of its changelog, ``inputs`` those of its last meta record."""
+    """One store's replay: ``position`` is the next offset, ``inputs`` those of the last meta record."""
 
     store: str
     facts: ChangelogFacts

@@ -151,7 +151,8 @@ def _of_class(annotation: type, seen: tuple[Any, ...], where: str, given: tuple[
     if issubclass(annotation, pydantic.RootModel):
         return _kind(annotation.model_fields["root"].annotation, within, where)[0]
     if issubclass(annotation, pydantic.BaseModel):
-        return Record(tuple(_member(name, field, within) for name, field in annotation.model_fields.items()))
+        config: Mapping[str, Any] = annotation.model_config
+        return Record(tuple(_member(name, field, config, within) for name, field in annotation.model_fields.items()))
     if issubclass(annotation, enum.Enum):
         return _of_values([member.value for member in annotation])
     if issubclass(annotation, Decimal):
@@ -184,18 +185,40 @@ def _plain(annotation: type, needed: set[str], seen: tuple[Any, ...]) -> Record:
     for name, hint in typing.get_type_hints(annotation, include_extras=True).items():
         inner = typing.get_args(hint)[0] if typing.get_origin(hint) in (typing.Required, typing.NotRequired) else hint
         kind, nullable = _kind(inner, seen, name)
-        members.append(Member(name, kind, name in needed and not nullable, (name,)))
+        members.append(Member(name, kind, name in needed and not nullable, _said(annotation, name, inner)))
     return Record(tuple(members))
 
 
-def _member(name: str, field: Any, seen: tuple[Any, ...]) -> Member:
+def _said(annotation: type, name: str, hint: Any) -> tuple[str, ...]:
+    """The names of a field of a dataclass or a typed dict: those of pydantic, where it has some."""
+    known = getattr(annotation, "__pydantic_fields__", {}).get(name)
+    told = typing.get_args(hint)[1:] if typing.get_origin(hint) is typing.Annotated else ()
+    field = known or next((each for each in told if isinstance(each, pydantic.fields.FieldInfo)), None)
+    config: Mapping[str, Any] = getattr(annotation, "__pydantic_config__", None) or {}
+    return (name,) if field is None else _sources(name, field, config)
+
+
+def _member(name: str, field: Any, config: Mapping[str, Any], seen: tuple[Any, ...]) -> Member:
     kind, nullable = _kind(field.annotation, seen, name, tuple(field.metadata))
-    sources = [field.serialization_alias, field.alias, name]
-    choices = field.validation_alias
-    aliases = getattr(choices, "choices", None) or ([choices] if choices is not None else [])
-    sources += [each for each in aliases if isinstance(each, str)]
-    unique = tuple(dict.fromkeys(source for source in sources if source))
-    return Member(name, kind, field.is_required() and not nullable, unique)
+    return Member(name, kind, field.is_required() and not nullable, _sources(name, field, config))
+
+
+def _sources(name: str, field: Any, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names that a model reads a field from, the first one first: any other name may be that of another field."""
+    given = field.validation_alias if field.validation_alias is not None else field.alias
+    choices = [] if given is None or config.get("validate_by_alias") is False else getattr(given, "choices", [given])
+    paths = [[each] if isinstance(each, str) else list(each.path) for each in choices]
+    found = [path[0] for path in paths if len(path) == 1 and isinstance(path[0], str)]
+    by_name = config.get("validate_by_name") or config.get("populate_by_name")
+    if given is None or by_name or config.get("validate_by_alias") is False:
+        found.append(name)
+    if not found:
+        raise SchemaInvalid(
+            f"{name} is read from {given!r} only, which can't be a column; expected the name of a field.",
+            action="Write `validation_alias=` as a name, or as `AliasChoices` with one.",
+            field=name,
+        )
+    return tuple(dict.fromkeys(found))
 
 
 def _number(given: tuple[Any, ...]) -> Number:

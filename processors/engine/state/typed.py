@@ -19,6 +19,7 @@ from typing import Any
 import pydantic
 
 from holdfast.processors.engine.changelog.format import HEAD_SIZE, decode_value, encode_json
+from holdfast.processors.engine.schema.round_trip import RoundTrip, lost_on_the_way
 from holdfast.processors.engine.schema.types import ANY_STATE_KEY
 from holdfast.processors.engine.state.methods import StateValueInvalid
 
@@ -42,6 +43,7 @@ class TypedValues:
         self._adapters: dict[str, pydantic.TypeAdapter[Any]] = {
             key: pydantic.TypeAdapter(model) for key, model in models.items()
         }
+        self._trips = {key: RoundTrip(adapter) for key, adapter in self._adapters.items()}
         self._upgrades = {key: dict(made) for key, made in upgrades.items()}
 
     def has(self, key: str) -> bool:
@@ -72,24 +74,53 @@ class TypedValues:
         """The JSON value to store for an instance, or for what the model makes an instance of.
 
         Raises:
-            StateValueInvalid: It does not fit its model.
+            StateValueInvalid: It does not fit its model, or would not come back as it is.
         """
         of = key if key in self._adapters else ANY_STATE_KEY
-        adapter = self._adapters[of]
+        adapter, decided = self._adapters[of], self._trips[of].decided
         try:
-            made = adapter.dump_python(adapter.validate_python(value), mode="json", by_alias=True)
+            checked = adapter.validate_python(value)
         except pydantic.ValidationError as failure:
             path, seen = _first_fault(failure)
             said = f"was set to a value that does not fit its model at {path}: {seen}"
             raise self._unfit(key, path, said, "Set an instance of the model.") from failure
-        except pydantic.errors.PydanticUserError as failure:
-            raise self._unfit(key, "", f"can't be written as JSON: {failure}", "Correct the model.") from failure
+        try:
+            made = adapter.dump_python(checked, mode="json", by_alias=True, warnings="error")
+        except Exception:  # also what a serializer of the user raises
+            made, decided = self._doubtful(key, adapter, checked), False
+        if not decided:
+            self._check_back(key, adapter, checked, made)
         if of in self._upgrades:
             if not isinstance(made, dict):
                 said = f"has a model whose values are {type(made).__name__} in JSON; a version is a field of an object"
                 raise self._unfit(key, "", said, "Use a model with fields, or take `upgrades` out.")
             made = {**made, VERSION: max(self._upgrades[of]) + 1}
         return made
+
+    def _doubtful(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any) -> Any:
+        """The JSON value of an instance that has something else in a field than the model says."""
+        try:
+            return adapter.dump_python(value, mode="json", by_alias=True, warnings="none")
+        except Exception as failure:
+            said = f"can't be written as JSON: {type(failure).__name__}: {failure}"
+            raise self._unfit(key, "", said, "Correct the value, or the model.") from failure
+
+    def _check_back(self, key: str, adapter: pydantic.TypeAdapter[Any], value: Any, made: Any) -> None:
+        """Raises StateValueInvalid unless an instance comes back from its JSON as it is."""
+        action = (
+            "Set what the model says. Where it can't tell a value from its JSON (`Any`, a union, a subclass), give the "
+            "field one exact type."
+        )
+        try:
+            lost = lost_on_the_way(adapter, value, encode_json(made))
+        except pydantic.ValidationError as failure:
+            path, seen = _first_fault(failure)
+            raise self._unfit(key, path, f"could not be read again at {path}: {seen}", action) from failure
+        except Exception as failure:
+            said = f"could not be read again: {type(failure).__name__}: {failure}"
+            raise self._unfit(key, "", said, "Correct the value, or the model.") from failure
+        if lost is not None:
+            raise self._unfit(key, lost[0], f"would not come back as it was set: at {lost[0]}, {lost[1]}", action)
 
     def _newest(self, key: str, value: Any, upgrades: Mapping[int, Callable[[Any], Any]]) -> bytes:
         """The JSON of a stored object of any version as one of the newest, without the field of its version."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -131,4 +132,5 @@ def test_a_history_without_a_length_is_refused(history: Any) -> None:
 def test_another_length_is_another_version_with_the_same_store() -> None:
     topologies = [shop(hours)[0].topology() for hours in (HOUR, 2 * HOUR)]
     assert topologies[0].code_version != topologies[1].code_version
-    assert topologies[0].stores == topologies[1].stores
+    plain = [[replace(store, meaning=()) for store in each.stores] for each in topologies]
+    assert plain[0] == plain[1]

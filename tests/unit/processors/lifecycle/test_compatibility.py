@@ -216,6 +216,7 @@ def test_a_store_spec_is_described_whole() -> None:
     known = {"name", "inputs", "kind", "codec", "format_version", "columns"}
     known |= {"schema"}  # of the warehouse's table only: state is what it is, whatever is read out of it
     known |= {"timed"}  # the lines of the columns tell it
+    known |= {"meaning"}  # test_meaning_plans.py has a case for each line
     assert set(StoreSpec.__slots__) == known  # type: ignore[attr-defined]
 
 
