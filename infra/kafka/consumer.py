@@ -25,6 +25,7 @@ from holdfast.infra.kafka.errors import (
     OutcomeUnknown,
     TopicUnusable,
 )
+from holdfast.infra.kafka.read_ends import ReadEnds
 from holdfast.infra.kafka.records import Batch, GroupMetadata, Headers, Partition
 from holdfast.infra.kafka.rights import Kind, principal_of, refusal_of
 from holdfast.infra.waiting import retry
@@ -158,9 +159,7 @@ class GroupConsumer:
         self._came = False
         #: Start offset of the partitions that the group gave to this member and ``resume`` has not started yet.
         self._held: dict[Partition, int] = {}
-        #: Offsets at which the library told the end of a partition. It tells the end of committed records, so an open
-        #: transaction is behind it.
-        self._read_to: dict[Partition, int] = {}
+        self._ends = ReadEnds()
         #: Partitions sought or revoked since the last poll began.
         self._moved: set[Partition] = set()
         self._ask_at = 0.0
@@ -229,6 +228,7 @@ class GroupConsumer:
             batches = self._still_wanted(batches)
         for batch in batches:
             self._next[batch.partition] = batch.offsets[-1] + 1
+            self._ends.came(batch.partition)
         return batches
 
     def _first(self, timeout_s: float) -> list[Message]:
@@ -298,11 +298,13 @@ class GroupConsumer:
         return {Partition(each.topic, each.partition): each.offset if each.offset >= 0 else None for each in places}
 
     def pause(self, partitions: Sequence[Partition]) -> None:
+        self._ends.begin(partitions)
         self._consumer.pause(places_of([partition for partition in partitions if partition in self._next]))
 
     def resume(self, partitions: Sequence[Partition]) -> None:
         flowing = [partition for partition in partitions if partition in self._next]
         begun = {partition: self._held.pop(partition) for partition in partitions if partition in self._held}
+        self._ends.begin(partitions)
         if flowing:
             self._consumer.resume(places_of(flowing))
         if begun:
@@ -310,7 +312,7 @@ class GroupConsumer:
 
     def seek(self, partition: Partition, offset: int) -> None:
         self._moved.add(partition)
-        self._read_to.pop(partition, None)
+        self._ends.begin([partition])
         if partition not in self._next:
             self._held[partition] = offset
             return
@@ -339,6 +341,7 @@ class GroupConsumer:
         the start, and the partition stops for good (librdkafka issues 2190 and 5591; seen once in 600 assignments).
         """
         self._next.update(starts)
+        self._ends.begin(starts if self._cooperative else self._next)
         # The library keeps a pause across a revocation.
         self._consumer.resume(places_of(starts))
         try:
@@ -358,10 +361,10 @@ class GroupConsumer:
     def _give_back(self, consumer: Consumer, partitions: Sequence[Partition]) -> None:
         known = [partition for partition in partitions if partition in self._next]
         self._moved.update(partitions)
+        self._ends.begin(partitions)
         for partition in partitions:
             self._next.pop(partition, None)
             self._held.pop(partition, None)
-            self._read_to.pop(partition, None)
         if self._cooperative:
             consumer.incremental_unassign(places_of(known))
         else:
@@ -377,12 +380,7 @@ class GroupConsumer:
         return int(high) if high >= 0 else None
 
     def is_ended(self, partition: Partition) -> bool:
-        end = self.high_watermark(partition)
-        position = self._next.get(partition)
-        if end is None or position is None:
-            return False
-        # Offsets behind the last record may be markers of transactions: the library tells that there is nothing else.
-        return max(position, self._read_to.get(partition, 0)) >= end
+        return self._ends.is_ended(partition, self._next.get(partition), self.high_watermark(partition))
 
     def group_metadata(self) -> GroupMetadata:
         metadata = self._consumer.consumer_group_metadata()
@@ -450,7 +448,9 @@ class GroupConsumer:
                 error=error.name(),
             )
         elif error.code() == KafkaError._PARTITION_EOF:
-            self._read_to[Partition(message.topic(), message.partition())] = message.offset()
+            partition = Partition(message.topic(), message.partition())
+            if partition not in self._moved:  # else it is the end of before
+                self._ends.told(partition, message.offset())
         else:
             _log.warning("input error", error=error.str(), next="the client library retries")
 

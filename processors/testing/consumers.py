@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost, OutcomeUnknown, TopicUnusable
+from holdfast.infra.kafka.read_ends import ReadEnds
 from holdfast.infra.kafka.records import Batch, GroupMetadata, Partition
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, GroupMember, OnPartitions
 from holdfast.processors.testing.broker import Broker
@@ -20,7 +21,12 @@ COMMIT_TIMEOUT_S = 30.0
 
 
 class InMemoryMember(GroupMember):
-    """A group member."""
+    """A group member, which fetches as the client library does.
+
+    A partition that is assigned, sought or resumed is asked for in the next poll. Its first answer comes behind those
+    of partitions that flow already; of several such answers, one comes at a time. Until then the end of the last fetch
+    stays, from however long ago.
+    """
 
     def __init__(self, broker: Broker, process: Process, group: str, client_id: str) -> None:
         self._broker = broker
@@ -30,7 +36,11 @@ class InMemoryMember(GroupMember):
         self._member: Member | None = None
         self._positions: dict[Partition, int] = {}
         self._paused: set[Partition] = set()
-        self._ends: dict[Partition, int] = {}
+        self._fetched_ends: dict[Partition, int] = {}
+        self._ends = ReadEnds()
+        #: Partitions that flow again and are not asked for yet, and those whose first answer has not come.
+        self._unasked: set[Partition] = set()
+        self._asked: list[Partition] = []
         self._down_since: float | None = None
         self._next = 0
 
@@ -46,6 +56,9 @@ class InMemoryMember(GroupMember):
         self._process.point("poll")
         batches = self._look(records_max)
         if not batches and timeout_s > 0:
+            for _ in range(len(self._asked)):  # their answers come while this poll waits
+                if batches := self._look(records_max):
+                    return batches
             self._process.sleep(timeout_s)
             batches = self._look(records_max)
         return batches
@@ -74,9 +87,11 @@ class InMemoryMember(GroupMember):
 
     def pause(self, partitions: Sequence[Partition]) -> None:
         self._paused.update(partitions)
+        self._begin(partitions)
 
     def resume(self, partitions: Sequence[Partition]) -> None:
         self._paused.difference_update(partitions)
+        self._begin(partitions)
 
     def seek(self, partition: Partition, offset: int) -> None:
         member = self._member
@@ -88,13 +103,19 @@ class InMemoryMember(GroupMember):
                 partition=partition.number,
             )
         self._positions[partition] = offset
+        self._begin([partition])
+
+    def _begin(self, partitions: Sequence[Partition]) -> None:
+        """What was asked for before is not answered any more."""
+        self._ends.begin(partitions)
+        self._unasked.update(partitions)
+        self._asked = [partition for partition in self._asked if partition not in self._unasked]
 
     def high_watermark(self, partition: Partition) -> int | None:
-        return self._ends.get(partition)
+        return self._fetched_ends.get(partition)
 
     def is_ended(self, partition: Partition) -> bool:
-        end, position = self._ends.get(partition), self._positions.get(partition)
-        return end is not None and position is not None and position >= end
+        return self._ends.is_ended(partition, self._positions.get(partition), self._fetched_ends.get(partition))
 
     def group_metadata(self) -> GroupMetadata:
         member = self._member
@@ -205,10 +226,10 @@ class InMemoryMember(GroupMember):
         return True
 
     def _forget(self, member: Member, partitions: set[Partition] | frozenset[Partition]) -> None:
+        self._begin(list(partitions))
         for partition in list(partitions):
             self._positions.pop(partition, None)
             self._paused.discard(partition)
-            self._ends.pop(partition, None)
             member.owned.discard(partition)
 
     def _fetch(self, records_max: int) -> list[Batch]:
@@ -216,10 +237,14 @@ class InMemoryMember(GroupMember):
         batches, room = [], records_max
         flowing = [part for part in sorted(self._member.owned) if part not in self._paused and part in self._positions]
         self._next += 1
+        self._asked = self._asked[1:] + [partition for partition in flowing if partition in self._unasked]
+        self._unasked.difference_update(self._asked)
         turn = self._next % len(flowing) if flowing else 0
         for partition in flowing[turn:] + flowing[:turn]:
             if room <= 0:
                 break
+            if partition in self._asked:
+                continue
             if partition.topic not in self._broker.topics:
                 raise TopicUnusable(
                     f"Input topic {partition.topic} is missing.",
@@ -235,7 +260,8 @@ class InMemoryMember(GroupMember):
                     error="_AUTO_OFFSET_RESET",
                 )
             entries, self._positions[partition] = log.read(position, room, committed=True)
-            self._ends[partition] = log.end
+            self._fetched_ends[partition] = log.end
+            self._ends.told(partition, self._positions[partition])
             if entries:
                 room -= len(entries)
                 batches.append(batch_of(partition, entries))

@@ -73,6 +73,38 @@ def test_a_partition_is_ended_behind_markers_and_not_before_an_open_transaction(
     bench.wait_for(lambda: reader.poll() or reader.member.is_ended(place), "the end after a seek")
 
 
+def test_the_end_of_the_last_fetch_stays_over_a_pause_and_counts_no_more(bench: Bench) -> None:
+    topic = bench.topic(partitions=2)
+    place, other = Partition(topic, 0), Partition(topic, 1)
+    producer = bench.producer()
+    send(producer, place, [b"0"])
+    reader = bench.joined(bench.name("group"), topic, partitions=2)
+    reader.flow_from(place, 0)
+    reader.flow_from(other, 0)
+    bench.wait_for(lambda: reader.poll() or reader.member.is_ended(place), "the end")
+    reader.member.pause([place])
+    assert not reader.member.is_ended(place)
+    assert [reader.poll() for _ in range(IDLE_POLLS)] == [[]] * IDLE_POLLS  # requests of before are answered
+    send(producer, place, [b"1"])
+    send(producer, other, [b"2"])
+    bench.wait_for(lambda: reader.poll() and len(reader.read) == 2, "the record of the other partition")
+    assert reader.member.high_watermark(place) == 1
+    assert not reader.member.is_ended(place)
+    reader.member.resume([place])
+    assert not reader.member.is_ended(place)
+
+    def is_read() -> bool:
+        reader.poll()
+        return reader.member.is_ended(place)
+
+    bench.wait_for(is_read, "the end behind the record")
+    assert reader.values == [b"0", b"2", b"1"]
+    for offset in (2, 1, 0):
+        reader.member.seek(place, offset)
+        assert not reader.member.is_ended(place)
+        bench.wait_for(is_read, f"the end after a seek to {offset}")
+
+
 def test_no_more_records_than_asked_for(bench: Bench) -> None:
     place = Partition(bench.topic(), 0)
     send(bench.producer(), place, [b"%d" % number for number in range(10)])

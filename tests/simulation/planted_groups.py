@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.infra.kafka.read_ends import ReadEnds
 from holdfast.processors.engine.commands.clean_slate import CleanSlate
 from holdfast.processors.engine.dataframe import as_of, joins, table_joins
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
@@ -117,6 +118,10 @@ def _not_waited_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ReadingOrder, "_complete", lambda self, now, is_ended: True)
 
 
+def _ends_stay(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ReadEnds, "begin", lambda self, partitions: None)
+
+
 def _outer_row_too(patch: pytest.MonkeyPatch) -> None:
     former = joins.IntervalJoin._match
 
@@ -156,6 +161,7 @@ PLANTS: Plants = {
 #: Those that joins of two topics show, without ``group_by``.
 JOINED_PLANTS: Plants = {
     "an input that is not read to its end is not waited for": _not_waited_for,
+    "an end from before a pause or an assignment counts": _ends_stay,
     "a join of tables sends the row before": _row_before,
     "a join reads a row that is too new": _row_too_new,
     "an interval join sends an outer row for a message with a match": _outer_row_too,

@@ -52,10 +52,13 @@ class GroupMember(Protocol):
         """Read from this offset; an assigned partition is not read before its first seek."""
 
     def high_watermark(self, partition: Partition) -> int | None:
-        """The partition's end at the last fetch; None before the first."""
+        """The partition's end at the last fetch, which may be older than a pause; None before the first."""
 
     def is_ended(self, partition: Partition) -> bool:
-        """Whether ``poll`` has returned all records up to the end at the last fetch; an open transaction is no end."""
+        """Whether ``poll`` has returned all records up to the end at the last fetch; an open transaction is no end.
+
+        False until the first fetch behind the partition's last pause, resume, seek or assignment.
+        """
 
     def group_metadata(self) -> GroupMetadata:
         """Member id and generation now; raises MembershipLost without a membership."""
