@@ -1,7 +1,7 @@
 """Which partitions a member has read to their ends: by ends that were fetched since the partition's last start.
 
     fetch ──► end E ──► pause ──► (others write) ──► resume ──► first answer ──► end E'
-                         └── E does not count any more ─────────┘                └── counts
+                        └────────── E does not count ───────────────┘            └── counts
 
 The client library keeps the end of its last fetch across pauses, seeks and assignments. Records may be behind it by
 then, and they may be older than those of other inputs.

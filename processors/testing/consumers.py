@@ -106,7 +106,7 @@ class InMemoryMember(GroupMember):
         self._begin([partition])
 
     def _begin(self, partitions: Sequence[Partition]) -> None:
-        """What was asked for before is not answered any more."""
+        """Drop the answers to requests of before."""
         self._ends.begin(partitions)
         self._unasked.update(partitions)
         self._asked = [partition for partition in self._asked if partition not in self._unasked]

@@ -6,6 +6,9 @@
 
 The steps behind run as for every stream, message by message: state, outputs and position change together. Calls are
 made before that and are no part of it, so they may be repeated.
+
+Calls that are begun together are over within ``CALLS_WITHIN_MS`` (``call_schedule``): the messages behind them are
+processed in a later turn.
 """
 
 from __future__ import annotations
@@ -13,11 +16,10 @@ from __future__ import annotations
 import asyncio
 import atexit
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 from holdfast.infra.kafka.records import Batch, Headers
@@ -27,7 +29,8 @@ from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.outbox import Output
 from holdfast.processors.engine.dataframe.stream_calls import call_of
 from holdfast.processors.engine.record_times import RecordTimes
-from holdfast.processors.engine.runtime.deserialized import ENDING, Readable
+from holdfast.processors.engine.runtime.call_schedule import CallSchedule, Place
+from holdfast.processors.engine.runtime.deserialized import ENDING, RECORDS_AT_ONCE, Readable
 
 #: Runs the steps behind for messages; returns the index behind the last one that is processed.
 RunBehind = Callable[[Batch, Readable], int]
@@ -50,6 +53,7 @@ class _Job:
     headers: Headers = None
     dropped: bool = True
     error: BaseException | None = None
+    place: Place | None = None
 
 
 class AwaitedStream:
@@ -61,6 +65,8 @@ class AwaitedStream:
         self._call = call
         self.behind = Node("source", None, max_ahead_ms=source.max_ahead_ms, children=node.children)
         self._job = _Job(0)
+        #: Whether the last ``process`` made calls: what comes after them is for a later turn.
+        self.called = False
         tail = Node("update", self._collect, metadata=True)
         for each in reversed(before):
             tail = replace(each, children=[tail])
@@ -71,22 +77,22 @@ class AwaitedStream:
         job = self._job
         job.value, job.timestamp_ms, job.headers, job.dropped = value, timestamp_ms, headers, False
 
-    def reach(self, batch: Batch, first: int, last: int) -> int:
-        """The index behind the last message whose call is over in time with those before it."""
-        last = min(last, first + self._call.concurrency * self._call.rounds)
-        if not self._call.by_key:
-            return last
-        seen: Counter[bytes | None] = Counter()
-        for index in range(first, last):
-            seen[batch.keys[index]] += 1
-            if seen[batch.keys[index]] > self._call.rounds:
-                return index
-        return last
+    @property
+    def at_once(self) -> int:
+        """How many messages to deserialize for calls that are begun together."""
+        most = self._call.concurrency * self._call.rounds
+        return min(RECORDS_AT_ONCE, most) if self._call.known is None else RECORDS_AT_ONCE
 
     def process(self, batch: Batch, first: int, readable: Readable, run: RunBehind, fail: Fail) -> int:
-        """Processes messages that are deserialized; returns the index behind the last one that is."""
+        """Processes messages that are deserialized; returns the index behind the last one that is.
+
+        Messages whose calls would not be over in time are left: ``called`` is true then, as after all calls.
+        """
         jobs = self._jobs(batch, first, readable)
-        self._await(batch, [job for job in jobs if not job.dropped and job.error is None])
+        called = [job for job in jobs if job.place is not None]
+        self.called = bool(called)
+        if called:
+            _loop().run_until_complete(_all(self._call, called))
         failed = [job.index for job in jobs if job.error is not None]
         bounds = [first - 1, *failed, first + len(jobs)]
         for before, end in pairwise(bounds):
@@ -102,7 +108,8 @@ class AwaitedStream:
         return first + len(jobs)
 
     def _jobs(self, batch: Batch, first: int, readable: Readable) -> list[_Job]:
-        jobs = []
+        """The messages up to the first one whose call would not be over in time."""
+        jobs, schedule = [], CallSchedule(self._call.concurrency, self._call.rounds, by_key=self._call.by_key)
         for place, value in enumerate(readable.values):
             index = first + place
             self._job = job = _Job(index)
@@ -111,19 +118,18 @@ class AwaitedStream:
                 self._before(value, readable.keys[place], batch.timestamps[index], headers)
             except (Exception, *ENDING) as error:
                 job.error = error
+            if not job.dropped and job.error is None and not self._is_known(job):
+                job.place = schedule.place(batch.keys[index])
+                if job.place is None:
+                    break
             jobs.append(job)
         return jobs
 
-    def _await(self, batch: Batch, jobs: Sequence[_Job]) -> None:
-        if self._call.known is not None:
-            jobs = [job for job in jobs if not _is_known(self._call.known, job)]
-        if jobs:
-            answers = _loop().run_until_complete(_all(self._call, [batch.keys[job.index] for job in jobs], jobs))
-            for job, answer in zip(jobs, answers, strict=True):
-                if isinstance(answer, BaseException):
-                    job.error = answer
-                else:
-                    job.value = answer[0]
+    def _is_known(self, job: _Job) -> bool:
+        answer = None if self._call.known is None else self._call.known(job.value)
+        if answer is not None:
+            job.value = answer[0]
+        return answer is not None
 
 
 def awaited_stream(source: Node, times: RecordTimes, timing: Timing) -> AwaitedStream | None:
@@ -132,47 +138,52 @@ def awaited_stream(source: Node, times: RecordTimes, timing: Timing) -> AwaitedS
     return None if found is None else AwaitedStream(found[0], found[1], source, times, timing)
 
 
-def _is_known(known: Callable[[Any], tuple[Any] | None], job: _Job) -> bool:
-    answer = known(job.value)
-    if answer is not None:
-        job.value = answer[0]
-    return answer is not None
+async def _all(call: AsyncCall, jobs: Sequence[_Job]) -> None:
+    """Make the calls of these jobs, each in its place."""
+    over, lanes = [asyncio.Event() for _ in jobs], dict[int, list[tuple[int, int, _Job]]]()
+    for number, job in enumerate(jobs):
+        assert job.place is not None
+        lanes.setdefault(job.place.lane, []).append((job.place.round, number, job))
+
+    async def one_lane(of_lane: list[tuple[int, int, _Job]]) -> None:
+        for _, number, job in sorted(of_lane, key=itemgetter(0)):
+            assert job.place is not None
+            try:
+                if job.place.after is not None:
+                    await over[job.place.after].wait()
+                answer = await _in_time(call, job.value)
+            finally:
+                over[number].set()
+            if isinstance(answer, BaseException):
+                job.error = answer
+            else:
+                job.value = answer[0]
+
+    await asyncio.gather(*map(one_lane, lanes.values()))
 
 
-async def _all(call: AsyncCall, keys: Sequence[bytes | None], jobs: Sequence[_Job]) -> list[Any]:
-    """By job, its answer in a tuple, or the error."""
-    room, turns = asyncio.Semaphore(call.concurrency), {key: asyncio.Lock() for key in keys}
-
-    async def one(key: bytes | None, job: _Job) -> Any:
-        async with AsyncExitStack() as held:
-            if call.by_key and key is not None:
-                await held.enter_async_context(turns[key])
-            await held.enter_async_context(room)
-            return await _in_time(call, job.value)
-
-    return await asyncio.gather(*map(one, keys, jobs), return_exceptions=True)
-
-
-async def _in_time(call: AsyncCall, value: Any) -> tuple[Any]:
+async def _in_time(call: AsyncCall, value: Any) -> tuple[Any] | BaseException:
+    """The answer of a call in a tuple, or its error."""
     name = getattr(call.func, "__qualname__", repr(call.func))
     task = asyncio.ensure_future(awaited(call.func, value))
     done, _ = await asyncio.wait({task}, timeout=call.timeout_ms / 1000)
     if not done:
         task.cancel()  # it is not awaited: one that does not let itself be cancelled would hold the worker
         task.add_done_callback(_forget)
-        raise AsyncCallFailed(
+        return AsyncCallFailed(
             f"{name} did not answer within {call.timeout_ms / 1000:g} s.",
             action="Look at the system that it asks; raise `timeout`; or set `dead_letter_topic` to put such messages "
             "aside.",
             function=name,
         )
     if task.cancelled():
-        raise AsyncCallFailed(
+        return AsyncCallFailed(
             f"A call of {name} was cancelled.",
             action="Let the function finish, or raise an error that says why it can't.",
             function=name,
         )
-    return (task.result(),)
+    error = task.exception()
+    return (task.result(),) if error is None else error
 
 
 def _forget(late: asyncio.Task[Any]) -> None:

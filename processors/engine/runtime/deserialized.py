@@ -13,6 +13,10 @@ from holdfast.processors.engine.dataframe.serialization import Deserializer, Val
 #: Not subclasses of Exception, but raised by the user's function: they count as failures of the message.
 ENDING = (SystemExit, GeneratorExit)
 
+#: Records deserialized at once: few enough to stay in the CPU caches until they are processed, many enough that the
+#: cost per call does not matter.
+RECORDS_AT_ONCE = 100
+
 
 @dataclass(slots=True)
 class Readable:

@@ -42,6 +42,7 @@ from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.engine.runtime.same_changelogs import SameChangelogs
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.engine.runtime.timed_tasks import more_is_due, timed
+from holdfast.processors.engine.runtime.turns import in_turn
 from holdfast.processors.engine.runtime.woven import Run, Woven
 from holdfast.processors.engine.state.errors import StateCorrupt
 from holdfast.processors.engine.topology import Topology
@@ -372,7 +373,7 @@ class Worker:
                     return  # the rest is read again
 
     def _process_runs(self, task: Task, runs: Sequence[Run | Woven]) -> None:
-        for run in runs:
+        for run in in_turn(runs, task):
             before = dict(task.positions)
             try:
                 done = task.take(run, self.failures)
@@ -382,8 +383,6 @@ class Worker:
             if task.positions != before:
                 self._open.add(task.name, done, task.dirty_bytes())
             self.processed += done
-            if task.held:
-                return  # commit first: the records behind are given again
 
     def _send_before(self, failed: ProcessingFailed, task: Task) -> None:
         """Send the outputs of the messages before the failed one.

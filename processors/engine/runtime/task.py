@@ -53,13 +53,14 @@ from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
 from holdfast.processors.engine.runtime.awaited import AwaitedStream, awaited_stream
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
-from holdfast.processors.engine.runtime.deserialized import ENDING, Readable, read
+from holdfast.processors.engine.runtime.deserialized import ENDING, RECORDS_AT_ONCE, Readable, read
 from holdfast.processors.engine.runtime.failed_message import FailedMessage, OnFailure, exits, failed_record
 from holdfast.processors.engine.runtime.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.store_time import declared_stores
 from holdfast.processors.engine.runtime.task_time import TaskTime
 from holdfast.processors.engine.runtime.task_timers import OnTimerError, Until
 from holdfast.processors.engine.runtime.timed_steps import add_steps, processors_of, time_of, told_topics
+from holdfast.processors.engine.runtime.turns import in_turn, without_watermarks
 from holdfast.processors.engine.runtime.watermarks import NO_GROUPS, Groups, Teller, Upstream
 from holdfast.processors.engine.runtime.woven import Run, Woven
 from holdfast.processors.engine.runtime.woven_streams import WIDTH, WovenStreams, woven_streams
@@ -70,11 +71,6 @@ from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.state.timers import Due
 
 _NONE: Mapping[str, Any] = {}
-
-
-#: Records deserialized at once: few enough to stay in the CPU caches until they are processed, many enough that the
-#: cost per call does not matter.
-RECORDS_AT_ONCE = 100
 
 
 class TaskPhase(Enum):
@@ -285,24 +281,20 @@ class Task:
         """Process records ``first`` to ``last`` - 1 (indices into the batch); return how many were new.
 
         Records before ``positions`` are not new; they are skipped. If ``on_failure`` raises, the records before the
-        failed one are processed. If ``held`` is true afterwards, commit, and call it again with the same records.
+        failed one are processed. It may leave records (``turns``): call it again with the same ones. If ``held`` is
+        true then, commit first.
         """
         topic, self.held = batch.partition.topic, False
         if self.time is not None:
             self.time.look()
-        index = first = bisect_left(batch.offsets, self.positions[topic], first, last)
+        first, done = bisect_left(batch.offsets, self.positions[topic], first, last), 0
         if topic not in self._regrouped or None not in batch.keys[first:last]:
             return self._process(batch, first, last, on_failure)
-        done = 0
-        while index < last:
-            end = next((each for each in range(index, last) if batch.keys[each] is None), last)
-            if index < end:
-                done += self._process(batch, index, end, on_failure)
-                if self.held:
-                    return done
-            if end < last:
-                self._take_watermark(batch, end)
-            index = end + 1
+        for run in in_turn(without_watermarks(batch, first, last), self):
+            if batch.keys[run.first] is None:
+                self._take_watermark(batch, run.first)
+            else:
+                done += self._process(*run, on_failure)
         return done
 
     def _take_watermark(self, batch: Batch, index: int) -> None:
@@ -347,21 +339,22 @@ class Task:
         """Process records through the stream's steps, message by message; return the index behind the last one."""
         self._prefetch(Run(batch, index, last))
         awaited = stream.awaited
-        last = last if awaited is None else awaited.reach(batch, index, last)
         while index < last:
-            most = index + RECORDS_AT_ONCE if awaited is None else last
+            most = index + (RECORDS_AT_ONCE if awaited is None else awaited.at_once)
             readable = read(batch, index, min(most, last), stream.deserialize, stream.deserialize_key)
             end = index + len(readable.values)
             run = self._run if awaited is None else self._run_awaited
             if index < end and (reached := run(stream, Run(batch, index, end), readable, on_failure)) < end:
                 index = reached
-                if self.held:
+                if self.held or awaited is not None:
                     return index
                 continue
             if readable.failure is not None:
                 self._fail(batch, end, readable.failure, on_failure)
                 end += 1
             index = end
+            if awaited is not None and awaited.called:
+                return index  # the next calls are begun in another turn: together they may take too long
         return index
 
     def _prefetch(self, *runs: Run) -> None:
@@ -379,7 +372,7 @@ class Task:
         assert self.woven is not None
         self.held, made = False, self.woven.columns(records)
         if made is None:  # one of them can't be deserialized
-            return sum(self.process(*run, on_failure) for run in records.runs())
+            return sum(self.process(*run, on_failure) for run in in_turn(records.runs(), self))
         if self.time is not None:
             self.time.look()
         self._prefetch(*records.parts)

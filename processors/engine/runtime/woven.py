@@ -6,7 +6,7 @@ parts    left  l0 l1 l2       order  0 3 1 2 4   ──►   l0 r0 l1 l2 r1
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import NamedTuple
@@ -32,6 +32,10 @@ class Run(NamedTuple):
     def newest(self, index: int) -> int:
         """The latest timestamp of the record at a place and those behind it of its input, in milliseconds."""
         return max(self.batch.timestamps[self.first + index : self.last])
+
+    def is_taken(self, positions: Mapping[str, int]) -> bool:
+        """Whether all of its records are processed, given by topic the next offset to process."""
+        return self.first == self.last or positions[self.batch.partition.topic] > self.batch.offsets[self.last - 1]
 
     @property
     def size(self) -> int:
@@ -67,6 +71,10 @@ class Woven:
         """As of ``Run``."""
         part, at = self._part(self.order[index])
         return part.newest(at)
+
+    def is_taken(self, positions: Mapping[str, int]) -> bool:
+        """As of ``Run``."""
+        return all(part.is_taken(positions) for part in self.parts)
 
     @property
     def size(self) -> int:

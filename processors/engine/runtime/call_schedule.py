@@ -1,0 +1,58 @@
+"""Which calls are begun together, and which one each waits for, so that all of them are over in time.
+
+    lane 1    a1 ──► c1 ──► a3          a call waits for the one before it in its lane, and for that of its key
+    lane 2    b1 ──► a2                 (a3 for c1 and a2)
+             round 1  round 2  round 3
+
+A call is placed behind the round of its key's last call, in the first round with a free lane. What it waits for is in
+earlier rounds, so a call of round n is over after n timeouts, whatever each call takes.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Place(NamedTuple):
+    """The lane and the round of a call; ``after`` is the number of the call of its key that it waits for."""
+
+    lane: int
+    round: int
+    after: int | None
+
+
+class CallSchedule:
+    """Places calls, in the order of their messages, in ``rounds`` rounds of ``width`` lanes.
+
+    Args:
+        width: How many calls wait at once.
+        rounds: How many calls after each other are surely over in time.
+        by_key: Whether the calls of a key come one after the other.
+    """
+
+    def __init__(self, width: int, rounds: int, *, by_key: bool) -> None:
+        self._width, self._by_key = width, by_key
+        self._filled = [0] * rounds
+        #: The first round with a free lane.
+        self._open = 0
+        self._last: dict[bytes, tuple[int, int]] = {}
+        self._count = 0
+
+    def place(self, key: bytes | None) -> Place | None:
+        """The place of the next call; None when it would not be over in time."""
+        after, at = None, self._open
+        if self._by_key and key is not None and key in self._last:
+            after, of_last = self._last[key]
+            at = max(at, of_last + 1)
+        while at < len(self._filled) and self._filled[at] == self._width:
+            at += 1
+        if at == len(self._filled):
+            return None
+        made = Place(self._filled[at], at, after)
+        self._filled[at] += 1
+        while self._open < len(self._filled) and self._filled[self._open] == self._width:
+            self._open += 1
+        if self._by_key and key is not None:
+            self._last[key] = self._count, at
+        self._count += 1
+        return made
