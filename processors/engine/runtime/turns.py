@@ -4,8 +4,8 @@
                    └ cut at 3 └───── left ──────────┘        what is behind them is given again
     turn 2    orders 3..4     prices 0..1   orders 5..9
 
-A task's position in an input is one offset. Were the turn to go on behind a cut, the position would move past messages
-that nothing has processed, and a watermark or a message of another input would come too soon.
+A task has one position for each input. If the turn processed what is behind a cut, the position would move past
+messages that nothing has processed, and a watermark or a message of another input would come too soon.
 """
 
 from __future__ import annotations
