@@ -1,0 +1,317 @@
+"""Topologies from a seed: lines of the grammar that fit each other, with messages for which docs promise one result."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+from tests.combinations.grammar import CHOICES, SOURCES, STEPS, Kind, Mark, Step
+from tests.combinations.messages import Needs, draw_messages
+from tests.combinations.topology import Compared, Line, Topology
+
+_WORD = re.compile(r"\b[A-Z_]{2,}\b")
+_OPERAND = re.compile(r"\{([a-z]+)\}")
+_BY_NAME = {step.name: step for step in (*STEPS, *SOURCES)}
+#: What a place of a template takes.
+_KINDS: dict[str, tuple[Kind, ...]] = {
+    "s": ("stream",),
+    "r": ("stream",),
+    "t": ("table", "history"),
+    "u": ("table", "history"),
+    "w": ("global",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a line makes, and what holds for it.
+
+    Attributes:
+        topics: The input and repartition topics whose messages it has.
+        ordered: Whether the messages of a key have one order in every schedule.
+        first: Whether ``apply_async`` may come next.
+        window: Whether a window is before it.
+        odd: Whether its values have another form than that of messages.
+        last: Whether only the last record of a key is the same in every schedule.
+        grouped: Whether a ``group_by`` is before it.
+    """
+
+    name: str
+    kind: Kind
+    topics: frozenset[str]
+    ordered: bool = True
+    first: bool = True
+    window: bool = False
+    odd: bool = False
+    last: bool = False
+    grouped: bool = False
+
+
+@dataclass(slots=True)
+class _Tasks:
+    """The topics that are read together, and what their steps rely on."""
+
+    topics: set[str]
+    #: Results depend on the stream time at which messages come.
+    timed: bool = False
+    #: Results depend on the order in which several inputs are read.
+    joins: bool = False
+
+
+@dataclass(slots=True)
+class Scope:
+    """What is declared so far."""
+
+    random: Random
+    partitions: int
+    lines: list[Line] = field(default_factory=list)
+    made: list[Made] = field(default_factory=list)
+    tasks: list[_Tasks] = field(default_factory=list)
+    #: By repartition topic, the topics whose tasks write to it.
+    writers: dict[str, set[str]] = field(default_factory=dict)
+    #: Names that nothing may use any more: a call of another system comes behind them.
+    closed: set[str] = field(default_factory=set)
+    used: set[str] = field(default_factory=set)
+    marks: Mark = Mark.NONE
+    number: int = 0
+    circle: bool = False
+
+    def new(self, kind: str) -> str:
+        self.number += 1
+        return f"{kind}{self.number}"
+
+    def task_of(self, topic: str) -> _Tasks:
+        return next(each for each in self.tasks if topic in each.topics)
+
+    def merged(self, topics: set[str]) -> _Tasks:
+        """The task that would read all of these."""
+        found = [each for each in self.tasks if each.topics & topics]
+        return _Tasks(
+            set().union(*(each.topics for each in found)),
+            any(each.timed for each in found),
+            any(each.joins for each in found),
+        )
+
+    def merge(self, topics: set[str]) -> _Tasks:
+        made = self.merged(topics)
+        self.tasks = [each for each in self.tasks if not each.topics & topics] + [made]
+        return made
+
+    def is_circle(self, tasks: _Tasks) -> bool:
+        """Whether these tasks wait for their own work: one of their inputs comes from themselves."""
+        seen, look_at = set[str](), [topic for topic in tasks.topics if topic in self.writers]
+        while look_at:
+            for writer in self.writers[look_at.pop()]:
+                if writer in tasks.topics:
+                    return True
+                group = self.task_of(writer).topics
+                look_at += [topic for topic in group - seen if topic in self.writers]
+                seen |= group
+        return False
+
+    def is_grouped(self, tasks: _Tasks) -> bool:
+        return any(topic in self.writers for topic in tasks.topics)
+
+
+def draw_topology(seed: int) -> Topology:
+    """The topology of a seed."""
+    random = Random(f"topology of {seed}")
+    scope = Scope(random, random.choice([1, 2, 2, 3, 4]))
+    groups = random.random() < 0.5
+    allowed = [step for step in STEPS if groups or not Mark.GROUPS & step.marks]
+    _add_sources(scope, random.choice([1, 1, 2, 2, 3]))
+    for _ in range(random.randint(2, 8)):
+        _add_step(scope, allowed)
+    _add_outputs(scope)
+    return _finished(scope, seed)
+
+
+def _add_sources(scope: Scope, count: int) -> None:
+    for number in range(count):
+        step = scope.random.choices(SOURCES, [each.weight for each in SOURCES])[0] if number else SOURCES[0]
+        topic = scope.new("t" if step.gives == "stream" else "r")
+        name = scope.new("s")
+        scope.lines.append(Line("topic", f"app.topic({topic!r})", name=topic))
+        code = step.code.replace("{topic}", "{0}").replace("{new}", repr(name))
+        stores = (name,) if Mark.STATE & step.marks and step.gives == "table" else ()
+        scope.lines.append(Line(step.name, code, (topic,), name, stores=stores))
+        scope.made.append(Made(name, step.gives, frozenset() if step.gives == "global" else frozenset({topic})))
+        if step.gives != "global":
+            scope.tasks.append(_Tasks({topic}))
+        if step.gives == "history":
+            scope.marks |= Mark.JOIN
+
+
+def _add_step(scope: Scope, allowed: Sequence[Step]) -> None:
+    for _ in range(12):
+        step = scope.random.choices(allowed, [each.weight for each in allowed])[0]
+        operands = _operands(scope, step)
+        if operands is not None and _fits(scope, step, operands):
+            return
+
+
+def _operands(scope: Scope, step: Step) -> list[Made] | None:
+    found = list[Made]()
+    for place in _OPERAND.findall(step.code):
+        if place not in _KINDS:
+            continue
+        choice = [each for each in scope.made if each.kind in _KINDS[place] and each.name not in scope.closed]
+        # The newest more often: chains grow.
+        choice += choice[-2:]
+        others = [each for each in choice if each not in found]
+        if others and scope.random.random() < 0.9:
+            choice = others
+        if not choice:
+            return None
+        found.append(scope.random.choice(choice))
+    return found
+
+
+def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
+    """Adds a step if docs promise one result of it there."""
+    first, marks = of[0], step.marks
+    if any(each.odd for each in of) and step.name != "shape":
+        return False
+    if Mark.FIRST & marks and (not first.first or first.grouped or not _is_only(scope, first)):
+        return False
+    if Mark.WINDOW & marks and any(each.window for each in of):
+        return False
+    if Mark.ORDER & marks and not all(each.ordered for each in of):
+        return False
+    if Mark.SOURCE & marks and (first.grouped or first.window):
+        return False
+    if any(each.last for each in of) and step.name not in ("shape", "apply", "filter"):
+        return False
+    topics = set().union(*(each.topics for each in of))
+    together = topics if Mark.STATE & marks or Mark.JOIN & marks else set[str]()
+    tasks, circle = scope.merged(together or {min(topics)}) if topics else _Tasks(set()), False
+    if together and topics:
+        circle = scope.is_circle(tasks)
+        grouped = scope.is_grouped(tasks)
+        timed = tasks.timed or bool(Mark.TIME & marks)
+        if grouped and timed:
+            return False
+        if circle and step.name not in _CIRCLES:
+            return False
+        if circle and tasks.joins and not scope.circle:
+            return False
+    _place(scope, step, of, tasks, circle=circle)
+    if together and topics:
+        made = scope.merge(together)
+        made.timed |= bool(Mark.TIME & marks)
+        made.joins |= bool(Mark.JOIN & marks) and not circle
+        scope.circle |= circle
+    return True
+
+
+def _is_only(scope: Scope, first: Made) -> bool:
+    """Whether a stream has no branch."""
+    return all(each.name in scope.used for each in scope.made if each.topics & first.topics and each is not first)
+
+
+#: Steps whose results are known where a task waits for its own work.
+_CIRCLES = {"join_table", "to_table history", "tumbling_window", "hopping_window", "apply sums"}
+
+
+def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: bool) -> None:
+    first = of[0]
+    grouped = any(each.grouped for each in of) or scope.is_grouped(tasks)
+    name = scope.new("s")
+    code, used = _code(scope, step, name, "circle" if circle else "grouped" if grouped else "")
+    shown = (name,) if Mark.STATE & step.marks and not Mark.HIDDEN & step.marks and step.gives != "history" else ()
+    if "store ttl" == step.name:
+        shown = ()
+    scope.lines.append(Line(step.name, code, tuple(each.name for each in of[:used]), name, stores=shown))
+    scope.used.update(each.name for each in of)
+    scope.marks |= step.marks
+    topics = frozenset().union(*(each.topics for each in of))
+    ordered = all(each.ordered for each in of) and (step.name != "concat" or not grouped)
+    if Mark.FIRST & step.marks:
+        scope.closed.update(each.name for each in scope.made if each.topics & first.topics)
+    if Mark.GROUPS & step.marks:
+        topic = f"group of {name}"
+        scope.writers[topic] = set(topics)
+        topics, scope.tasks = frozenset({topic}), [*scope.tasks, _Tasks({topic})]
+        ordered = ordered and scope.partitions == 1 and len(scope.task_of(min(first.topics)).topics) == 1
+        ordered = ordered and len(first.topics) == 1
+    if Mark.IN_PLACE & step.marks:
+        scope.closed.add(first.name)
+    scope.made.append(
+        Made(
+            name,
+            step.gives or "stream",
+            topics,
+            ordered=ordered and not (Mark.JOIN & step.marks and grouped),
+            first=first.first and not Mark.STATE & step.marks and not Mark.FIRST & step.marks and step.name != "apply expand",
+            window=any(each.window for each in of) or bool(Mark.WINDOW & step.marks),
+            odd=(bool((Mark.WINDOW | Mark.ODD) & step.marks)) if step.name != "shape" else False,
+            last=any(each.last for each in of) or (bool(Mark.LAST & step.marks) and not first.ordered),
+            grouped=grouped or bool(Mark.GROUPS & step.marks),
+        )
+    )
+    if scope.made[-1].odd and scope.random.random() < 0.5:
+        _fits(scope, _BY_NAME["shape"], [scope.made[-1]])
+
+
+def _code(scope: Scope, step: Step, name: str, case: str) -> tuple[str, int]:
+    """The code of a step, with places for what it uses, and how many these are."""
+    places = [place for place in _OPERAND.findall(step.code) if place in _KINDS]
+    code = step.code
+
+    def chosen(found: re.Match[str]) -> str:
+        word = found[0]
+        if word not in CHOICES:
+            return word
+        made = scope.random.choice(CHOICES.get(f"{word} {case}", CHOICES[word]))
+        return _WORD.sub(chosen, made) if word == "COLUMNS" else made
+
+    code = _WORD.sub(chosen, code)
+    for index, place in enumerate(places):
+        code = code.replace(f"{{{place}}}", f"{{{index}}}")
+    return code.replace("{new}", repr(name)), len(places)
+
+
+def _add_outputs(scope: Scope) -> None:
+    leaves = [each for each in scope.made if each.kind == "stream" and each.name not in scope.used]
+    leaves += [each for each in scope.made if each.kind == "stream" and each not in leaves and scope.random.random() < 0.15]
+    for each in leaves:
+        if each.name in scope.closed and each.name in scope.used:
+            continue
+        _add_output(scope, each)
+
+
+def _add_output(scope: Scope, stream: Made) -> None:
+    out = scope.new("o")
+    with_key = not stream.odd and scope.random.random() < 0.15
+    step = _BY_NAME["to_topic key" if with_key else "to_topic"]
+    together = len({id(scope.task_of(topic)) for topic in stream.topics}) == 1
+    compared: Compared = "last" if stream.last else "order" if stream.ordered and together and not with_key else "each"
+    code = step.code.replace("{s}", "{0}").replace("{out}", repr(out))
+    scope.lines.append(Line(step.name, code, (stream.name,), sends=out, compared=compared))
+
+
+def _finished(scope: Scope, seed: int) -> Topology:
+    topics = [line.name for line in scope.lines if line.step == "topic"]
+    grouped = bool(scope.writers)
+    alone = all(len(each.topics) == 1 for each in scope.tasks)
+    needs = Needs(
+        sorted=grouped and bool(Mark.JOIN & scope.marks),
+        unique=grouped,
+        calm=grouped,
+        plain=grouped,
+    )
+    fails = bool(Mark.FAILS & scope.marks)
+    settings: dict[str, Any] = {"dead_letter_topic": "dead"} if fails else {}
+    rules = {rule for rule, holds in {"alone": alone, "grouped": grouped, "fails": fails}.items() if holds}
+    random = Random(f"messages of {seed}")
+    made = Topology(
+        tuple(scope.lines),
+        {topic: scope.partitions for topic in topics},
+        draw_messages(random, topics, scope.partitions, needs),
+        settings,
+        frozenset(rules),
+    )
+    return made.pruned()

@@ -1,0 +1,240 @@
+"""The functions of generated topologies: plain Python, the same result for the same argument in every schedule.
+
+A message's value is an object with the fields ``n`` (its number), ``v`` (a number), ``h`` and ``g`` (other keys) and
+``d`` (equal for duplicates). Functions keep these fields, so that each step fits behind each other step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+from holdfast import NotFound, State
+
+Value = dict[str, Any]
+
+
+class Spoilt(Exception):
+    """Raised for messages that can't be processed."""
+
+
+# -- functions of a value ------------------------------------------------------------------------------------------------
+
+
+def marked(value: Value) -> Value:
+    """A new value with one more field."""
+    return {**value, "a": value.get("a", 0) + 1}
+
+
+def changed(value: Value) -> Value:
+    """The same object, changed in place."""
+    value["m"] = value.get("m", 0) + 1
+    return value
+
+
+def touched(value: Value) -> None:
+    """Changes the value in place, for ``update``."""
+    value["u"] = value.get("u", 0) + 1
+
+
+def most(value: Value) -> bool:
+    """Most messages."""
+    return bool(value["n"] % 5)
+
+
+def halves(value: Value) -> list[Value]:
+    """Two values of one."""
+    return [{**value, "half": half} for half in (0, 1)]
+
+
+def spoilt(value: Value) -> Value:
+    """Raises for some messages."""
+    if value["n"] % 11 == 7:
+        raise Spoilt(value["n"])
+    return value
+
+
+def with_key(value: Value, key: Any, timestamp: int, headers: Any) -> Value:
+    """A value with what the message has besides."""
+    shown = key.hex() if isinstance(key, bytes) else key
+    return {**value, "k": shown, "t": timestamp, "x": [[name, (raw or b"").hex()] for name, raw in headers or ()]}
+
+
+def present(value: Value | None) -> bool:
+    """Whether there is a value: the changes of a table have None for a deletion."""
+    return value is not None
+
+
+def shaped(value: Any) -> Value:
+    """A value with the usual fields, of the result of a window or an aggregation."""
+    number = value.get("start", 0) // 10 if isinstance(value, dict) else 0
+    return {"n": number, "v": number % 17, "h": f"k{number % 3}", "g": f"k{number % 2}", "d": number % 4, "w": value}
+
+
+def later(value: Value, key: Any, timestamp: int, headers: Any) -> int:
+    """Another event time, from the message alone."""
+    return timestamp + value["n"] % 3
+
+
+def of_value(value: Value, headers: Any, timestamp: int, kind: int) -> int:
+    """The event time of a message by its value."""
+    return int(value["at"]) if isinstance(value, dict) and "at" in value else timestamp
+
+
+def length(value: Value) -> int:
+    """A number of a value."""
+    return len(str(value["n"]))
+
+
+def other_key(value: Value) -> bytes:
+    """A key for ``to_topic``."""
+    return f"k{value['n'] % 3}".encode()
+
+
+def third(value: Value) -> str:
+    """A key for ``group_by`` that no field has."""
+    return f"k{value['n'] % 3}"
+
+
+def headed(value: Value) -> dict[str, str]:
+    """Headers for ``to_topic``."""
+    return {"n": str(value["n"])}
+
+
+# -- functions with state ------------------------------------------------------------------------------------------------
+
+
+def counted(value: Value, state: State) -> Value:
+    """Numbers the messages of a key."""
+    return {**value, "c": state.increment("count")}
+
+
+def summed(value: Value, state: State) -> Value:
+    """Adds to a total that does not show."""
+    state.increment("total", value["n"])
+    return value
+
+
+def listed(value: Value, state: State) -> Value:
+    """Keeps a list, several values, and bytes."""
+    last = state.append("last", value["n"], keep_last=3)
+    state.set(f"of/{value['n'] % 4}", value["d"])
+    state.set_bytes("raw", str(value["n"]).encode())
+    return {**value, "l": last, "keys": list(state.keys(prefix="of/")), "of": dict(state.items(prefix="of/", limit=2))}
+
+
+def forgetful(value: Value, state: State) -> Value:
+    """Deletes what it set some messages before."""
+    known = state.pop("n", None) if value["n"] % 3 == 0 else state.get("n")
+    if value["n"] % 3 == 1:
+        state.set("n", value["n"])
+    elif state.exists("n") and value["n"] % 7 == 0:
+        state.delete("n")
+    return {**value, "before": known, "raw": (state.get_bytes("none") or b"").hex()}
+
+
+def remembered(value: Value, state: State) -> None:
+    """Keeps the newest number of a key, for ``update``."""
+    state.set("newest", value["n"])
+
+
+def recalled(value: Value, state: State) -> Value:
+    """Reads what ``remembered`` keeps."""
+    return {**value, "newest": state.get("newest")}
+
+
+def unseen(value: Value, state: State) -> bool:
+    """Keeps the first message of each ``d``, for ``filter``."""
+    name = f"seen/{value['d']}"
+    if state.exists(name):
+        return False
+    state.set(name, 1)
+    return True
+
+
+# -- functions of two values ---------------------------------------------------------------------------------------------
+
+
+def merged(left: Any, right: Any) -> Value:
+    """Both values: the left one, with what the right one is."""
+    return {**(left or _NONE), "r": [right["n"], right["v"], right.get("m", 0)] if right else None}
+
+
+def merged_in_place(left: Any, right: Any) -> Value:
+    """The same, but both are changed in place."""
+    made = left if left is not None else dict(_NONE)
+    if right is not None:
+        right["m"] = right.get("m", 0) + 1
+        made["r"] = [right["n"], right["v"], right["m"]]
+    made["i"] = made.get("i", 0) + 1
+    return made
+
+
+def left_only(left: Any, right: Any) -> Value:
+    """The left value, whatever the right one is."""
+    return {**(left or _NONE)}
+
+
+_NONE = {"n": 0, "v": 0, "h": "k0", "g": "k0", "d": 0}
+
+
+# -- other systems -------------------------------------------------------------------------------------------------------
+
+
+async def asked(value: Value) -> Value:
+    """Another system's answer."""
+    if value["n"] % 3 == 0:
+        await asyncio.sleep(0)
+    return {**value, "asked": value["n"] * 2}
+
+
+async def looked_up(key: Any) -> Value:
+    """Another system's row; some keys have none."""
+    if key in ("k1", b"k1"):
+        raise NotFound
+    return {"row": key if isinstance(key, str) else bytes(key).hex()}
+
+
+# -- timers --------------------------------------------------------------------------------------------------------------
+
+
+class Alarm:
+    """Tells that a key was silent for a while of stream time."""
+
+    def on_message(self, value: Value, context: Any) -> None:
+        """Sets the timer again, or cancels it."""
+        if value["n"] % 6 == 5:
+            context.cancel_timer("silent")
+        else:
+            context.set_timer("silent", at=timedelta(milliseconds=400))
+        context.state.increment("seen")
+        context.emit({**value, "set": [each.name for each in context.timers()]})
+
+    def on_timer(self, name: str, time: int, context: Any) -> None:
+        """Tells it."""
+        seen = context.state.get("seen", 0)
+        context.emit({**_NONE, "n": seen, "alarm": name, "time": time, "seen": seen})
+
+
+# -- columns of windows --------------------------------------------------------------------------------------------------
+
+
+def begun(value: Value) -> list[int]:
+    """The first state of ``reduce``."""
+    return [value["n"]]
+
+
+def folded(held: list[int], value: Value) -> list[int]:
+    """The next state of ``reduce``."""
+    return [*held[-3:], value["n"]]
+
+
+def connected(earlier: list[int], later: list[int]) -> list[int]:
+    """One state of two sessions."""
+    return [*earlier, *later][-4:]
+
+
+def enough(aggregated: Any, value: Value, key: Any, timestamp: int, headers: Any) -> bool:
+    """Whether a window is sent early."""
+    return bool(value["n"] % 4 == 0)

@@ -1,0 +1,185 @@
+"""The steps of generated topologies: one line each. A step that joins the engine joins the table below by a line.
+
+A template is the code of a step. ``{s}`` is a stream, ``{t}`` a table, ``{w}`` a global table, ``{r}`` a second stream;
+``{new}`` is the name of its store or grouping. A word in capitals is drawn from ``CHOICES``. Docs promise less order
+behind ``group_by`` and no order where streams of several tasks become one: ``ORDER`` keeps a step away from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Flag, auto
+from typing import Literal
+
+
+class Mark(Flag):
+    """What holds for a step."""
+
+    NONE = 0
+    #: The results depend on the order of a key's messages.
+    ORDER = auto()
+    #: It has a store.
+    STATE = auto()
+    #: It comes before state, outputs and branches of its stream.
+    FIRST = auto()
+    #: It is a window, or gives its results as one does: values of another form, with past times.
+    WINDOW = auto()
+    #: Its results have another form: only ``shape`` and outputs take them.
+    ODD = auto()
+    #: Results depend on the stream time at which a message comes, beyond a grace.
+    TIME = auto()
+    #: It reads two inputs in the order of their times.
+    JOIN = auto()
+    #: It can't come behind ``group_by``.
+    SOURCE = auto()
+    #: Some of its messages fail.
+    FAILS = auto()
+    #: Its records go through a repartition topic.
+    GROUPS = auto()
+    #: Only the last record of a key is the same under each schedule, where order is not promised.
+    LAST = auto()
+    #: What its store holds depends on the schedule: docs promise results, and not how they are kept.
+    HIDDEN = auto()
+    #: It changes what it gets in place.
+    IN_PLACE = auto()
+
+
+N, O, S, F, W, D, T, J = (
+    Mark.NONE,
+    Mark.ORDER,
+    Mark.STATE,
+    Mark.FIRST,
+    Mark.WINDOW,
+    Mark.ODD,
+    Mark.TIME,
+    Mark.JOIN,
+)
+
+Kind = Literal["stream", "table", "history", "global", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A step: its name, its template, what holds for it, what it makes, and how often it is drawn."""
+
+    name: str
+    code: str
+    marks: Mark = N
+    gives: Kind = "stream"
+    weight: int = 4
+
+
+_SESSION = "{s}.session_window(SHORT, GRACE, {new}, ON_LATE)"
+_AGG = "agg(c=Count(), s=SUM, x=Max('n'), e=Earliest('n'))"
+
+STEPS: tuple[Step, ...] = (
+    # -- one stream, without state
+    Step("apply", "{s}.apply(PLAIN)"),
+    Step("apply in place", "{s}.apply(changed)", weight=3),
+    Step("apply expand", "{s}.apply(halves, expand=True)", weight=2),
+    Step("apply metadata", "{s}.apply(with_key, metadata=True)", weight=2),
+    Step("apply fails", "{s}.apply(spoilt)", Mark.FAILS, weight=1),
+    Step("update in place", "{s}.update(touched)", Mark.IN_PLACE, weight=2),
+    Step("filter", "{s}.filter(most)"),
+    Step("set_timestamp", "{s}.set_timestamp(later)", T | Mark.SOURCE, weight=2),
+    Step("apply_async", "{s}.apply_async(asked, concurrency=CONCURRENCY, order=CALLS)", F, weight=5),
+    Step("join_lookup", "{s}.join_lookup(looked_up, {{'q': 'row'}}, on=ON, ttl=0, how=HOW)", F, weight=3),
+    # -- one stream, with state
+    Step("apply stateful", "{s}.apply(STATEFUL, stateful=True, store={new})", O | S),
+    Step("apply sums", "{s}.apply(summed, stateful=True, store={new})", S, weight=2),
+    Step("filter stateful", "{s}.filter(unseen, stateful=True, store={new})", O | S, weight=2),
+    Step("store ttl", "{s}.filter(unseen, stateful=True, store=app.store({new}, ttl=SHORT))", O | S | T, weight=3),
+    Step("aggregate", "{s}.aggregate(n=Count(), s=SUM, l=Last('n'), r=Collect('n', limit=3), store={new})", O | S | D),
+    Step("aggregate columns", "{s}.aggregate(n=Count(), s=SUM, m=Mean('v'), x=Max('v'), store={new})", O | S | D),
+    Step("aggregate sums", "{s}.aggregate(n=Count(), s=Sum('n'), i=Min('n'), store={new})", S | D | Mark.LAST, weight=2),
+    Step("process", "{s}.process(Alarm, store={new})", O | S | T),
+    Step("drop_duplicates", "{s}.drop_duplicates(BY, within=LONG, store={new})", O | S | T, weight=3),
+    Step("moving_average", "{s}.moving_average('n', over=3, into='avg', store={new})", O | S, weight=2),
+    Step("moving_average time", "{s}.moving_average('n', over=timedelta(seconds=1), into='avt', store={new})", O | S | T),
+    # -- windows
+    Step("tumbling_window", "{s}.tumbling_window(SHORT, GRACE, {new}, ON_LATE).COLUMNS.FINAL", S | W, weight=7),
+    Step("tumbling_window current", "{s}.tumbling_window(SHORT, GRACE, {new}).COLUMNS.CURRENT", O | S | W | T),
+    Step("tumbling_window early", "{s}.tumbling_window(LONG, GRACE, {new}, after_update=enough).count().FINAL", O | S | W | T),
+    Step("tumbling_window before", "{s}.tumbling_window(LONG, GRACE, {new}, before_update=enough).count().FINAL", O | S | W | T),
+    Step("suppress", "{s}.tumbling_window(SHORT, GRACE, {new}).COLUMNS.current().suppress(every=SHORT)", O | S | W | T),
+    Step("hopping_window", "{s}.hopping_window(LONG, SHORT, GRACE, {new}).COLUMNS.FINAL", S | W, weight=4),
+    Step("sliding_window", "{s}.sliding_window(SHORT, GRACE, {new}).COLUMNS.final()", O | S | W | T, weight=3),
+    Step("session_window", _SESSION + ".COLUMNS.FINAL", S | W, weight=4),
+    Step("session_window current", _SESSION + ".count().current()", O | S | W | T, weight=2),
+    Step("tumbling_count_window", "{s}.tumbling_count_window(3, {new}).COLUMNS.COUNTED", O | S | W, weight=3),
+    Step("hopping_count_window", "{s}.hopping_count_window(4, 2, {new}).COLUMNS.COUNTED", O | S | W, weight=2),
+    Step("sliding_count_window", "{s}.sliding_count_window(3, {new}).COLUMNS.COUNTED", O | S | W, weight=2),
+    Step("shape", "{s}.apply(shaped)", weight=0),
+    # -- two streams
+    Step("concat", "{s}.concat({r})", weight=2),
+    Step("join_asof", "{s}.join_asof({r}, HOW, MERGE, name={new})", J | S | Mark.HIDDEN, weight=7),
+    Step("join_asof tolerance", "{s}.join_asof({r}, HOW, MERGE, name={new}, tolerance_ms=LONG)", J | S | Mark.HIDDEN, weight=3),
+    Step("join_interval", "{s}.join_interval({r}, HOWS, MERGE, GRACE, {new}, SHORT, SHORT)", J | S | Mark.HIDDEN, weight=7),
+    # -- other keys
+    Step("group_by", "{s}.group_by(FIELD, {new})", Mark.GROUPS, weight=9),
+    Step("group_by function", "{s}.group_by(third, {new})", Mark.GROUPS, weight=3),
+    # -- tables
+    Step("to_table", "{s}.to_table({new})", O | S, "table", weight=4),
+    Step("to_table history", "{s}.to_table({new}, history_retention=timedelta(days=7))", J | S | Mark.HIDDEN, "history"),
+    Step("join_table", "{s}.join_table({t}, HOW, MERGE)", J, weight=7),
+    Step("join_table global", "{s}.join_table({w}, HOW, MERGE, on=ROW)", weight=4),
+    Step("to_stream", "{t}.to_stream().filter(present)", O, weight=3),
+    Step("table join", "{t}.join({u}, HOW_TABLES, MERGE, {new})", O | S, "table", weight=4),
+    # -- outputs
+    Step("to_topic", "{s}.to_topic(app.topic({out}))", gives="", weight=0),
+    Step("to_topic key", "{s}.to_topic(app.topic({out}), key=other_key, headers=headed)", gives="", weight=0),
+)
+
+#: Where streams and tables come from: a topic of the input.
+SOURCES: tuple[Step, ...] = (
+    Step("dataframe", "app.dataframe({topic})", weight=10),
+    Step("table", "app.table({topic}, {new})", S, "table", weight=4),
+    Step("table history", "app.table({topic}, {new}, history_retention=timedelta(days=7))", S, "history", weight=3),
+    Step("table source", "app.table({topic}, {new}, changelog='source')", S, "table", weight=2),
+    Step("global_table", "app.global_table({topic})", N, "global", weight=2),
+)
+
+#: By word of a template, what is drawn for it; with the name of a case behind a blank, in that case.
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "PLAIN": ("marked", "changed"),
+    "STATEFUL": ("counted", "listed", "forgetful", "summed"),
+    "BY": ("'d'", "length", "None"),
+    "ON": ("'h'", "None"),
+    "ROW": ("'h'", "'g'", "None"),
+    "FIELD": ("'h'", "'g'"),
+    "HOW": ("'inner'", "'left'"),
+    "HOWS": ("'inner'", "'left'", "'right'", "'outer'"),
+    "HOW_TABLES": ("'inner'", "'left'", "'outer'"),
+    "MERGE": ("merged", "merged", "merged_in_place"),
+    "MERGE circle": ("left_only",),
+    "HOW circle": ("'left'",),
+    "CONCURRENCY": ("1", "2", "16"),
+    "CALLS": ("'key'", "'none'"),
+    "SHORT": ("200", "500"),
+    "LONG": ("900", "2_000"),
+    "GRACE": ("0", "100", "1_000"),
+    "GRACE grouped": ("1_000", "1_500"),
+    "ON_LATE": ("None", "'drop'"),
+    "FINAL": ("final()", "final('partition')", "final('partition')"),
+    "FINAL grouped": ("final('partition')",),
+    "CURRENT": ("current()", "current('partition')"),
+    "COUNTED": ("current()", "final()"),
+    "SUM": ("Sum('v')", "Sum('n')", "Sum(length)"),
+    "SUM grouped": ("Sum('n')", "Sum(length)"),
+    "COLUMNS": (
+        "count()",
+        "sum('v')",
+        "mean('v')",
+        "min('n')",
+        "max('v')",
+        "first('n')",
+        "last('n')",
+        "earliest('n')",
+        "latest('n')",
+        "collect('n')",
+        "reduce(folded, begun, connected)",
+        _AGG,
+    ),
+    "COLUMNS grouped": ("count()", "sum('n')", "min('n')", "max('n')", "earliest('n')", "latest('n')", _AGG),
+}

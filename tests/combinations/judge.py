@@ -1,0 +1,107 @@
+"""What a run came to, and whether it is what the reference came to: committed outputs, and the content of stores."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.processors.application import Application
+from holdfast.processors.testing.cluster import InMemoryCluster
+from tests.combinations.schedules import Schedule
+from tests.combinations.topology import Compared, Topology
+
+DEAD = "dead"
+#: What the engine keeps for itself in a store.
+_OWN_KEY, _OWN_NAMES = b"\x00holdfast", "__holdfast"
+
+#: Value, time and headers of a record.
+Sent = tuple[bytes | None, int, tuple[tuple[str, bytes | None], ...]]
+
+
+class Wrong(Exception):
+    """A run did not come to what it should."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(f"{kind}: {detail}")
+        self.kind = kind
+        self.detail = detail
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """By output topic and key, what was sent; by store, what it holds."""
+
+    outputs: Mapping[str, Mapping[bytes | None, list[Sent]]]
+    compared: Mapping[str, Compared]
+    stores: Mapping[str, Mapping[tuple[bytes, str], Any]]
+
+    def differs(self, other: Result, schedule: Schedule) -> Wrong | None:
+        """How another result differs from this one, under a schedule; None if it is the same."""
+        for topic, by_key in self.outputs.items():
+            there = other.outputs[topic]
+            for key in by_key.keys() | there.keys():
+                wrong = _difference(by_key.get(key, []), there.get(key, []), self.compared[topic], schedule)
+                if wrong is not None:
+                    return Wrong("outputs", f"{topic}, key {key!r} ({self.compared[topic]}): {wrong}")
+        for store, content in self.stores.items():
+            there_held = other.stores[store]
+            for place in sorted(content.keys() | there_held.keys()):
+                right, seen = content.get(place), there_held.get(place)
+                if repr(right) != repr(seen):
+                    return Wrong("state", f"store {store}, {place}: {seen!r}, the reference has {right!r}")
+        return None
+
+    @property
+    def size(self) -> int:
+        """How many records were sent."""
+        return sum(len(sent) for by_key in self.outputs.values() for sent in by_key.values())
+
+
+def _difference(right: list[Sent], seen: list[Sent], compared: Compared, schedule: Schedule) -> str | None:
+    if compared == "last":
+        right, seen = right[-1:], seen[-1:]
+    if not schedule.exactly_once:
+        missing, new = set(right) - set(seen), set(seen) - set(right)
+        return f"missing {_few(missing)}, new {_few(new)}" if missing or new else None
+    if compared == "order" and right != seen and sorted(map(repr, right)) == sorted(map(repr, seen)):
+        place = next(index for index, pair in enumerate(zip(right, seen, strict=True)) if pair[0] != pair[1])
+        return f"another order from {place} on: {seen[place : place + 2]}, the reference has {right[place : place + 2]}"
+    rights, seens = Counter(right), Counter(seen)
+    if rights != seens:
+        return f"{len(seen)} records, {len(right)} in the reference; missing {_few(rights - seens)}, new {_few(seens - rights)}"
+    return None
+
+
+def _few(records: Any) -> str:
+    shown = sorted(map(str, records))[:2]
+    return f"{len(list(records))} {shown}"
+
+
+def result_of(cluster: InMemoryCluster, app: Application, topology: Topology) -> Result:
+    """What a run came to."""
+    compared: dict[str, Compared] = dict(topology.outputs)
+    if topology.settings.get("dead_letter_topic"):
+        compared[DEAD] = "each"
+    outputs = {name: _sent(cluster, name) for name in compared}
+    stores = {
+        name: {
+            place: value
+            for place, value in cluster.state(app, name).items()
+            if place[0] != _OWN_KEY and not place[1].startswith(_OWN_NAMES)
+        }
+        for name in topology.stores
+    }
+    return Result(outputs, compared, stores)
+
+
+def _sent(cluster: InMemoryCluster, topic: str) -> dict[bytes | None, list[Sent]]:
+    found: dict[bytes | None, list[Sent]] = {}
+    for _, record in cluster.read(topic) if topic in cluster._broker.topics else []:
+        if topic == DEAD:
+            sent: Sent = (record.value, 0, ())
+        else:
+            sent = (record.value, record.timestamp_ms, tuple((name, raw) for name, raw in record.headers or ()))
+        found.setdefault(record.key, []).append(sent)
+    return found

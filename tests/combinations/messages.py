@@ -1,0 +1,69 @@
+"""Input data from a seed: few keys, text and bytes and falsy ones; equal times, disorder, late messages, odd numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from tests.combinations.topology import Message
+
+KEYS = (b"k0", b"k1", b"k2", b"k3", b"", b"0", b"\x00\xff")
+#: Values of the fields that streams are grouped by; a key of ``group_by`` may be a text, a whole number or a truth.
+FIELDS: tuple[Any, ...] = ("k0", "k1", "k2", "", 0, False, "0")
+NUMBERS: tuple[Any, ...] = (0, -0.0, 0.1, 0.2, 1e300, -1e300, 2**53, 2**53 + 1, -7, 3)
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a topology relies on.
+
+    Attributes:
+        sorted: Messages of a partition are in the order of their times.
+        unique: No two messages have the same time.
+        calm: Messages are out of order by less than a grace.
+        plain: Sums do not depend on their order.
+    """
+
+    sorted: bool = False
+    unique: bool = False
+    calm: bool = False
+    plain: bool = False
+
+
+def draw_messages(random: Random, topics: Sequence[str], partitions: int, needs: Needs) -> tuple[Message, ...]:
+    """The messages of all topics, in the order in which they are produced."""
+    keys = KEYS[: random.choice([1, 2, 4, len(KEYS)])]
+    fields = FIELDS[: random.choice([2, 3, len(FIELDS)])]
+    spread = random.choice([0, 300, 300, 5_000]) if not needs.calm else 300
+    odd = not needs.plain and random.random() < 0.3
+    steps = random.choice([(0, 1, 30), (0, 100, 200, 600), (50, 100)])
+    made, at, taken = list[Message](), 2 * spread, set[int]()
+    for number in range(random.randint(10, 45) * len(topics)):
+        at += random.choice(steps)
+        topic = random.choice(topics)
+        time = at
+        if not needs.sorted and random.random() < 0.3:
+            time -= random.randint(0, spread)
+        while needs.unique and time in taken:
+            time += 1
+        if needs.sorted:
+            at = max(at, time)
+        taken.add(time)
+        value = _value(random, number, fields, odd=odd)
+        raw = None if topic.startswith("r") and random.random() < 0.15 else json.dumps(value).encode()
+        headers = (("x", b"%d" % number),) if random.random() < 0.2 else ()
+        made.append(Message(topic, time, random.choice(keys), raw, headers))
+    return tuple(made)
+
+
+def _value(random: Random, number: int, fields: Sequence[Any], *, odd: bool) -> dict[str, Any]:
+    return {
+        "n": number,
+        "v": random.choice(NUMBERS) if odd else random.randint(0, 9),
+        "h": random.choice(fields),
+        "g": random.choice(fields),
+        "d": random.randint(0, 4),
+    }

@@ -1,0 +1,114 @@
+"""Runs seeds: topologies under schedules.
+
+python -m tests.combinations.run --seeds 5000 --from 0     seeds 0 to 4999; prints progress and every failing seed
+python -m tests.combinations.run --seed 17                 one seed, with its topology
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+
+from tests.combinations.draw import draw_topology
+from tests.combinations.judge import Result, Wrong
+from tests.combinations.schedules import REFERENCE, Schedule, draw_schedules
+from tests.combinations.topology import Topology
+from tests.combinations.trial import Trial
+
+#: Schedules of a seed.
+SCHEDULES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a seed: what was wrong, if something was, and under which schedule."""
+
+    seed: int
+    topology: Topology
+    schedule: Schedule | None = None
+    kind: str = ""
+    detail: str = ""
+
+    def text(self) -> str:
+        """For people."""
+        schedule = self.schedule.text() if self.schedule is not None else "no schedule"
+        return f"seed {self.seed}: {self.kind}: {self.detail}\n{schedule}\n{self.topology.code()}"
+
+
+def outcome_of(seed: int, topology: Topology, schedules: list[Schedule], folder: Path) -> Outcome:
+    """Runs a topology under its reference and under schedules, until one differs."""
+    schedule = REFERENCE
+    try:
+        expected = run(topology, REFERENCE, folder)
+        for schedule in schedules:
+            wrong = expected.differs(run(topology, schedule, folder, expected), schedule)
+            if wrong is not None:
+                raise wrong
+    except Wrong as wrong:
+        cause = "\n" + "".join(traceback.format_exception(wrong.__cause__))[-2500:] if wrong.__cause__ else ""
+        return Outcome(seed, topology, schedule, wrong.kind, wrong.detail + cause)
+    except Exception as failure:
+        return Outcome(seed, topology, schedule, "net", "".join(traceback.format_exception(failure))[-2500:])
+    return Outcome(seed, topology)
+
+
+def run(topology: Topology, schedule: Schedule, folder: Path, expected: Result | None = None) -> Result:
+    """One run."""
+    return Trial(topology, schedule, folder, expected).run()
+
+
+def run_seed(seed: int, folder: Path) -> Outcome:
+    """A seed."""
+    topology = draw_topology(seed)
+    return outcome_of(seed, topology, draw_schedules(topology, seed, SCHEDULES), folder)
+
+
+@contextmanager
+def quiet() -> Iterator[Path]:
+    """A folder for locks; nobody logs meanwhile."""
+    former = structlog.get_config()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=False
+    )
+    memory = Path("/dev/shm")
+    try:
+        with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:
+            yield Path(folder)
+    finally:
+        structlog.configure(**former)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Seeded topologies under schedules.")
+    parser.add_argument("--seed", type=int, help="run this one")
+    parser.add_argument("--seeds", type=int, default=200, help="how many")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first of them")
+    asked = parser.parse_args()
+    first, count = (asked.seed, 1) if asked.seed is not None else (asked.first, asked.seeds)
+    began, failed = time.monotonic(), 0
+    with quiet() as folder:
+        for done, seed in enumerate(range(first, first + count), 1):
+            outcome = run_seed(seed, folder)
+            if outcome.kind:
+                failed += 1
+                print(outcome.text(), flush=True)
+            if done % 50 == 0:
+                spent = time.monotonic() - began
+                print(f"{done} of {count} seeds, {failed} failed, {spent / done:.2f} s each", flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""What varies between two runs of one topology: a schedule, as a value.
+
+``REFERENCE`` is the plainest: one worker, the whole input is there, each message goes through the plain loop.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from tests.combinations.topology import Topology
+from tests.simulation.schedule import AIMS, Fault, Kind
+
+#: How often each fault comes, relative to the others.
+WEIGHTS: dict[Kind, int] = {
+    Kind.CRASH: 30,
+    Kind.CRASH_ALL: 4,
+    Kind.FREEZE: 6,
+    Kind.STOP: 8,
+    Kind.SCALE: 8,
+    Kind.REBALANCE: 12,
+    Kind.BROKERS_DOWN: 3,
+    Kind.REQUEST: 16,
+    Kind.SYNC: 3,
+    Kind.DISK_LOST: 10,
+    Kind.CHECKPOINT: 8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How a topology runs. Times are virtual seconds.
+
+    Attributes:
+        seed: Draws what a fault does, and who goes on at a point.
+        workers: How many processes there are.
+        feed: ``whole``: the input is there from the start; ``parts``: part by part, while no worker runs; ``paused``:
+            while workers are paused; ``live``: while they run.
+        parts: Where the parts end, as shares of the messages.
+        live_s: How long the input takes to come, if it is live.
+        poll_max: Records in one poll.
+        slice_max: Records that are processed before a look at the clock.
+        columns: Aggregations and windows by columns.
+        generated: Generated loops; else the plain one.
+        woven: Records of several inputs as one run.
+        backend: ``memory``, or ``disk``.
+        exactly_once: The guarantee.
+        buffered_max: Records in the buffer of an input from which on it is paused.
+        faults: What strikes, one after the other.
+        switching: How likely another process goes on at a point.
+        patience_s: How long a client waits for the answer to a commit.
+        small: Portions of windows and timers are small: what is due takes several commits.
+    """
+
+    seed: int = 0
+    workers: int = 1
+    feed: str = "whole"
+    parts: tuple[float, ...] = ()
+    live_s: float = 0.0
+    poll_max: int = 1_000
+    slice_max: int = 500
+    commit_every: int = 0
+    commit_interval_s: float = 0.1
+    columns: bool = False
+    generated: bool = False
+    woven: bool = False
+    backend: str = "memory"
+    exactly_once: bool = True
+    buffered_max: int = 10_000
+    assignor: str = "range"
+    faults: tuple[Fault, ...] = ()
+    switching: float = 0.0
+    patience_s: float = 3.0
+    checkpoint_s: float = 5.0
+    small: bool = False
+
+    def text(self) -> str:
+        """What differs from the reference."""
+        differs = [
+            f"{name}={getattr(self, name)!r}"
+            for name in Schedule.__dataclass_fields__
+            if getattr(self, name) != getattr(REFERENCE, name)
+        ]
+        return f"Schedule({', '.join(differs)})"
+
+
+REFERENCE = Schedule()
+
+
+def draw_schedules(topology: Topology, seed: int, count: int) -> list[Schedule]:
+    """Schedules under which docs promise the results of the reference."""
+    return [draw_schedule(topology, seed, number) for number in range(count)]
+
+
+def draw_schedule(topology: Topology, seed: int, number: int) -> Schedule:
+    """One of the schedules of a seed: the first has no faults, the last ones all that there is."""
+    random = Random(f"schedule {number} of {seed}")
+    made = Schedule(
+        seed=random.randrange(2**32),
+        poll_max=random.choice([1, 3, 10, 40, 1_000]),
+        slice_max=random.choice([1, 5, 20, 500]),
+        commit_every=random.choice([0, 0, 1, 3, 7, 20]),
+        commit_interval_s=random.choice([0.01, 0.05, 0.3]),
+        columns=random.random() < 0.7,
+        generated=random.random() < 0.8,
+        woven=random.random() < 0.7,
+        backend=random.choice(["memory", "disk", "disk"]),
+        buffered_max=random.choice([2, 10, 10_000]),
+        small=random.random() < 0.3,
+    )
+    made = replace(made, feed=(feed := _feed(topology, random)), parts=_parts(random) if feed != "whole" else ())
+    if feed == "live":
+        made = replace(made, live_s=random.choice([4.0, 12.0, 25.0]))
+    return with_faults(made, random) if number else made
+
+
+def with_faults(made: Schedule, random: Random) -> Schedule:
+    """A schedule with workers that die, answers that are lost, and disks that are."""
+    kinds = list(WEIGHTS)
+    weights = [WEIGHTS[kind] for kind in kinds]
+    faults = tuple(
+        Fault(random.choices(kinds, weights)[0], random.randint(0, random.choice([30, 200])), random.choice(AIMS))
+        for _ in range(random.choice([0, 1, 1, 2, 4]))
+    )
+    return replace(
+        made,
+        workers=random.choice([1, 2, 2, 3]),
+        faults=faults,
+        switching=random.choice([0.0, 0.05, 0.3]),
+        checkpoint_s=random.choice([0.2, 1.0, 5.0]),
+        backend="disk" if random.random() < 0.8 else made.backend,
+    )
+
+
+def _feed(topology: Topology, random: Random) -> str:
+    choice = ["whole", "parts", "paused"]
+    if topology.rules & {"alone", "live"}:
+        choice += ["live", "live"]
+    return random.choice(choice)
+
+
+def _parts(random: Random) -> tuple[float, ...]:
+    return tuple(sorted(random.uniform(0.05, 0.95) for _ in range(random.choice([1, 2, 4]))))

@@ -1,0 +1,56 @@
+"""What a schedule sets in the engine while it runs: which of two ways a message goes, portions, and patience."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from holdfast.processors.engine.checkpoints import decision
+from holdfast.processors.engine.dataframe import fusion
+from holdfast.processors.engine.runtime import columns, commit, loop, purge, reading_order, task, watermarks
+from holdfast.processors.testing import producer
+from tests.combinations.schedules import Schedule
+from tests.simulation.small_portions import portions_of_time
+
+#: In place of 90 s: more than a session of the group lasts, which is 10 s here.
+OLD_ENDS_S = 12.0
+
+
+def _none(*_: Any, **__: Any) -> None:
+    """In place of what makes another way."""
+
+
+@contextmanager
+def switched(schedule: Schedule) -> Iterator[None]:
+    """Sets what a schedule asks for."""
+    values: list[tuple[Any, str, Any]] = [
+        (commit, "FLUSH_TIMEOUT_S", schedule.patience_s),
+        (producer, "ANSWER_TIMEOUT_S", schedule.patience_s),
+        (loop, "RECORDS_PER_POLL", schedule.poll_max),
+        (loop, "RECORDS_PER_SLICE", schedule.slice_max),
+        (columns, "RUN_MIN", 2),
+        (columns, "RUN_MAX", 5),
+        (reading_order, "BUFFERED_MAX", schedule.buffered_max),
+        (reading_order, "WOVEN_MIN", 2),
+        (reading_order, "WOVEN_MAX", 8),
+        (decision, "SPARES_AT_LEAST", 1),
+        (purge, "PURGE_EVERY_S", 0.5),
+        (watermarks, "OLD_ENDS_COUNT_S", OLD_ENDS_S),
+    ]
+    if not schedule.columns:
+        values.append((task, "columnar_stream", _none))
+    if not schedule.generated:
+        values.append((task, "compile_run", fusion.loop_over))
+    if not (schedule.woven and schedule.generated):
+        values.append((task, "woven_streams", _none))
+    if schedule.small:
+        values += portions_of_time(schedule.seed)
+    former = [(module, name, getattr(module, name)) for module, name, _ in values]
+    for module, name, value in values:
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for module, name, value in former:
+            setattr(module, name, value)

@@ -1,0 +1,180 @@
+"""A topology as a value: lines of code that declare an application, its topics, and the messages that it is fed.
+
+The code that is printed is the code that runs: ``build`` executes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from types import CodeType
+from typing import Any, Literal
+
+from holdfast import Application
+from holdfast.processors.testing.cluster import InMemoryCluster
+
+#: How the records of an output topic are compared: those of a key in their order; all of them, in any order; only the
+#: last one of each key.
+Compared = Literal["order", "each", "last"]
+
+IMPORTS = """\
+from datetime import timedelta
+
+from holdfast import Application, Collect, Count, Last, Max, Mean, Min, Sum
+from holdfast.dataframe.windows import Earliest, First, Latest
+from tests.combinations.functions import *
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One declaration.
+
+    Attributes:
+        step: The name of its step in the grammar.
+        code: The code, with ``{0}``, ``{1}`` for what it uses.
+        of: The names of what it uses.
+        name: The name of what it makes; empty for an output.
+        sends: The output topic of an output.
+        compared: How the records of that topic are compared.
+        stores: The stores whose content is the same under each schedule.
+    """
+
+    step: str
+    code: str
+    of: tuple[str, ...] = ()
+    name: str = ""
+    sends: str = ""
+    compared: Compared = "order"
+    stores: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The line as it runs."""
+        made = self.code.format(*self.of)
+        return f"{self.name} = {made}" if self.name else made
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One record of an input topic; ``at`` is its time, in milliseconds behind the first one."""
+
+    topic: str
+    at: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Lines, the partitions of each input topic, the messages in the order in which they are produced, and settings.
+
+    Attributes:
+        rules: What its schedules may vary, by the names in ``grammar.Rule``.
+    """
+
+    lines: tuple[Line, ...]
+    partitions: Mapping[str, int]
+    messages: tuple[Message, ...]
+    settings: Mapping[str, Any]
+    rules: frozenset[str] = frozenset()
+
+    @property
+    def outputs(self) -> dict[str, Compared]:
+        """By output topic, how it is compared."""
+        return {line.sends: line.compared for line in self.lines if line.sends}
+
+    @property
+    def stores(self) -> list[str]:
+        """The stores whose content is the same under each schedule."""
+        return [store for line in self.lines for store in line.stores]
+
+    @property
+    def steps(self) -> list[str]:
+        """The names of its steps."""
+        return [line.step for line in self.lines]
+
+    def code(self) -> str:
+        """The declaration, which runs with ``settings`` in its names."""
+        return "\n".join(["app = Application(**settings)", *(line.text for line in self.lines)]) + "\n"
+
+    def script(self) -> str:
+        """A program that runs it on the cluster in memory, for people."""
+        topics = [f"cluster.create_topic({name!r}, {count})" for name, count in self.partitions.items()]
+        messages = [
+            f"    ({each.topic!r}, {each.at}, {each.key!r}, {each.value!r}, {list(each.headers)!r})," for each in self.messages
+        ]
+        return "\n".join(
+            [
+                IMPORTS + "from holdfast import InMemoryCluster\n",
+                f"settings = {dict(self.settings, consumer_group='totals', auto_offset_reset='earliest')!r}",
+                self.code(),
+                "cluster = InMemoryCluster()",
+                *topics,
+                "first = int(cluster.clock.time() * 1000) - 3_600_000",
+                "messages = [",
+                *messages,
+                "]",
+                "for topic, at, key, value, headers in messages:",
+                "    cluster.produce(topic, value, key, timestamp_ms=first + at, headers=headers)",
+                "cluster.run(app)",
+                f"for topic in {sorted(self.outputs)!r}:",
+                "    print(topic, *[(record.key, record.value) for _, record in cluster.read(topic)], sep='\\n  ')",
+            ]
+        )
+
+    def without(self, names: Collection[str], outputs: Collection[str] = ()) -> Topology:
+        """Without the lines that make these names or send to these outputs, and without what uses them."""
+        gone, left = set(names), list[Line]()
+        for line in self.lines:
+            if line.name in gone or line.sends in outputs or gone.intersection(line.of):
+                gone.update({line.name} - {""})
+            else:
+                left.append(line)
+        return replace(self, lines=tuple(left)).pruned()
+
+    def pruned(self) -> Topology:
+        """Without topics that no line uses, and their messages."""
+        used = {name for line in self.lines for name in line.of}
+        topics = [line.name for line in self.lines if line.step == "topic"]
+        gone = {name for name in topics if name not in used}
+        lines = tuple(line for line in self.lines if line.name not in gone)
+        return replace(
+            self,
+            lines=lines,
+            partitions={name: count for name, count in self.partitions.items() if name not in gone},
+            messages=tuple(each for each in self.messages if each.topic not in gone),
+        )
+
+    def build(self, **settings: Any) -> Application:
+        """The application."""
+        return _executed(self.code(), {**self.settings, **settings})
+
+    def create_topics(self, cluster: InMemoryCluster) -> None:
+        """Creates inputs and outputs."""
+        for name, count in self.partitions.items():
+            cluster.create_topic(name, count, {"cleanup.policy": "compact"} if name.startswith("r") else {})
+        for name in self.outputs:
+            cluster.create_topic(name, 2)
+
+
+@lru_cache(maxsize=256)
+def _compiled(code: str) -> CodeType:
+    return compile(code, "<topology>", "exec")
+
+
+@lru_cache(maxsize=1)
+def _names() -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(IMPORTS, names)
+    return names
+
+
+def _executed(code: str, settings: Mapping[str, Any]) -> Application:
+    names = {**_names(), "settings": dict(settings)}
+    exec(_compiled(code), names)
+    made = names["app"]
+    assert isinstance(made, Application)
+    return made

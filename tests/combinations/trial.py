@@ -1,0 +1,330 @@
+"""One run of a topology under a schedule: a simulated cluster, machines with disks, workers on them, and faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.errors import ProducerFenced
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.settings import CheckpointSettings, Settings
+from holdfast.processors.application import Application
+from holdfast.processors.engine.changelog.names import changelog_topic
+from holdfast.processors.engine.runtime.loop import Worker
+from holdfast.processors.engine.runtime.requests import Request
+from holdfast.processors.testing.clock import VirtualClock
+from holdfast.processors.testing.cluster import ForeignTransaction, InMemoryCluster
+from tests.combinations.judge import Result, Wrong, result_of
+from tests.combinations.schedules import Schedule
+from tests.combinations.switches import OLD_ENDS_S, switched
+from tests.combinations.topology import Topology
+from tests.simulation.faults import Faults
+from tests.simulation.machines import Machine
+from tests.simulation.objects import SimulatedObjects
+from tests.simulation.scheduler import SimulatedProcess, Simulation, SimulationStuck, Step, signals_kept
+from tests.simulation.workload import GROUP
+from tests.simulation.world import EXPECTED_EXITS, SimulatedNetwork
+
+#: Everything healed, the rest of the input is processed in less than so many virtual seconds.
+RECOVERY_S = 400.0
+#: Faults end so many virtual seconds after the input has come.
+FAULTS_S = 20.0
+#: Nothing more comes after so many virtual seconds without a change.
+QUIET_S, QUIET_GROUPED_S = 3.0, OLD_ENDS_S + 6.0
+#: Before the first message: all of them are in the past, so that the worker's clock holds no time back.
+PAST_MS = 3_600_000
+
+
+class OneMachine(Machine):
+    """A machine whose worker may keep its state in memory."""
+
+    def _run(self, app: Application, process: SimulatedProcess) -> None:
+        trial: Any = self._world
+        on_disk = trial.schedule.backend == "disk"
+        app.run_on(
+            trial.cluster.connect(process),
+            self._settings,
+            databases=self.disk.attach(process) if on_disk else None,
+            storage=trial.store.attach(process) if on_disk else None,
+        )
+
+
+class Trial:
+    """A topology in motion; the attributes are those that machines and faults of the simulation ask for.
+
+    Args:
+        topology: What runs.
+        schedule: How it runs.
+        folder: For the workers' lock files.
+        expected: The result of the reference; None for the reference itself.
+    """
+
+    def __init__(self, topology: Topology, schedule: Schedule, folder: Path, expected: Result | None = None) -> None:
+        self.topology, self.schedule, self._folder, self._expected = topology, schedule, folder, expected
+        self.random = Random(schedule.seed)
+        enabled = schedule.backend == "disk"
+        checkpoints = CheckpointSettings(enabled=enabled, every_s=schedule.checkpoint_s, stop_wait_s=1.0)
+        self.settings = _SETTINGS.model_copy(update={"checkpoints": checkpoints})
+        self.clock = VirtualClock()
+        self.store = SimulatedObjects(self.clock)
+        self.network = SimulatedNetwork()
+        self.cluster = InMemoryCluster(clock=self.clock, network=self.network)
+        topology.create_topics(self.cluster)
+        self.joined = False
+        self.simulation = Simulation(self.clock, self.random, self._on_point)
+        self.machines: list[Machine] = [OneMachine(self, f"m{number}") for number in range(3)]  # type: ignore[arg-type]
+        self.operator = Machine(self, "operator")  # type: ignore[arg-type]
+        self.strike: Callable[[SimulatedProcess, str], Step] | None = None
+        self.foreign: list[ForeignTransaction] = []
+        self.broken: Wrong | None = None
+        self._first_ms = int(self.clock.time() * 1000) - PAST_MS
+        self._fed = 0
+        self._ends: dict[Partition, int] = {}
+        self._seen: tuple[int, ...] = ()
+        self._seen_at = self._judged_at = 0.0
+        self._app = self.application(self.operator)
+        described = self._app.topology()
+        self._inputs = {spec.name for spec in described.inputs}
+        self._grouped = [spec.topic for spec in described.repartitions]
+        self._changelogs = [changelog_topic(GROUP, spec.name) for spec in described.stores]
+        self.result: Result | None = None
+
+    # -- asked for by machines and faults ------------------------------------------------------------------------
+
+    def application(self, machine: Machine) -> Application:
+        """The application as a machine starts it."""
+        return self.topology.build(
+            consumer_group=GROUP,
+            auto_offset_reset="earliest",
+            loglevel=None,
+            state_dir=self._folder,
+            slot=machine.slot,
+            state_backend="rocksdb" if self.schedule.backend == "disk" else "memory",
+            commit_every=self.schedule.commit_every,
+            commit_interval=self.schedule.commit_interval_s,
+            processing_guarantee="exactly-once" if self.schedule.exactly_once else "at-least-once",
+        )
+
+    def exited(self, machine: Machine, failure: Exception | None) -> None:
+        """A worker has ended; its supervisor starts it again."""
+        self.simulation.note(machine.name, f"exit {type(failure).__name__ if failure is not None else 'clean'}")
+        if failure is not None and not isinstance(failure, EXPECTED_EXITS) and self.broken is None:
+            self.broken = Wrong("exits", f"{machine.name} stopped: {type(failure).__name__}: {failure}")
+            self.broken.__cause__ = failure
+        machine.start_later(self.random.uniform(0.2, 3.0))
+
+    def look_at(self, machine: Machine) -> None:
+        """Databases are looked at by the simulation's own tests."""
+
+    def heal_store(self) -> None:
+        """The checkpoint store answers again."""
+        self.store.refuses, self.store.full, self.store.lost_answers = None, False, 0
+
+    # -- the run -------------------------------------------------------------------------------------------------
+
+    def run(self) -> Result:
+        """Runs it to its end.
+
+        Raises:
+            Wrong: A worker stopped, or the input was not processed in time.
+        """
+        faults = Faults(self) if self.schedule.faults else None  # type: ignore[arg-type]
+        if faults is None:
+            self.strike = None
+        try:
+            with signals_kept(), switched(self.schedule):
+                self._run()
+        finally:
+            self.simulation.end()
+        if self.broken is not None:
+            raise self.broken
+        assert self.result is not None
+        return self.result
+
+    def _run(self) -> None:
+        messages = self.topology.messages
+        everywhere = [index for index, each in enumerate(messages) if self._is_global(each.topic)]
+        for index in everywhere:
+            self._produce(index)
+        ends = [*self._cuts(), len(messages)]
+        if self.schedule.feed == "live":
+            self._feed_live()
+        else:
+            self._feed_to(ends[0])
+        self._start()
+        for end in [] if self.schedule.feed == "live" else ends[1:]:
+            self._until(self._consumed)
+            self._feed_to(end) if self.schedule.feed == "whole" else self._interrupted(end)
+        horizon = self.clock.monotonic() + FAULTS_S
+        self.clock.call_at(horizon, lambda: None)
+        self._until(lambda: self._consumed() and (self.strike is None or not self._left()) or self._now >= horizon)
+        self._heal()
+        self._until(self._consumed)
+        self._seen_at = self._judged_at = self._now
+        self.clock.call_later(10 * RECOVERY_S, lambda: None)
+        self._until(self._settled)
+
+    @property
+    def _now(self) -> float:
+        return self.clock.monotonic()
+
+    def _left(self) -> bool:
+        """Whether a fault is still to come."""
+        return isinstance(self.strike, Faults) and bool(self.strike._faults)
+
+    def _is_global(self, topic: str) -> bool:
+        return topic not in self._inputs
+
+    def _produce(self, index: int) -> None:
+        each = self.topology.messages[index]
+        at_ms = self._first_ms + each.at
+        place = self.cluster._broker.partition_for(each.topic, each.key)
+        headers = list(each.headers) or None
+        offset = self.cluster.produce(each.topic, each.value, each.key, timestamp_ms=at_ms, headers=headers)
+        if each.topic in self._inputs:
+            self._ends[place] = offset + 1
+
+    def _feed_to(self, end: int) -> None:
+        for index in range(self._fed, end):
+            if not self._is_global(self.topology.messages[index].topic):
+                self._produce(index)
+        self._fed = max(self._fed, end)
+
+    def _feed_live(self) -> None:
+        count = len(self.topology.messages)
+        times = [each.at for each in self.topology.messages]
+        first, last = min(times, default=0), max(times, default=0)
+        latest = first
+        for index, at in enumerate(times):
+            latest = max(latest, at)
+            share = (latest - first) / (last - first or 1)
+            self.clock.call_later(share * self.schedule.live_s, partial(self._feed_to, index + 1))
+        self.clock.call_later(self.schedule.live_s, partial(self._feed_to, count))
+
+    def _cuts(self) -> list[int]:
+        """Where parts of the input end: behind a cut, where it matters, all messages are younger than those before it."""
+        messages, found = self.topology.messages, []
+        for share in self.schedule.parts:
+            index = int(share * len(messages))
+            while 0 < index < len(messages) and not self._may_cut(index):
+                index += 1
+            found.append(index)
+        return sorted({each for each in found if 0 < each < len(messages)})
+
+    def _may_cut(self, index: int) -> bool:
+        if "alone" in self.topology.rules:
+            return True
+        times = [each.at for each in self.topology.messages]
+        return max(times[:index]) < min(times[index:])
+
+    def _interrupted(self, end: int) -> None:
+        """More input comes while nobody reads."""
+        if self.schedule.feed == "parts":
+            self._stop()
+            self._feed_to(end)
+            self._start()
+            return
+        self._until(self._all_are_paused)
+        self._feed_to(end)
+        for worker in self._workers():
+            worker.requests.append(Request(worker.resume, only_reads=False))
+
+    def _workers(self) -> list[Worker]:
+        apps = [machine.app for machine in self.machines if machine.alive is not None]
+        return [app._worker for app in apps if app is not None and app._worker is not None]
+
+    def _all_are_paused(self) -> bool:
+        waiting = [worker for worker in self._workers() if not worker.paused]
+        for worker in waiting:
+            if not worker.requests:
+                worker.requests.append(Request(worker.pause, only_reads=False))
+        return not waiting
+
+    def _start(self) -> None:
+        for machine in self.machines[: self.schedule.workers]:
+            machine.wanted = True
+            machine.start()
+
+    def _stop(self) -> None:
+        for machine in self.machines:
+            machine.wanted = False
+            machine.stop()
+            if machine.process is not None:
+                machine.process.thaw()
+        self._until(lambda: not any(machine.alive for machine in self.machines))
+
+    def _heal(self) -> None:
+        self.strike = None
+        self.simulation.note("world", "heal")
+        self.network.brokers_up = True
+        self.network.armed.clear()
+        for transaction in self.foreign:
+            with suppress(ProducerFenced):
+                transaction.abort()
+        self.heal_store()
+        for machine in self.machines:
+            machine.disk.full, machine.disk.short_writes = False, 0
+        if not any(machine.wanted for machine in self.machines):
+            self.machines[0].wanted = True
+        for machine in self.machines:
+            machine.start()
+        for worker in self._workers():
+            if worker.paused:
+                worker.requests.append(Request(worker.resume, only_reads=False))
+
+    def _consumed(self) -> bool:
+        """Whether the group has committed the input that came, and all of it came."""
+        if self.broken is not None:
+            return True
+        if self.schedule.feed == "live" and self._fed < len(self.topology.messages):
+            return False
+        committed = self.cluster.committed_offsets(GROUP)
+        return all((committed.get(place) or 0) >= end for place, end in self._ends.items())
+
+    def _settled(self) -> bool:
+        """Whether all is sent: the result is that of the reference, or nothing changed for long."""
+        if self.broken is not None:
+            return True
+        seen = tuple(
+            log.end
+            for name in (*self.topology.outputs, *self._changelogs)
+            if name in self.cluster._broker.topics
+            for log in self.cluster._broker.topics[name].logs
+        )
+        if seen != self._seen:
+            self._seen, self._seen_at = seen, self._now
+        quiet = self._now - self._seen_at
+        if self._expected is None:
+            if quiet < (QUIET_GROUPED_S if self._grouped else QUIET_S):
+                return False
+            self.result = result_of(self.cluster, self._app, self.topology)
+            return True
+        if quiet < 0.3 or self._now - self._judged_at < 0.5:
+            return False
+        self._judged_at = self._now
+        self.result = result_of(self.cluster, self._app, self.topology)
+        return self._expected.differs(self.result, self.schedule) is None or quiet > 3 * QUIET_GROUPED_S
+
+    def _until(self, done: Callable[[], bool]) -> None:
+        try:
+            self.simulation.run_until(lambda: self.broken is not None or done(), RECOVERY_S)
+        except SimulationStuck as stuck:
+            if self.broken is None:
+                self.broken = Wrong("liveness", f"{stuck.message} {stuck.fields}")
+        except HoldfastError as failure:
+            self.broken = Wrong("exits", f"{type(failure).__name__}: {failure}")
+        if self.broken is not None:
+            raise self.broken
+
+    def _on_point(self, process: SimulatedProcess, name: str) -> Step:
+        if self.strike is not None:
+            return self.strike(process, name)
+        return Step.YIELD if self.random.random() < self.schedule.switching else Step.GO_ON
+
+
+_SETTINGS = Settings()
