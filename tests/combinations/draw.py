@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
@@ -37,6 +38,8 @@ class Made:
         odd: Whether its values have another form than that of messages.
         last: Whether only the last record of a key is the same in every schedule.
         grouped: Whether a ``group_by`` is before it.
+        loose: Whether its messages come with a commit, as results of windows that close with their partition do: what a
+            state has then depends on when commits come.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Made:
     odd: bool = False
     last: bool = False
     grouped: bool = False
+    loose: bool = False
 
 
 @dataclass(slots=True)
@@ -74,7 +78,7 @@ class Scope:
     writers: dict[str, set[str]] = field(default_factory=dict)
     #: Names that nothing may use any more: a call of another system comes behind them.
     closed: set[str] = field(default_factory=set)
-    used: set[str] = field(default_factory=set)
+    used: Counter[str] = field(default_factory=Counter)
     marks: Mark = Mark.NONE
     number: int = 0
     circle: bool = False
@@ -185,6 +189,8 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
         return False
     if any(each.last for each in of) and step.name not in ("shape", "apply", "filter"):
         return False
+    if any(each.loose for each in of) and not _fits_loose(step, of):
+        return False
     topics = set().union(*(each.topics for each in of))
     together = topics if Mark.STATE & marks or Mark.JOIN & marks else set[str]()
     tasks, circle = scope.merged(together or {min(topics)}) if topics else _Tasks(set()), False
@@ -209,7 +215,15 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
 
 def _is_only(scope: Scope, first: Made) -> bool:
     """Whether a stream has no branch."""
-    return all(each.name in scope.used for each in scope.made if each.topics & first.topics and each is not first)
+    others = [each for each in scope.made if each.topics & first.topics and each is not first]
+    return not scope.used[first.name] and all(scope.used[each.name] == 1 for each in others)
+
+
+def _fits_loose(step: Step, of: list[Made]) -> bool:
+    """Whether a step gives the same whenever the results of a window come."""
+    if Mark.TIME & step.marks or step.name in ("to_table", "to_table history", "join_table", "concat"):
+        return False
+    return not step.name.startswith("join_asof") or not of[1].loose
 
 
 #: Steps whose results are known where a task waits for its own work.
@@ -222,13 +236,14 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
     name = scope.new("s")
     code, used = _code(scope, step, name, "circle" if circle else "grouped" if grouped else "")
     shown = (name,) if Mark.STATE & step.marks and not Mark.HIDDEN & step.marks and step.gives != "history" else ()
-    if "store ttl" == step.name:
+    if step.name == "store ttl" or (step.name.startswith("session_window") and not first.ordered):
         shown = ()
     scope.lines.append(Line(step.name, code, tuple(each.name for each in of[:used]), name, stores=shown))
     scope.used.update(each.name for each in of)
     scope.marks |= step.marks
     topics = frozenset().union(*(each.topics for each in of))
     ordered = all(each.ordered for each in of) and (step.name != "concat" or not grouped)
+    ordered = ordered and not Mark.LOOSE & step.marks and (len(of) == 1 or not any(each.loose for each in of))
     if Mark.FIRST & step.marks:
         scope.closed.update(each.name for each in scope.made if each.topics & first.topics)
     if Mark.GROUPS & step.marks:
@@ -250,6 +265,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
             odd=(bool((Mark.WINDOW | Mark.ODD) & step.marks)) if step.name != "shape" else False,
             last=any(each.last for each in of) or (bool(Mark.LAST & step.marks) and not first.ordered),
             grouped=grouped or bool(Mark.GROUPS & step.marks),
+            loose=any(each.loose for each in of) or "partition" in code or bool(Mark.LOOSE & step.marks) or "suppress" in code,
         )
     )
     if scope.made[-1].odd and scope.random.random() < 0.5:
@@ -275,10 +291,10 @@ def _code(scope: Scope, step: Step, name: str, case: str) -> tuple[str, int]:
 
 
 def _add_outputs(scope: Scope) -> None:
-    leaves = [each for each in scope.made if each.kind == "stream" and each.name not in scope.used]
+    leaves = [each for each in scope.made if each.kind == "stream" and not scope.used[each.name]]
     leaves += [each for each in scope.made if each.kind == "stream" and each not in leaves and scope.random.random() < 0.15]
     for each in leaves:
-        if each.name in scope.closed and each.name in scope.used:
+        if each.name in scope.closed and scope.used[each.name]:
             continue
         _add_output(scope, each)
 
@@ -298,7 +314,7 @@ def _finished(scope: Scope, seed: int) -> Topology:
     grouped = bool(scope.writers)
     alone = all(len(each.topics) == 1 for each in scope.tasks)
     needs = Needs(
-        sorted=grouped and bool(Mark.JOIN & scope.marks),
+        sorted=bool(Mark.JOIN & scope.marks) and (grouped or any(each.loose for each in scope.made)),
         unique=grouped,
         calm=grouped,
         plain=grouped,

@@ -43,6 +43,8 @@ class Mark(Flag):
     HIDDEN = auto()
     #: It changes what it gets in place.
     IN_PLACE = auto()
+    #: Some results come with a commit, and some with a message: their order depends on when commits come.
+    LOOSE = auto()
 
 
 N, O, S, F, W, D, T, J = (
@@ -100,8 +102,8 @@ STEPS: tuple[Step, ...] = (
     # -- windows
     Step("tumbling_window", "{s}.tumbling_window(SHORT, GRACE, {new}, ON_LATE).COLUMNS.FINAL", S | W, weight=7),
     Step("tumbling_window current", "{s}.tumbling_window(SHORT, GRACE, {new}).COLUMNS.CURRENT", O | S | W | T),
-    Step("tumbling_window early", "{s}.tumbling_window(LONG, GRACE, {new}, after_update=enough).count().FINAL", O | S | W | T),
-    Step("tumbling_window before", "{s}.tumbling_window(LONG, GRACE, {new}, before_update=enough).count().FINAL", O | S | W | T),
+    Step("tumbling_window early", "{s}.tumbling_window(LONG, GRACE, {new}, after_update=enough).count().FINAL", O | S | W | T | Mark.LOOSE),
+    Step("tumbling_window before", "{s}.tumbling_window(LONG, GRACE, {new}, before_update=enough).count().FINAL", O | S | W | T | Mark.LOOSE),
     Step("suppress", "{s}.tumbling_window(SHORT, GRACE, {new}).COLUMNS.current().suppress(every=SHORT)", O | S | W | T),
     Step("hopping_window", "{s}.hopping_window(LONG, SHORT, GRACE, {new}).COLUMNS.FINAL", S | W, weight=4),
     Step("sliding_window", "{s}.sliding_window(SHORT, GRACE, {new}).COLUMNS.final()", O | S | W | T, weight=3),

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.processors.application import Application
+from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.testing.cluster import InMemoryCluster
 from tests.combinations.schedules import Schedule
-from tests.combinations.topology import Compared, Topology
+from tests.combinations.topology import Compared, Described, Topology
+from tests.simulation.workload import GROUP
 
 DEAD = "dead"
 #: What the engine keeps for itself in a store.
@@ -79,21 +80,34 @@ def _few(records: Any) -> str:
     return f"{len(list(records))} {shown}"
 
 
-def result_of(cluster: InMemoryCluster, app: Application, topology: Topology) -> Result:
+def result_of(cluster: InMemoryCluster, topology: Topology) -> Result:
     """What a run came to."""
     compared: dict[str, Compared] = dict(topology.outputs)
     if topology.settings.get("dead_letter_topic"):
         compared[DEAD] = "each"
     outputs = {name: _sent(cluster, name) for name in compared}
+    described = topology.described()
     stores = {
         name: {
             place: value
-            for place, value in cluster.state(app, name).items()
+            for place, value in _held(cluster, name, described).items()
             if place[0] != _OWN_KEY and not place[1].startswith(_OWN_NAMES)
         }
         for name in topology.stores
     }
     return Result(outputs, compared, stores)
+
+
+def _held(cluster: InMemoryCluster, store: str, described: Described) -> dict[tuple[bytes, str], Any]:
+    """What a store holds by its committed changelog, or by the processed records of its topic."""
+    if store in described.logs:
+        return cluster._rows(GROUP, described.logs[store])
+    newest: dict[bytes, bytes | None] = {}
+    changelog = described.changelogs[store]
+    for _, record in cluster.read(changelog) if changelog in cluster._broker.topics else []:
+        if record.key is not None and record.key != META_KEY:
+            newest[record.key] = record.value
+    return {split_key(key): decode_value(raw) for key, raw in newest.items() if raw is not None}
 
 
 def _sent(cluster: InMemoryCluster, topic: str) -> dict[bytes | None, list[Sent]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from holdfast.infra.kafka.partitioners import murmur2
 from tests.combinations.topology import Message
 
 KEYS = (b"k0", b"k1", b"k2", b"k3", b"", b"0", b"\x00\xff")
@@ -56,7 +57,23 @@ def draw_messages(random: Random, topics: Sequence[str], partitions: int, needs:
         raw = None if topic.startswith("r") and random.random() < 0.15 else json.dumps(value).encode()
         headers = (("x", b"%d" % number),) if random.random() < 0.2 else ()
         made.append(Message(topic, time, random.choice(keys), raw, headers))
+    if random.random() < 0.7:
+        made += _closing(topics, partitions, at + 6_000, len(made))
     return tuple(made)
+
+
+def _closing(topics: Sequence[str], partitions: int, at: int, number: int) -> list[Message]:
+    """A message of each partition that ends what is open there."""
+    made = list[Message]()
+    for topic in topics:
+        left = set(range(partitions))
+        for name in map("z{}".format, range(1_000)):
+            place = (murmur2(name.encode()) & 0x7FFFFFFF) % partitions
+            if place in left:
+                left.discard(place)
+                value = {"n": number + len(made), "v": 1, "h": "k0", "g": "k1", "d": 9}
+                made.append(Message(topic, at + len(made), name.encode(), json.dumps(value).encode()))
+    return made
 
 
 def _value(random: Random, number: int, fields: Sequence[Any], *, odd: bool) -> dict[str, Any]:

@@ -12,7 +12,10 @@ from types import CodeType
 from typing import Any, Literal
 
 from holdfast import Application
+from holdfast.processors.engine.changelog.names import changelog_topic
+from holdfast.processors.engine.topology import SourceLog
 from holdfast.processors.testing.cluster import InMemoryCluster
+from tests.simulation.workload import GROUP
 
 #: How the records of an output topic are compared: those of a key in their order; all of them, in any order; only the
 #: last one of each key.
@@ -152,12 +155,38 @@ class Topology:
         """The application."""
         return _executed(self.code(), {**self.settings, **settings})
 
+    def described(self) -> Described:
+        """What the engine says of it."""
+        return _described(self.code(), tuple(sorted(self.settings.items())))
+
     def create_topics(self, cluster: InMemoryCluster) -> None:
         """Creates inputs and outputs."""
         for name, count in self.partitions.items():
             cluster.create_topic(name, count, {"cleanup.policy": "compact"} if name.startswith("r") else {})
         for name in self.outputs:
             cluster.create_topic(name, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The inputs, the repartition topics and the stores of an application; by store, its changelog or its topic."""
+
+    inputs: frozenset[str]
+    repartitions: tuple[str, ...]
+    changelogs: Mapping[str, str]
+    logs: Mapping[str, SourceLog]
+
+
+@lru_cache(maxsize=64)
+def _described(code: str, settings: tuple[tuple[str, Any], ...]) -> Described:
+    made = _executed(code, {**dict(settings), "consumer_group": GROUP, "auto_offset_reset": "earliest"}).topology()
+    logs = {spec.name: log for spec in made.stores if (log := made.source_log_of(spec.name)) is not None}
+    return Described(
+        frozenset(spec.name for spec in made.inputs),
+        tuple(spec.topic for spec in made.repartitions),
+        {spec.name: changelog_topic(GROUP, spec.name) for spec in made.stores if spec.name not in logs},
+        logs,
+    )
 
 
 @lru_cache(maxsize=256)

@@ -14,7 +14,6 @@ from holdfast.infra.kafka.errors import ProducerFenced
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.settings import CheckpointSettings, Settings
 from holdfast.processors.application import Application
-from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.testing.clock import VirtualClock
@@ -86,12 +85,9 @@ class Trial:
         self._fed = 0
         self._ends: dict[Partition, int] = {}
         self._seen: tuple[int, ...] = ()
-        self._seen_at = self._judged_at = 0.0
-        self._app = self.application(self.operator)
-        described = self._app.topology()
-        self._inputs = {spec.name for spec in described.inputs}
-        self._grouped = [spec.topic for spec in described.repartitions]
-        self._changelogs = [changelog_topic(GROUP, spec.name) for spec in described.stores]
+        self._seen_at = self._judge_at = 0.0
+        self._wait_s = 0.25
+        self._described = topology.described()
         self.result: Result | None = None
 
     # -- asked for by machines and faults ------------------------------------------------------------------------
@@ -165,7 +161,7 @@ class Trial:
         self._until(lambda: self._consumed() and (self.strike is None or not self._left()) or self._now >= horizon)
         self._heal()
         self._until(self._consumed)
-        self._seen_at = self._judged_at = self._now
+        self._seen_at = self._now
         self.clock.call_later(10 * RECOVERY_S, lambda: None)
         self._until(self._settled)
 
@@ -178,7 +174,7 @@ class Trial:
         return isinstance(self.strike, Faults) and bool(self.strike._faults)
 
     def _is_global(self, topic: str) -> bool:
-        return topic not in self._inputs
+        return topic not in self._described.inputs
 
     def _produce(self, index: int) -> None:
         each = self.topology.messages[index]
@@ -186,7 +182,7 @@ class Trial:
         place = self.cluster._broker.partition_for(each.topic, each.key)
         headers = list(each.headers) or None
         offset = self.cluster.produce(each.topic, each.value, each.key, timestamp_ms=at_ms, headers=headers)
-        if each.topic in self._inputs:
+        if each.topic in self._described.inputs:
             self._ends[place] = offset + 1
 
     def _feed_to(self, end: int) -> None:
@@ -292,7 +288,7 @@ class Trial:
             return True
         seen = tuple(
             log.end
-            for name in (*self.topology.outputs, *self._changelogs)
+            for name in (*self.topology.outputs, *self._described.changelogs.values())
             if name in self.cluster._broker.topics
             for log in self.cluster._broker.topics[name].logs
         )
@@ -300,14 +296,15 @@ class Trial:
             self._seen, self._seen_at = seen, self._now
         quiet = self._now - self._seen_at
         if self._expected is None:
-            if quiet < (QUIET_GROUPED_S if self._grouped else QUIET_S):
+            if quiet < (QUIET_GROUPED_S if self._described.repartitions else QUIET_S):
                 return False
-            self.result = result_of(self.cluster, self._app, self.topology)
+            self.result = result_of(self.cluster, self.topology)
             return True
-        if quiet < 0.3 or self._now - self._judged_at < 0.5:
+        if quiet < 0.3 or self._now < self._judge_at:
             return False
-        self._judged_at = self._now
-        self.result = result_of(self.cluster, self._app, self.topology)
+        self._wait_s = min(2 * self._wait_s, 10.0)
+        self._judge_at = self._now + self._wait_s
+        self.result = result_of(self.cluster, self.topology)
         return self._expected.differs(self.result, self.schedule) is None or quiet > 3 * QUIET_GROUPED_S
 
     def _until(self, done: Callable[[], bool]) -> None:

@@ -116,7 +116,9 @@ class HeldBack:
             self._after, due_ms, raw_key, known = self._found.popleft()
             state.point_at(raw_key, time_ms)
             if known is not None and known["held"] is not None:
-                self._look_again(raw_key, due_ms + self._every_ms, known)
+                known = self._look_again(raw_key, due_ms + self._every_ms, known)
+                if known["due"] <= time_ms:  # else it would stay until another commit, whenever that comes
+                    self._forget(raw_key, known)
             elif known is not None:
                 self._forget(raw_key, known)
             else:
