@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from tests.combinations.grammar import CHOICES, SOURCES, STEPS, Kind, Mark, Step
+from tests.combinations.grammar import CHOICES, SOURCES, STEPS, TOPICS, Kind, Mark, Step
 from tests.combinations.messages import Needs, draw_messages
 from tests.combinations.topology import Compared, Line, Topology
 
@@ -71,6 +71,8 @@ class Scope:
 
     random: Random
     partitions: int
+    #: Whether there may be a ``group_by``: then no message is late anywhere.
+    groups: bool
     lines: list[Line] = field(default_factory=list)
     made: list[Made] = field(default_factory=list)
     tasks: list[_Tasks] = field(default_factory=list)
@@ -123,10 +125,16 @@ class Scope:
 def draw_topology(seed: int) -> Topology:
     """The topology of a seed."""
     random = Random(f"topology of {seed}")
-    scope = Scope(random, random.choice([1, 2, 2, 3, 4]))
     groups = random.random() < 0.5
+    scope = Scope(random, random.choice([1, 2, 2, 3, 4]), groups)
     allowed = [step for step in STEPS if groups or not Mark.GROUPS & step.marks]
-    _add_sources(scope, random.choice([1, 1, 2, 2, 3]))
+    if groups:  # most topologies that may have a grouping have one
+        allowed += 2 * [step for step in STEPS if Mark.GROUPS & step.marks]
+    _add_sources(scope, random.choice([1, 2, 2, 3]))
+    calls = [step for step in STEPS if Mark.FIRST & step.marks]
+    if random.random() < 0.2:
+        streams = [each for each in scope.made if each.kind == "stream"]
+        _fits(scope, random.choice(calls), [random.choice(streams)])
     for _ in range(random.randint(2, 8)):
         _add_step(scope, allowed)
     _add_outputs(scope)
@@ -138,7 +146,8 @@ def _add_sources(scope: Scope, count: int) -> None:
         step = scope.random.choices(SOURCES, [each.weight for each in SOURCES])[0] if number else SOURCES[0]
         topic = scope.new("t" if step.gives == "stream" else "r")
         name = scope.new("s")
-        scope.lines.append(Line("topic", f"app.topic({topic!r})", name=topic))
+        declared = scope.random.choice(TOPICS[:1] if scope.groups or step.gives != "stream" else TOPICS)
+        scope.lines.append(Line("topic", declared.replace("{topic}", repr(topic)), name=topic))
         code = step.code.replace("{topic}", "{0}").replace("{new}", repr(name))
         stores = (name,) if Mark.STATE & step.marks and step.gives == "table" else ()
         scope.lines.append(Line(step.name, code, (topic,), name, stores=stores))
@@ -159,9 +168,7 @@ def _add_step(scope: Scope, allowed: Sequence[Step]) -> None:
 
 def _operands(scope: Scope, step: Step) -> list[Made] | None:
     found = list[Made]()
-    for place in _OPERAND.findall(step.code):
-        if place not in _KINDS:
-            continue
+    for place in _places(step):
         choice = [each for each in scope.made if each.kind in _KINDS[place] and each.name not in scope.closed]
         # The newest more often: chains grow.
         choice += choice[-2:]
@@ -183,11 +190,13 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
         return False
     if Mark.WINDOW & marks and any(each.window for each in of):
         return False
-    if Mark.ORDER & marks and not all(each.ordered for each in of):
+    if Mark.ORDER & marks and not all(each.ordered for each in of) and not (step.name == "to_stream" and first.last):
         return False
     if Mark.SOURCE & marks and (first.grouped or first.window):
         return False
-    if any(each.last for each in of) and step.name not in ("shape", "apply", "filter"):
+    if any(each.last for each in of) and step.name not in ("shape", "apply", "filter", "to_stream"):
+        return False
+    if step.name == "table join on" and not _fits_on(scope, of):
         return False
     if any(each.loose for each in of) and not _fits_loose(step, of):
         return False
@@ -202,6 +211,9 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
             return False
         if circle and step.name not in _CIRCLES:
             return False
+        plain_table = step.name == "join_table" and of[1].kind == "table"
+        if plain_table and grouped and scope.partitions > 1 and not circle:
+            return False
         if circle and tasks.joins and not scope.circle:
             return False
     _place(scope, step, of, tasks, circle=circle)
@@ -213,15 +225,26 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
     return True
 
 
+def _fits_on(scope: Scope, of: list[Made]) -> bool:
+    """Whether two tables can be joined by a key inside the row: of two tasks, of which none is behind a ``group_by``."""
+    tasks = [scope.merged(set(each.topics)) for each in of]
+    apart = not tasks[0].topics & tasks[1].topics
+    return apart and not any(scope.is_grouped(each) or each.timed or each.joins for each in tasks)
+
+
 def _is_only(scope: Scope, first: Made) -> bool:
     """Whether a stream has no branch."""
     others = [each for each in scope.made if each.topics & first.topics and each is not first]
     return not scope.used[first.name] and all(scope.used[each.name] == 1 for each in others)
 
 
+#: Steps whose results depend on when a message comes, besides those that depend on stream time.
+_IN_TIME = {"to_table", "to_table history", "join_table", "concat", "store shared", "join_interval"}
+
+
 def _fits_loose(step: Step, of: list[Made]) -> bool:
     """Whether a step gives the same whenever the results of a window come."""
-    if Mark.TIME & step.marks or step.name in ("to_table", "to_table history", "join_table", "concat"):
+    if Mark.TIME & step.marks or step.name in _IN_TIME:
         return False
     return not step.name.startswith("join_asof") or not of[1].loose
 
@@ -234,7 +257,9 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
     first = of[0]
     grouped = any(each.grouped for each in of) or scope.is_grouped(tasks)
     name = scope.new("s")
-    code, used = _code(scope, step, name, "circle" if circle else "grouped" if grouped else "")
+    unordered = grouped and scope.partitions > 1 or not all(each.ordered for each in of)
+    cases = {"circle": circle, "unordered": unordered, "groups": scope.groups}
+    code, used = _code(scope, step, name, [case for case, holds in cases.items() if holds])
     shown = (name,) if Mark.STATE & step.marks and not Mark.HIDDEN & step.marks and step.gives != "history" else ()
     if step.name == "store ttl" or (step.name.startswith("session_window") and not first.ordered):
         shown = ()
@@ -250,6 +275,11 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
         topic = f"group of {name}"
         scope.writers[topic] = set(topics)
         topics, scope.tasks = frozenset({topic}), [*scope.tasks, _Tasks({topic})]
+        if step.gives == "table":
+            scope.task_of(min(of[1].topics)).topics.add(f"subscriptions of {name}")
+            scope.writers[f"subscriptions of {name}"] = set(first.topics)
+            for each in of:
+                scope.task_of(min(each.topics)).joins = True
         ordered = ordered and scope.partitions == 1 and len(scope.task_of(min(first.topics)).topics) == 1
         ordered = ordered and len(first.topics) == 1
     if Mark.IN_PLACE & step.marks:
@@ -263,7 +293,8 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
             first=first.first and not Mark.STATE & step.marks and not Mark.FIRST & step.marks and step.name != "apply expand",
             window=any(each.window for each in of) or bool(Mark.WINDOW & step.marks),
             odd=(bool((Mark.WINDOW | Mark.ODD) & step.marks)) if step.name != "shape" else False,
-            last=any(each.last for each in of) or (bool(Mark.LAST & step.marks) and not first.ordered),
+            last=any(each.last for each in of)
+            or (bool(Mark.LAST & step.marks) and (not first.ordered or step.gives == "table")),
             grouped=grouped or bool(Mark.GROUPS & step.marks),
             loose=any(each.loose for each in of) or "partition" in code or bool(Mark.LOOSE & step.marks) or "suppress" in code,
         )
@@ -272,16 +303,23 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
         _fits(scope, _BY_NAME["shape"], [scope.made[-1]])
 
 
-def _code(scope: Scope, step: Step, name: str, case: str) -> tuple[str, int]:
+def _places(step: Step) -> list[str]:
+    """What a step uses: the stream or table that it comes behind first."""
+    found = dict.fromkeys(place for place in _OPERAND.findall(step.code) if place in _KINDS)
+    return sorted(found, key="strwu".index)
+
+
+def _code(scope: Scope, step: Step, name: str, cases: Sequence[str]) -> tuple[str, int]:
     """The code of a step, with places for what it uses, and how many these are."""
-    places = [place for place in _OPERAND.findall(step.code) if place in _KINDS]
+    places = _places(step)
     code = step.code
 
     def chosen(found: re.Match[str]) -> str:
         word = found[0]
         if word not in CHOICES:
             return word
-        made = scope.random.choice(CHOICES.get(f"{word} {case}", CHOICES[word]))
+        choices = [CHOICES[f"{word} {case}"] for case in cases if f"{word} {case}" in CHOICES]
+        made = scope.random.choice([*choices, CHOICES[word]][0])
         return _WORD.sub(chosen, made) if word == "COLUMNS" else made
 
     code = _WORD.sub(chosen, code)
@@ -291,6 +329,8 @@ def _code(scope: Scope, step: Step, name: str, case: str) -> tuple[str, int]:
 
 
 def _add_outputs(scope: Scope) -> None:
+    for each in [each for each in scope.made if each.kind == "table" and not scope.used[each.name] and each.last]:
+        _fits(scope, _BY_NAME["to_stream"], [each])
     leaves = [each for each in scope.made if each.kind == "stream" and not scope.used[each.name]]
     leaves += [each for each in scope.made if each.kind == "stream" and each not in leaves and scope.random.random() < 0.15]
     for each in leaves:
@@ -313,20 +353,26 @@ def _finished(scope: Scope, seed: int) -> Topology:
     topics = [line.name for line in scope.lines if line.step == "topic"]
     grouped = bool(scope.writers)
     alone = all(len(each.topics) == 1 for each in scope.tasks)
+    fails = bool(Mark.FAILS & scope.marks)
+    text = "'str'" in "".join(line.code for line in scope.lines)
+    random = Random(f"messages of {seed}")
     needs = Needs(
         sorted=bool(Mark.JOIN & scope.marks) and (grouped or any(each.loose for each in scope.made)),
-        unique=grouped,
-        calm=grouped,
-        plain=grouped,
+        unique=grouped or random.random() < 0.4,
+        calm=scope.groups,
+        plain=scope.groups,
+        text=text,
+        spoilt=fails,
     )
-    fails = bool(Mark.FAILS & scope.marks)
     settings: dict[str, Any] = {"dead_letter_topic": "dead"} if fails else {}
-    rules = {rule for rule, holds in {"alone": alone, "grouped": grouped, "fails": fails}.items() if holds}
-    random = Random(f"messages of {seed}")
+    messages = draw_messages(random, topics, scope.partitions, needs)
+    closed = bool(messages) and bool(messages[-1].key) and messages[-1].key[:1] == b"z"
+    holds = {"alone": alone, "grouped": grouped, "unique": needs.unique, "calm": needs.calm, "closed": closed}
+    rules = {rule for rule, is_held in holds.items() if is_held}
     made = Topology(
         tuple(scope.lines),
         {topic: scope.partitions for topic in topics},
-        draw_messages(random, topics, scope.partitions, needs),
+        messages,
         settings,
         frozenset(rules),
     )

@@ -73,6 +73,9 @@ class Step:
 
 
 _SESSION = "{s}.session_window(SHORT, GRACE, {new}, ON_LATE)"
+SHARED = (
+    "({r}.update(remembered, stateful=True, store={new}), {s}.apply(recalled, stateful=True, store={new}))[1]"
+)
 _AGG = "agg(c=Count(), s=SUM, x=Max('n'), e=Earliest('n'))"
 
 STEPS: tuple[Step, ...] = (
@@ -91,6 +94,8 @@ STEPS: tuple[Step, ...] = (
     Step("apply stateful", "{s}.apply(STATEFUL, stateful=True, store={new})", O | S),
     Step("apply sums", "{s}.apply(summed, stateful=True, store={new})", S, weight=2),
     Step("filter stateful", "{s}.filter(unseen, stateful=True, store={new})", O | S, weight=2),
+    Step("store model", "{s}.apply(counted, stateful=True, store=app.store({new}, model={{'count': int}}))", O | S, weight=2),
+    Step("store shared", SHARED, O | S | J, weight=4),
     Step("store ttl", "{s}.filter(unseen, stateful=True, store=app.store({new}, ttl=SHORT))", O | S | T, weight=3),
     Step("aggregate", "{s}.aggregate(n=Count(), s=SUM, l=Last('n'), r=Collect('n', limit=3), store={new})", O | S | D),
     Step("aggregate columns", "{s}.aggregate(n=Count(), s=SUM, m=Mean('v'), x=Max('v'), store={new})", O | S | D),
@@ -128,6 +133,7 @@ STEPS: tuple[Step, ...] = (
     Step("join_table global", "{s}.join_table({w}, HOW, MERGE, on=ROW)", weight=4),
     Step("to_stream", "{t}.to_stream().filter(present)", O, weight=3),
     Step("table join", "{t}.join({u}, HOW_TABLES, MERGE, {new})", O | S, "table", weight=4),
+    Step("table join on", "{t}.join({u}, HOW, MERGE, {new}, on=FIELD)", O | Mark.GROUPS | Mark.LAST, "table", weight=4),
     # -- outputs
     Step("to_topic", "{s}.to_topic(app.topic({out}))", gives="", weight=0),
     Step("to_topic key", "{s}.to_topic(app.topic({out}), key=other_key, headers=headed)", gives="", weight=0),
@@ -142,7 +148,17 @@ SOURCES: tuple[Step, ...] = (
     Step("global_table", "app.global_table({topic})", N, "global", weight=2),
 )
 
-#: By word of a template, what is drawn for it; with the name of a case behind a blank, in that case.
+#: How a topic of the input is declared.
+TOPICS: tuple[str, ...] = (
+    "app.topic({topic})",
+    "app.topic({topic})",
+    "app.topic({topic}, key_deserializer='str')",
+    "app.topic({topic}, timestamp_extractor=of_value)",
+)
+
+#: By word of a template, what is drawn for it; with a case behind it, in that case:
+#: ``circle``, where a task waits for its own work; ``unordered``, where the order of messages is not promised; ``groups``,
+#: where a ``group_by`` is in the topology, so that no message may be late.
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "PLAIN": ("marked", "changed"),
     "STATEFUL": ("counted", "listed", "forgetful", "summed"),
@@ -161,14 +177,14 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "SHORT": ("200", "500"),
     "LONG": ("900", "2_000"),
     "GRACE": ("0", "100", "1_000"),
-    "GRACE grouped": ("1_000", "1_500"),
+    "GRACE groups": ("1_000", "1_500"),
     "ON_LATE": ("None", "'drop'"),
     "FINAL": ("final()", "final('partition')", "final('partition')"),
-    "FINAL grouped": ("final('partition')",),
+    "FINAL groups": ("final('partition')",),
     "CURRENT": ("current()", "current('partition')"),
     "COUNTED": ("current()", "final()"),
     "SUM": ("Sum('v')", "Sum('n')", "Sum(length)"),
-    "SUM grouped": ("Sum('n')", "Sum(length)"),
+    "SUM unordered": ("Sum('n')", "Sum(length)"),
     "COLUMNS": (
         "count()",
         "sum('v')",
@@ -183,5 +199,5 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
         "reduce(folded, begun, connected)",
         _AGG,
     ),
-    "COLUMNS grouped": ("count()", "sum('n')", "min('n')", "max('n')", "earliest('n')", "latest('n')", _AGG),
+    "COLUMNS unordered": ("count()", "sum('n')", "min('n')", "max('n')", "earliest('n')", "latest('n')", _AGG),
 }

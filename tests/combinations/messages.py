@@ -15,6 +15,7 @@ KEYS = (b"k0", b"k1", b"k2", b"k3", b"", b"0", b"\x00\xff")
 #: Values of the fields that streams are grouped by; a key of ``group_by`` may be a text, a whole number or a truth.
 FIELDS: tuple[Any, ...] = ("k0", "k1", "k2", "", 0, False, "0")
 NUMBERS: tuple[Any, ...] = (0, -0.0, 0.1, 0.2, 1e300, -1e300, 2**53, 2**53 + 1, -7, 3)
+UNREADABLE = (b"{", b'{"n": NaN}', b"\xff", b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,21 +27,27 @@ class Needs:
         unique: No two messages have the same time.
         calm: Messages are out of order by less than a grace.
         plain: Sums do not depend on their order.
+        text: Keys are texts.
+        spoilt: Messages that can't be read, or that have no key, are put aside.
     """
 
     sorted: bool = False
     unique: bool = False
     calm: bool = False
     plain: bool = False
+    text: bool = False
+    spoilt: bool = False
 
 
 def draw_messages(random: Random, topics: Sequence[str], partitions: int, needs: Needs) -> tuple[Message, ...]:
     """The messages of all topics, in the order in which they are produced."""
-    keys = KEYS[: random.choice([1, 2, 4, len(KEYS)])]
+    keys: tuple[bytes | None, ...] = KEYS[: random.choice([1, 2, 4, len(KEYS) - needs.text])]
+    if needs.spoilt:
+        keys = (*keys, *keys, None)
     fields = FIELDS[: random.choice([2, 3, len(FIELDS)])]
     spread = random.choice([0, 300, 300, 5_000]) if not needs.calm else 300
     odd = not needs.plain and random.random() < 0.3
-    steps = random.choice([(0, 1, 30), (0, 100, 200, 600), (50, 100)])
+    steps = random.choice([(0, 1, 30), (0, 100, 200, 600), (50, 100)] if not needs.calm else [(0, 1, 30), (0, 60, 150)])
     made, at, taken = list[Message](), 2 * spread, set[int]()
     for number in range(random.randint(10, 45) * len(topics)):
         at += random.choice(steps)
@@ -55,25 +62,35 @@ def draw_messages(random: Random, topics: Sequence[str], partitions: int, needs:
         taken.add(time)
         value = _value(random, number, fields, odd=odd)
         raw = None if topic.startswith("r") and random.random() < 0.15 else json.dumps(value).encode()
+        if needs.spoilt and random.random() < 0.05:
+            raw = random.choice(UNREADABLE)
         headers = (("x", b"%d" % number),) if random.random() < 0.2 else ()
         made.append(Message(topic, time, random.choice(keys), raw, headers))
     if random.random() < 0.7:
-        made += _closing(topics, partitions, at + 6_000, len(made))
+        made += _closing(topics, at + 6_000, len(made))
     return tuple(made)
 
 
-def _closing(topics: Sequence[str], partitions: int, at: int, number: int) -> list[Message]:
-    """A message of each partition that ends what is open there."""
-    made = list[Message]()
-    for topic in topics:
-        left = set(range(partitions))
-        for name in map("z{}".format, range(1_000)):
-            place = (murmur2(name.encode()) & 0x7FFFFFFF) % partitions
-            if place in left:
-                left.discard(place)
-                value = {"n": number + len(made), "v": 1, "h": "k0", "g": "k1", "d": 9}
-                made.append(Message(topic, at + len(made), name.encode(), json.dumps(value).encode()))
-    return made
+def _closing(topics: Sequence[str], at: int, number: int) -> list[Message]:
+    """A message of each partition that ends what is open there, however many partitions there are."""
+    names, left = list[str](), {(count, place) for count in (1, 2, 3, 4) for place in range(count)}
+    for name in map("z{}".format, range(1_000)):
+        hashed = murmur2(name.encode()) & 0x7FFFFFFF
+        new = left & {(count, hashed % count) for count in (1, 2, 3, 4)}
+        if len(new) > 1 or (new and len(names) > 3):
+            left -= new
+            names.append(name)
+        if not left:
+            break
+    return [
+        Message(
+            topic,
+            at + index,
+            name.encode(),
+            json.dumps({"n": number + index, "v": 1, "h": "k0", "g": "k1", "d": 9}).encode(),
+        )
+        for index, (topic, name) in enumerate((topic, name) for name in names for topic in topics)
+    ]
 
 
 def _value(random: Random, number: int, fields: Sequence[Any], *, odd: bool) -> dict[str, Any]:

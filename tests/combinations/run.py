@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import structlog
@@ -23,6 +23,7 @@ import structlog
 from tests.combinations.draw import draw_topology
 from tests.combinations.judge import Result, Wrong
 from tests.combinations.schedules import REFERENCE, Schedule, draw_schedules
+from tests.combinations.shrink import shrunk
 from tests.combinations.topology import Topology
 from tests.combinations.trial import Trial
 
@@ -63,6 +64,22 @@ def outcome_of(seed: int, topology: Topology, schedules: list[Schedule], folder:
     return Outcome(seed, topology)
 
 
+def shrunk_of(outcome: Outcome, folder: Path, attempts: int = 150) -> Outcome:
+    """The outcome of the smallest topology, input and schedule that show the same."""
+    assert outcome.schedule is not None
+    last = outcome
+
+    def shows(topology: Topology, schedule: Schedule) -> bool:
+        nonlocal last
+        seen = outcome_of(outcome.seed, topology, [schedule], folder)
+        if seen.kind == outcome.kind:
+            last = seen
+        return seen.kind == outcome.kind
+
+    topology, schedule = shrunk(outcome.topology, outcome.schedule, shows, attempts)
+    return replace(last, topology=topology, schedule=schedule)
+
+
 def run(topology: Topology, schedule: Schedule, folder: Path, expected: Result | None = None) -> Result:
     """One run."""
     return Trial(topology, schedule, folder, expected).run()
@@ -95,6 +112,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="run this one")
     parser.add_argument("--seeds", type=int, default=200, help="how many")
     parser.add_argument("--from", type=int, default=0, dest="first", help="the first of them")
+    parser.add_argument("--shrink", type=int, default=1, help="0 prints failing seeds as they are")
     asked = parser.parse_args()
     first, count = (asked.seed, 1) if asked.seed is not None else (asked.first, asked.seeds)
     began, failed = time.monotonic(), 0
@@ -104,6 +122,9 @@ def main() -> int:
             if outcome.kind:
                 failed += 1
                 print(outcome.text(), flush=True)
+                if asked.shrink and outcome.kind != "net":
+                    small = shrunk_of(outcome, folder)
+                    print("shrunk:", small.text() if asked.seed is None else small.text() + small.topology.script())
             if done % 50 == 0:
                 spent = time.monotonic() - began
                 print(f"{done} of {count} seeds, {failed} failed, {spent / done:.2f} s each", flush=True)

@@ -49,6 +49,9 @@ class Schedule:
         faults: What strikes, one after the other.
         switching: How likely another process goes on at a point.
         patience_s: How long a client waits for the answer to a commit.
+        standbys: How many other workers follow each task.
+        turns: Partitions are polled in any order.
+        changes: What is declared in another way (``changes``).
         small: Portions of windows and timers are small: what is due takes several commits.
     """
 
@@ -72,6 +75,9 @@ class Schedule:
     switching: float = 0.0
     patience_s: float = 3.0
     checkpoint_s: float = 5.0
+    standbys: int = 0
+    turns: bool = False
+    changes: tuple[str, ...] = ()
     small: bool = False
 
     def text(self) -> str:
@@ -106,11 +112,14 @@ def draw_schedule(topology: Topology, seed: int, number: int) -> Schedule:
         woven=random.random() < 0.7,
         backend=random.choice(["memory", "disk", "disk"]),
         buffered_max=random.choice([2, 10, 10_000]),
+        turns=random.random() < 0.5,
+        exactly_once=random.random() < 0.88,
+        changes=tuple(name for name in ("order", "partitions", "copy") if random.random() < 0.3),
         small=random.random() < 0.3,
     )
     made = replace(made, feed=(feed := _feed(topology, random)), parts=_parts(random) if feed != "whole" else ())
     if feed == "live":
-        made = replace(made, live_s=random.choice([4.0, 12.0, 25.0]))
+        made = replace(made, live_s=_live_s(topology, random))
     return with_faults(made, random) if number else made
 
 
@@ -129,6 +138,7 @@ def with_faults(made: Schedule, random: Random) -> Schedule:
         switching=random.choice([0.0, 0.05, 0.3]),
         checkpoint_s=random.choice([0.2, 1.0, 5.0]),
         backend="disk" if random.random() < 0.8 else made.backend,
+        standbys=random.choice([0, 0, 1]),
     )
 
 
@@ -137,6 +147,15 @@ def _feed(topology: Topology, random: Random) -> str:
     if topology.rules & {"alone", "live"}:
         choice += ["live", "live"]
     return random.choice(choice)
+
+
+def _live_s(topology: Topology, random: Random) -> float:
+    """How long live input takes: where watermarks tell the time, three times as long as its event times, so that the
+    time that a message is on its way is short beside a grace."""
+    if "grouped" not in topology.rules:
+        return random.choice([4.0, 12.0, 25.0])
+    times = [each.at for each in topology.messages]
+    return 3.0 * (max(times, default=0) - min(times, default=0)) / 1_000
 
 
 def _parts(random: Random) -> tuple[float, ...]:

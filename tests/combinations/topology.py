@@ -169,12 +169,14 @@ class Topology:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """The inputs, the repartition topics and the stores of an application; by store, its changelog or its topic."""
+    """The inputs, repartition topics, stores and tasks of an application; by store, its changelog or its topic."""
 
     inputs: frozenset[str]
     repartitions: tuple[str, ...]
     changelogs: Mapping[str, str]
     logs: Mapping[str, SourceLog]
+    #: The topics of each kind of task.
+    tasks: tuple[frozenset[str], ...]
 
 
 @lru_cache(maxsize=64)
@@ -186,6 +188,7 @@ def _described(code: str, settings: tuple[tuple[str, Any], ...]) -> Described:
         tuple(spec.topic for spec in made.repartitions),
         {spec.name: changelog_topic(GROUP, spec.name) for spec in made.stores if spec.name not in logs},
         logs,
+        tuple(frozenset(each.inputs) for each in made.subtopologies),
     )
 
 

@@ -11,13 +11,17 @@ from typing import Any
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import ProducerFenced
-from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.infra.settings import CheckpointSettings, Settings
 from holdfast.processors.application import Application
 from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.requests import Request
+from holdfast.processors.testing.broker import Broker
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import ForeignTransaction, InMemoryCluster
+from holdfast.processors.testing.consumers import InMemoryMember
+from holdfast.processors.testing.process import Process
+from tests.combinations.changes import changed_by
 from tests.combinations.judge import Result, Wrong, result_of
 from tests.combinations.schedules import Schedule
 from tests.combinations.switches import OLD_ENDS_S, switched
@@ -45,12 +49,27 @@ class OneMachine(Machine):
     def _run(self, app: Application, process: SimulatedProcess) -> None:
         trial: Any = self._world
         on_disk = trial.schedule.backend == "disk"
+        view = trial.cluster.connect(process)
+        if trial.schedule.turns:
+            view.group_consumer = partial(_Turned, trial.cluster._broker, process, trial.random)
         app.run_on(
-            trial.cluster.connect(process),
+            view,
             self._settings,
             databases=self.disk.attach(process) if on_disk else None,
             storage=trial.store.attach(process) if on_disk else None,
         )
+
+
+class _Turned(InMemoryMember):
+    """A member of a group that polls its partitions in any order."""
+
+    def __init__(self, broker: Broker, process: Process, random: Random, group: str, client_id: str) -> None:
+        super().__init__(broker, process, group, client_id)
+        self._random = random
+
+    def _fetch(self, records_max: int) -> list[Batch]:
+        self._next = self._random.randrange(64)
+        return super()._fetch(records_max)
 
 
 class Trial:
@@ -64,6 +83,7 @@ class Trial:
     """
 
     def __init__(self, topology: Topology, schedule: Schedule, folder: Path, expected: Result | None = None) -> None:
+        topology = changed_by(topology, schedule.changes, schedule.seed)
         self.topology, self.schedule, self._folder, self._expected = topology, schedule, folder, expected
         self.random = Random(schedule.seed)
         enabled = schedule.backend == "disk"
@@ -103,6 +123,7 @@ class Trial:
             state_backend="rocksdb" if self.schedule.backend == "disk" else "memory",
             commit_every=self.schedule.commit_every,
             commit_interval=self.schedule.commit_interval_s,
+            standby_replicas=self.schedule.standbys if self.schedule.backend == "disk" else 0,
             processing_guarantee="exactly-once" if self.schedule.exactly_once else "at-least-once",
         )
 
@@ -155,7 +176,7 @@ class Trial:
         self._start()
         for end in [] if self.schedule.feed == "live" else ends[1:]:
             self._until(self._consumed)
-            self._feed_to(end) if self.schedule.feed == "whole" else self._interrupted(end)
+            self._interrupted(end)
         horizon = self.clock.monotonic() + FAULTS_S
         self.clock.call_at(horizon, lambda: None)
         self._until(lambda: self._consumed() and (self.strike is None or not self._left()) or self._now >= horizon)
@@ -205,7 +226,7 @@ class Trial:
     def _cuts(self) -> list[int]:
         """Where parts of the input end: behind a cut, where it matters, all messages are younger than those before it."""
         messages, found = self.topology.messages, []
-        for share in self.schedule.parts:
+        for share in self.schedule.parts if self.schedule.feed in ("parts", "paused") else ():
             index = int(share * len(messages))
             while 0 < index < len(messages) and not self._may_cut(index):
                 index += 1
@@ -312,7 +333,8 @@ class Trial:
             self.simulation.run_until(lambda: self.broken is not None or done(), RECOVERY_S)
         except SimulationStuck as stuck:
             if self.broken is None:
-                self.broken = Wrong("liveness", f"{stuck.message} {stuck.fields}")
+                failures = [each.process.failure for each in self.machines if each.process is not None]
+                self.broken = Wrong("liveness", f"{stuck.message} {stuck.fields} {[each for each in failures if each]}")
         except HoldfastError as failure:
             self.broken = Wrong("exits", f"{type(failure).__name__}: {failure}")
         if self.broken is not None:

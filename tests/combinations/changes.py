@@ -1,0 +1,128 @@
+"""Changes of a topology that change no result: what docs promise to be the same in another declaration of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from random import Random
+
+from tests.combinations.grammar import STEPS, Mark
+from tests.combinations.topology import Line, Message, Topology
+
+_MARKS = {step.name: step.marks for step in STEPS}
+#: Times of other streams, or order, matter to these: a change of the topology may change them, too.
+_TIMED = Mark.TIME | Mark.FAILS
+
+
+def in_other_order(topology: Topology, random: Random) -> Topology | None:
+    """The inputs in another order of declaration; of equal times, the stream that was declared first is next."""
+    if "unique" not in topology.rules:
+        return None
+    pairs = _declared(topology)
+    if len(pairs) < 2:
+        return None
+    random.shuffle(pairs)
+    rest = topology.lines[2 * len(pairs) :]
+    return replace(topology, lines=(*(line for pair in pairs for line in pair), *rest))
+
+
+def _declared(topology: Topology) -> list[tuple[Line, Line]]:
+    """The lines of the inputs, in pairs, that come first."""
+    found, lines = list[tuple[Line, Line]](), list(topology.lines)
+    while len(lines) > 1 and lines[0].step == "topic" and lines[1].of == (lines[0].name,):
+        found.append((lines[0], lines[1]))
+        lines = lines[2:]
+    return found
+
+
+def with_partitions(topology: Topology, random: Random) -> Topology | None:
+    """Another number of partitions, where no message is late and all that is open is closed at the end."""
+    [count] = set(topology.partitions.values()) or {0}
+    if "closed" not in topology.rules or "calm" not in topology.rules:
+        return None
+    if any(_TIMED & _MARKS.get(line.step, Mark.NONE) for line in topology.lines):
+        return None
+    others = [each for each in (1, 2, 3, 4) if each != count]
+    if "grouped" in topology.rules:
+        others = [each for each in others if (each == 1) == (count == 1)]
+    if not others:
+        return None
+    chosen = random.choice(others)
+    return replace(topology, partitions=dict.fromkeys(topology.partitions, chosen))
+
+
+def with_copy(topology: Topology, random: Random) -> Topology | None:
+    """A branch that reads a copy of its topic in place of the topic."""
+    if any(Mark.FAILS & _MARKS.get(line.step, Mark.NONE) for line in topology.lines):
+        return None
+    if "set_timestamp" in topology.steps:
+        return None
+    makers = {line.name: line for line in topology.lines if line.step == "dataframe"}
+    choice = [
+        (index, makers[line.of[0]])
+        for index, line in enumerate(topology.lines)
+        if len(line.of) == 1 and line.of[0] in makers and _users(topology, line.of[0]) > 1
+    ]
+    random.shuffle(choice)
+    for index, source in choice:
+        made = _copied(topology, index, source)
+        if made is not None:
+            return made
+    return None
+
+
+def _users(topology: Topology, name: str) -> int:
+    return sum(name in line.of for line in topology.lines)
+
+
+def _copied(topology: Topology, index: int, source: Line) -> Topology | None:
+    branch, [topic] = topology.lines[index], source.of
+    copy, stream = f"{topic}c", f"{source.name}c"
+    mine, theirs = {branch.name} - {""}, {source.name}
+    for at, line in enumerate(topology.lines):
+        if at == index:
+            continue
+        of_mine, of_theirs = bool(mine.intersection(line.of)), bool(theirs.intersection(line.of))
+        if of_mine and of_theirs and "left_only" not in line.code:
+            return None
+        if line.name:
+            (mine if of_mine else theirs if of_theirs else set[str]()).add(line.name)
+    declared = next(line for line in topology.lines if line.name == topic)
+    lines = list(topology.lines)
+    lines[index] = replace(branch, of=(stream,))
+    at = 2 * len(_declared(topology))
+    lines[at:at] = [
+        replace(declared, code=declared.code.replace(repr(topic), repr(copy)), name=copy),
+        replace(source, of=(copy,), name=stream),
+    ]
+    messages = [
+        made for each in topology.messages for made in ([each, replace(each, topic=copy)] if each.topic == topic else [each])
+    ]
+    made = replace(
+        topology,
+        lines=tuple(lines),
+        partitions={**topology.partitions, copy: topology.partitions[topic]},
+        messages=tuple(messages),
+    )
+    together = any({topic, copy} <= task for task in made.described().tasks)
+    return None if together and not _is_sorted(topology.messages) else made
+
+
+def _is_sorted(messages: tuple[Message, ...]) -> bool:
+    times = [each.at for each in messages]
+    return times == sorted(times)
+
+
+#: By name, the change; it returns None where docs do not promise the same.
+CHANGES: Mapping[str, Callable[[Topology, Random], Topology | None]] = {
+    "order": in_other_order,
+    "partitions": with_partitions,
+    "copy": with_copy,
+}
+
+
+def changed_by(topology: Topology, names: tuple[str, ...], seed: int) -> Topology:
+    """A topology with changes; those that can't be are left out."""
+    for name in names:
+        topology = CHANGES[name](topology, Random(f"{name} of {seed}")) or topology
+    return topology
