@@ -38,9 +38,7 @@ def _declared(topology: Topology) -> list[tuple[Line, Line]]:
 def with_partitions(topology: Topology, random: Random) -> Topology | None:
     """Another number of partitions, where no message is late and all that is open is closed at the end."""
     [count] = set(topology.partitions.values()) or {0}
-    if "closed" not in topology.rules or "calm" not in topology.rules:
-        return None
-    if any(_TIMED & _MARKS.get(line.step, Mark.NONE) for line in topology.lines):
+    if not _is_timeless(topology):
         return None
     others = [each for each in (1, 2, 3, 4) if each != count]
     if "grouped" in topology.rules:
@@ -49,6 +47,12 @@ def with_partitions(topology: Topology, random: Random) -> Topology | None:
         return None
     chosen = random.choice(others)
     return replace(topology, partitions=dict.fromkeys(topology.partitions, chosen))
+
+
+def _is_timeless(topology: Topology) -> bool:
+    """Whether no message is late and nothing stays open, whichever messages move a task's stream time."""
+    timed = any(_TIMED & _MARKS.get(line.step, Mark.NONE) for line in topology.lines)
+    return {"closed", "calm"} <= topology.rules and not timed
 
 
 def with_copy(topology: Topology, random: Random) -> Topology | None:
@@ -96,7 +100,9 @@ def _copied(topology: Topology, index: int, source: Line) -> Topology | None:
         replace(source, of=(copy,), name=stream),
     ]
     messages = [
-        made for each in topology.messages for made in ([each, replace(each, topic=copy)] if each.topic == topic else [each])
+        made
+        for each in topology.messages
+        for made in ([each, replace(each, topic=copy)] if each.topic == topic else [each])
     ]
     made = replace(
         topology,
@@ -104,6 +110,9 @@ def _copied(topology: Topology, index: int, source: Line) -> Topology | None:
         partitions={**topology.partitions, copy: topology.partitions[topic]},
         messages=tuple(messages),
     )
+    alone = frozenset({topic}) in topology.described().tasks
+    if not alone and not _is_timeless(topology):
+        return None
     together = any({topic, copy} <= task for task in made.described().tasks)
     return None if together and not _is_sorted(topology.messages) else made
 

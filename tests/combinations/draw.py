@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -226,7 +226,7 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
 
 
 def _fits_on(scope: Scope, of: list[Made]) -> bool:
-    """Whether two tables can be joined by a key inside the row: of two tasks, of which none is behind a ``group_by``."""
+    """Whether two tables can be joined by a key inside the row: of two tasks, none of them behind a ``group_by``."""
     tasks = [scope.merged(set(each.topics)) for each in of]
     apart = not tasks[0].topics & tasks[1].topics
     return apart and not any(scope.is_grouped(each) or each.timed or each.joins for each in tasks)
@@ -249,6 +249,8 @@ def _fits_loose(step: Step, of: list[Made]) -> bool:
     return not step.name.startswith("join_asof") or not of[1].loose
 
 
+#: Steps behind which no other system is asked, though they have no state.
+_NOT_FIRST = {"apply expand", "to_stream", "concat"}
 #: Steps whose results are known where a task waits for its own work.
 _CIRCLES = {"join_table", "to_table history", "tumbling_window", "hopping_window", "apply sums"}
 
@@ -257,7 +259,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
     first = of[0]
     grouped = any(each.grouped for each in of) or scope.is_grouped(tasks)
     name = scope.new("s")
-    unordered = grouped and scope.partitions > 1 or not all(each.ordered for each in of)
+    unordered = (grouped and scope.partitions > 1) or not all(each.ordered for each in of)
     cases = {"circle": circle, "unordered": unordered, "groups": scope.groups}
     code, used = _code(scope, step, name, [case for case, holds in cases.items() if holds])
     shown = (name,) if Mark.STATE & step.marks and not Mark.HIDDEN & step.marks and step.gives != "history" else ()
@@ -290,13 +292,16 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
             step.gives or "stream",
             topics,
             ordered=ordered and not (Mark.JOIN & step.marks and grouped),
-            first=first.first and not Mark.STATE & step.marks and not Mark.FIRST & step.marks and step.name != "apply expand",
+            first=first.first and not step.marks & (Mark.STATE | Mark.FIRST) and step.name not in _NOT_FIRST,
             window=any(each.window for each in of) or bool(Mark.WINDOW & step.marks),
             odd=(bool((Mark.WINDOW | Mark.ODD) & step.marks)) if step.name != "shape" else False,
             last=any(each.last for each in of)
             or (bool(Mark.LAST & step.marks) and (not first.ordered or step.gives == "table")),
             grouped=grouped or bool(Mark.GROUPS & step.marks),
-            loose=any(each.loose for each in of) or "partition" in code or bool(Mark.LOOSE & step.marks) or "suppress" in code,
+            loose=any(each.loose for each in of)
+            or "partition" in code
+            or bool(Mark.LOOSE & step.marks)
+            or "suppress" in code,
         )
     )
     if scope.made[-1].odd and scope.random.random() < 0.5:
@@ -332,7 +337,9 @@ def _add_outputs(scope: Scope) -> None:
     for each in [each for each in scope.made if each.kind == "table" and not scope.used[each.name] and each.last]:
         _fits(scope, _BY_NAME["to_stream"], [each])
     leaves = [each for each in scope.made if each.kind == "stream" and not scope.used[each.name]]
-    leaves += [each for each in scope.made if each.kind == "stream" and each not in leaves and scope.random.random() < 0.15]
+    leaves += [
+        each for each in scope.made if each.kind == "stream" and each not in leaves and scope.random.random() < 0.15
+    ]
     for each in leaves:
         if each.name in scope.closed and scope.used[each.name]:
             continue
@@ -371,7 +378,7 @@ def _finished(scope: Scope, seed: int) -> Topology:
     rules = {rule for rule, is_held in holds.items() if is_held}
     made = Topology(
         tuple(scope.lines),
-        {topic: scope.partitions for topic in topics},
+        dict.fromkeys(topics, scope.partitions),
         messages,
         settings,
         frozenset(rules),

@@ -19,7 +19,7 @@ class Spoilt(Exception):
     """Raised for messages that can't be processed."""
 
 
-# -- functions of a value ------------------------------------------------------------------------------------------------
+# -- functions of a value ----------------------------------------------------------------------------------------------
 
 
 def marked(value: Value) -> Value:
@@ -102,7 +102,7 @@ def headed(value: Value) -> dict[str, str]:
     return {"n": str(value["n"])}
 
 
-# -- functions with state ------------------------------------------------------------------------------------------------
+# -- functions with state ----------------------------------------------------------------------------------------------
 
 
 def counted(value: Value, state: State) -> Value:
@@ -153,7 +153,7 @@ def unseen(value: Value, state: State) -> bool:
     return True
 
 
-# -- functions of two values ---------------------------------------------------------------------------------------------
+# -- functions of two values -------------------------------------------------------------------------------------------
 
 
 def merged(left: Any, right: Any) -> Value:
@@ -179,7 +179,7 @@ def left_only(left: Any, right: Any) -> Value:
 _NONE = {"n": 0, "v": 0, "h": "k0", "g": "k0", "d": 0}
 
 
-# -- other systems -------------------------------------------------------------------------------------------------------
+# -- other systems -----------------------------------------------------------------------------------------------------
 
 
 async def asked(value: Value) -> Value:
@@ -196,7 +196,7 @@ async def looked_up(key: Any) -> Value:
     return {"row": key if isinstance(key, str) else bytes(key).hex()}
 
 
-# -- timers --------------------------------------------------------------------------------------------------------------
+# -- timers ------------------------------------------------------------------------------------------------------------
 
 
 class Alarm:
@@ -217,7 +217,7 @@ class Alarm:
         context.emit({**_NONE, "n": seen, "alarm": name, "time": time, "seen": seen})
 
 
-# -- columns of windows --------------------------------------------------------------------------------------------------
+# -- columns of windows ------------------------------------------------------------------------------------------------
 
 
 def begun(value: Value) -> list[int]:

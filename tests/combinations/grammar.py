@@ -47,16 +47,12 @@ class Mark(Flag):
     LOOSE = auto()
 
 
-N, O, S, F, W, D, T, J = (
-    Mark.NONE,
-    Mark.ORDER,
-    Mark.STATE,
-    Mark.FIRST,
-    Mark.WINDOW,
-    Mark.ODD,
-    Mark.TIME,
-    Mark.JOIN,
-)
+FIRST, JOIN, STATE, TIME = Mark.FIRST, Mark.JOIN, Mark.STATE, Mark.TIME
+#: A state that depends on the order of messages; values of an aggregation; a window that closes; one that sends with
+#: each message; a join with a store.
+KEPT, ROWS = Mark.ORDER | STATE, Mark.ORDER | STATE | Mark.ODD
+CLOSED, SENT = STATE | Mark.WINDOW, Mark.ORDER | STATE | Mark.WINDOW
+JOINED = JOIN | STATE | Mark.HIDDEN
 
 Kind = Literal["stream", "table", "history", "global", ""]
 
@@ -67,15 +63,13 @@ class Step:
 
     name: str
     code: str
-    marks: Mark = N
+    marks: Mark = Mark.NONE
     gives: Kind = "stream"
     weight: int = 4
 
 
 _SESSION = "{s}.session_window(SHORT, GRACE, {new}, ON_LATE)"
-SHARED = (
-    "({r}.update(remembered, stateful=True, store={new}), {s}.apply(recalled, stateful=True, store={new}))[1]"
-)
+SHARED = "({r}.update(remembered, stateful=True, store={new}), {s}.apply(recalled, stateful=True, store={new}))[1]"
 _AGG = "agg(c=Count(), s=SUM, x=Max('n'), e=Earliest('n'))"
 
 STEPS: tuple[Step, ...] = (
@@ -87,53 +81,91 @@ STEPS: tuple[Step, ...] = (
     Step("apply fails", "{s}.apply(spoilt)", Mark.FAILS, weight=1),
     Step("update in place", "{s}.update(touched)", Mark.IN_PLACE, weight=2),
     Step("filter", "{s}.filter(most)"),
-    Step("set_timestamp", "{s}.set_timestamp(later)", T | Mark.SOURCE, weight=2),
-    Step("apply_async", "{s}.apply_async(asked, concurrency=CONCURRENCY, order=CALLS)", F, weight=5),
-    Step("join_lookup", "{s}.join_lookup(looked_up, {{'q': 'row'}}, on=ON, ttl=0, how=HOW)", F, weight=3),
+    Step("set_timestamp", "{s}.set_timestamp(later)", TIME | Mark.SOURCE, weight=2),
+    Step("apply_async", "{s}.apply_async(asked, concurrency=CONCURRENCY, order=CALLS)", FIRST, weight=5),
+    Step("join_lookup", "{s}.join_lookup(looked_up, {{'q': 'row'}}, on=ON, ttl=0, how=HOW)", FIRST, weight=3),
     # -- one stream, with state
-    Step("apply stateful", "{s}.apply(STATEFUL, stateful=True, store={new})", O | S),
-    Step("apply sums", "{s}.apply(summed, stateful=True, store={new})", S, weight=2),
-    Step("filter stateful", "{s}.filter(unseen, stateful=True, store={new})", O | S, weight=2),
-    Step("store model", "{s}.apply(counted, stateful=True, store=app.store({new}, model={{'count': int}}))", O | S, weight=2),
-    Step("store shared", SHARED, O | S | J, weight=4),
-    Step("store ttl", "{s}.filter(unseen, stateful=True, store=app.store({new}, ttl=SHORT))", O | S | T, weight=3),
-    Step("aggregate", "{s}.aggregate(n=Count(), s=SUM, l=Last('n'), r=Collect('n', limit=3), store={new})", O | S | D),
-    Step("aggregate columns", "{s}.aggregate(n=Count(), s=SUM, m=Mean('v'), x=Max('v'), store={new})", O | S | D),
-    Step("aggregate sums", "{s}.aggregate(n=Count(), s=Sum('n'), i=Min('n'), store={new})", S | D | Mark.LAST, weight=2),
-    Step("process", "{s}.process(Alarm, store={new})", O | S | T),
-    Step("drop_duplicates", "{s}.drop_duplicates(BY, within=LONG, store={new})", O | S | T, weight=3),
-    Step("moving_average", "{s}.moving_average('n', over=3, into='avg', store={new})", O | S, weight=2),
-    Step("moving_average time", "{s}.moving_average('n', over=timedelta(seconds=1), into='avt', store={new})", O | S | T),
+    Step("apply stateful", "{s}.apply(STATEFUL, stateful=True, store={new})", KEPT),
+    Step("apply sums", "{s}.apply(summed, stateful=True, store={new})", STATE, weight=2),
+    Step("filter stateful", "{s}.filter(unseen, stateful=True, store={new})", KEPT, weight=2),
+    Step(
+        "store model",
+        "{s}.apply(counted, stateful=True, store=app.store({new}, model={{'count': int}}))",
+        KEPT,
+        weight=2,
+    ),
+    Step("store shared", SHARED, KEPT | JOIN, weight=4),
+    Step("store ttl", "{s}.filter(unseen, stateful=True, store=app.store({new}, ttl=SHORT))", KEPT | TIME, weight=3),
+    Step("aggregate", "{s}.aggregate(n=Count(), s=SUM, l=Last('n'), r=Collect('n', limit=3), store={new})", ROWS),
+    Step("aggregate columns", "{s}.aggregate(n=Count(), s=SUM, m=Mean('v'), x=Max('v'), store={new})", ROWS),
+    Step(
+        "aggregate sums",
+        "{s}.aggregate(n=Count(), s=Sum('n'), i=Min('n'), store={new})",
+        STATE | Mark.ODD | Mark.LAST,
+        weight=2,
+    ),
+    Step("process", "{s}.process(Alarm, store={new})", KEPT | TIME),
+    Step("drop_duplicates", "{s}.drop_duplicates(BY, within=LONG, store={new})", KEPT | TIME, weight=3),
+    Step("moving_average", "{s}.moving_average('n', over=3, into='avg', store={new})", KEPT, weight=2),
+    Step(
+        "moving_average time",
+        "{s}.moving_average('n', over=timedelta(seconds=1), into='avt', store={new})",
+        KEPT | TIME,
+    ),
     # -- windows
-    Step("tumbling_window", "{s}.tumbling_window(SHORT, GRACE, {new}, ON_LATE).COLUMNS.FINAL", S | W, weight=7),
-    Step("tumbling_window current", "{s}.tumbling_window(SHORT, GRACE, {new}).COLUMNS.CURRENT", O | S | W | T),
-    Step("tumbling_window early", "{s}.tumbling_window(LONG, GRACE, {new}, after_update=enough).count().FINAL", O | S | W | T | Mark.LOOSE),
-    Step("tumbling_window before", "{s}.tumbling_window(LONG, GRACE, {new}, before_update=enough).count().FINAL", O | S | W | T | Mark.LOOSE),
-    Step("suppress", "{s}.tumbling_window(SHORT, GRACE, {new}).COLUMNS.current().suppress(every=SHORT)", O | S | W | T),
-    Step("hopping_window", "{s}.hopping_window(LONG, SHORT, GRACE, {new}).COLUMNS.FINAL", S | W, weight=4),
-    Step("sliding_window", "{s}.sliding_window(SHORT, GRACE, {new}).COLUMNS.final()", O | S | W | T, weight=3),
-    Step("session_window", _SESSION + ".COLUMNS.FINAL", S | W, weight=4),
-    Step("session_window current", _SESSION + ".count().current()", O | S | W | T, weight=2),
-    Step("tumbling_count_window", "{s}.tumbling_count_window(3, {new}).COLUMNS.COUNTED", O | S | W, weight=3),
-    Step("hopping_count_window", "{s}.hopping_count_window(4, 2, {new}).COLUMNS.COUNTED", O | S | W, weight=2),
-    Step("sliding_count_window", "{s}.sliding_count_window(3, {new}).COLUMNS.COUNTED", O | S | W, weight=2),
+    Step("tumbling_window", "{s}.tumbling_window(SHORT, GRACE, {new}, ON_LATE).COLUMNS.FINAL", CLOSED, weight=7),
+    Step("tumbling_window current", "{s}.tumbling_window(SHORT, GRACE, {new}).COLUMNS.CURRENT", SENT | TIME),
+    Step(
+        "tumbling_window early",
+        "{s}.tumbling_window(LONG, GRACE, {new}, after_update=enough).count().FINAL",
+        SENT | TIME | Mark.LOOSE,
+    ),
+    Step(
+        "tumbling_window before",
+        "{s}.tumbling_window(LONG, GRACE, {new}, before_update=enough).count().FINAL",
+        SENT | TIME | Mark.LOOSE,
+    ),
+    Step("suppress", "{s}.tumbling_window(SHORT, GRACE, {new}).COLUMNS.current().suppress(every=SHORT)", SENT | TIME),
+    Step("hopping_window", "{s}.hopping_window(LONG, SHORT, GRACE, {new}).COLUMNS.FINAL", CLOSED, weight=4),
+    Step("sliding_window", "{s}.sliding_window(SHORT, GRACE, {new}).COLUMNS.final()", SENT | TIME, weight=3),
+    Step("session_window", _SESSION + ".COLUMNS.FINAL", CLOSED, weight=4),
+    Step("session_window current", _SESSION + ".count().current()", SENT | TIME, weight=2),
+    Step("tumbling_count_window", "{s}.tumbling_count_window(3, {new}).COLUMNS.COUNTED", SENT, weight=3),
+    Step("hopping_count_window", "{s}.hopping_count_window(4, 2, {new}).COLUMNS.COUNTED", SENT, weight=2),
+    Step("sliding_count_window", "{s}.sliding_count_window(3, {new}).COLUMNS.COUNTED", SENT, weight=2),
     Step("shape", "{s}.apply(shaped)", weight=0),
     # -- two streams
     Step("concat", "{s}.concat({r})", weight=2),
-    Step("join_asof", "{s}.join_asof({r}, HOW, MERGE, name={new})", J | S | Mark.HIDDEN, weight=7),
-    Step("join_asof tolerance", "{s}.join_asof({r}, HOW, MERGE, name={new}, tolerance_ms=LONG)", J | S | Mark.HIDDEN, weight=3),
-    Step("join_interval", "{s}.join_interval({r}, HOWS, MERGE, GRACE, {new}, SHORT, SHORT)", J | S | Mark.HIDDEN, weight=7),
+    Step("join_asof", "{s}.join_asof({r}, HOW, MERGE, name={new})", JOINED, weight=7),
+    Step(
+        "join_asof tolerance",
+        "{s}.join_asof({r}, HOW, MERGE, name={new}, tolerance_ms=LONG)",
+        JOINED,
+        weight=3,
+    ),
+    Step(
+        "join_interval",
+        "{s}.join_interval({r}, HOWS, MERGE, GRACE, {new}, SHORT, SHORT)",
+        JOINED,
+        weight=7,
+    ),
     # -- other keys
     Step("group_by", "{s}.group_by(FIELD, {new})", Mark.GROUPS, weight=9),
     Step("group_by function", "{s}.group_by(third, {new})", Mark.GROUPS, weight=3),
     # -- tables
-    Step("to_table", "{s}.to_table({new})", O | S, "table", weight=4),
-    Step("to_table history", "{s}.to_table({new}, history_retention=timedelta(days=7))", J | S | Mark.HIDDEN, "history"),
-    Step("join_table", "{s}.join_table({t}, HOW, MERGE)", J, weight=7),
+    Step("to_table", "{s}.to_table({new})", KEPT, "table", weight=4),
+    Step("to_table history", "{s}.to_table({new}, history_retention=timedelta(days=7))", JOINED, "history"),
+    Step("join_table", "{s}.join_table({t}, HOW, MERGE)", JOIN, weight=7),
     Step("join_table global", "{s}.join_table({w}, HOW, MERGE, on=ROW)", weight=4),
-    Step("to_stream", "{t}.to_stream().filter(present)", O, weight=3),
-    Step("table join", "{t}.join({u}, HOW_TABLES, MERGE, {new})", O | S, "table", weight=4),
-    Step("table join on", "{t}.join({u}, HOW, MERGE, {new}, on=FIELD)", O | Mark.GROUPS | Mark.LAST, "table", weight=4),
+    Step("to_stream", "{t}.to_stream().filter(present)", Mark.ORDER, weight=3),
+    Step("table join", "{t}.join({u}, HOW_TABLES, MERGE, {new})", KEPT, "table", weight=4),
+    Step(
+        "table join on",
+        "{t}.join({u}, HOW, MERGE, {new}, on=FIELD)",
+        Mark.ORDER | Mark.GROUPS | Mark.LAST,
+        "table",
+        weight=4,
+    ),
     # -- outputs
     Step("to_topic", "{s}.to_topic(app.topic({out}))", gives="", weight=0),
     Step("to_topic key", "{s}.to_topic(app.topic({out}), key=other_key, headers=headed)", gives="", weight=0),
@@ -142,10 +174,10 @@ STEPS: tuple[Step, ...] = (
 #: Where streams and tables come from: a topic of the input.
 SOURCES: tuple[Step, ...] = (
     Step("dataframe", "app.dataframe({topic})", weight=10),
-    Step("table", "app.table({topic}, {new})", S, "table", weight=4),
-    Step("table history", "app.table({topic}, {new}, history_retention=timedelta(days=7))", S, "history", weight=3),
-    Step("table source", "app.table({topic}, {new}, changelog='source')", S, "table", weight=2),
-    Step("global_table", "app.global_table({topic})", N, "global", weight=2),
+    Step("table", "app.table({topic}, {new})", STATE, "table", weight=4),
+    Step("table history", "app.table({topic}, {new}, history_retention=timedelta(days=7))", STATE, "history", weight=3),
+    Step("table source", "app.table({topic}, {new}, changelog='source')", STATE, "table", weight=2),
+    Step("global_table", "app.global_table({topic})", Mark.NONE, "global", weight=2),
 )
 
 #: How a topic of the input is declared.
@@ -156,9 +188,9 @@ TOPICS: tuple[str, ...] = (
     "app.topic({topic}, timestamp_extractor=of_value)",
 )
 
-#: By word of a template, what is drawn for it; with a case behind it, in that case:
-#: ``circle``, where a task waits for its own work; ``unordered``, where the order of messages is not promised; ``groups``,
-#: where a ``group_by`` is in the topology, so that no message may be late.
+#: By word of a template, what is drawn for it; with a case behind it, in that case: ``circle``, where a task waits for
+#: its own work; ``unordered``, where no order of messages is promised; ``groups``, where a ``group_by`` is in the
+#: topology, so that no message may be late.
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "PLAIN": ("marked", "changed"),
     "STATEFUL": ("counted", "listed", "forgetful", "summed"),

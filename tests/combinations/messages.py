@@ -1,4 +1,4 @@
-"""Input data from a seed: few keys, text and bytes and falsy ones; equal times, disorder, late messages, odd numbers."""
+"""Input data from a seed: few keys, falsy ones too; equal times, disorder, late messages, odd numbers."""
 
 from __future__ import annotations
 

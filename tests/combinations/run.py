@@ -28,7 +28,7 @@ from tests.combinations.topology import Topology
 from tests.combinations.trial import Trial
 
 #: Schedules of a seed.
-SCHEDULES = 4
+SCHEDULES = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,8 @@ class Topology:
         """A program that runs it on the cluster in memory, for people."""
         topics = [f"cluster.create_topic({name!r}, {count})" for name, count in self.partitions.items()]
         messages = [
-            f"    ({each.topic!r}, {each.at}, {each.key!r}, {each.value!r}, {list(each.headers)!r})," for each in self.messages
+            f"    ({each.topic!r}, {each.at}, {each.key!r}, {each.value!r}, {list(each.headers)!r}),"
+            for each in self.messages
         ]
         return "\n".join(
             [

@@ -179,7 +179,7 @@ class Trial:
             self._interrupted(end)
         horizon = self.clock.monotonic() + FAULTS_S
         self.clock.call_at(horizon, lambda: None)
-        self._until(lambda: self._consumed() and (self.strike is None or not self._left()) or self._now >= horizon)
+        self._until(lambda: (self._consumed() and (self.strike is None or not self._left())) or self._now >= horizon)
         self._heal()
         self._until(self._consumed)
         self._seen_at = self._now
@@ -224,7 +224,7 @@ class Trial:
         self.clock.call_later(self.schedule.live_s, partial(self._feed_to, count))
 
     def _cuts(self) -> list[int]:
-        """Where parts of the input end: behind a cut, where it matters, all messages are younger than those before it."""
+        """Where parts of the input end; if it matters, all messages behind a cut are younger than those before it."""
         messages, found = self.topology.messages, []
         for share in self.schedule.parts if self.schedule.feed in ("parts", "paused") else ():
             index = int(share * len(messages))

@@ -1,0 +1,56 @@
+"""Each public step of the engine is in the grammar of `tests/combinations`: it runs in combination with others."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+from holdfast import Application, State
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.processing import Context
+from holdfast.processors.engine.dataframe.tables import Table
+from holdfast.processors.engine.dataframe.window_columns import Window
+from holdfast.processors.engine.dataframe.windows import AggregatedCountWindow, AggregatedWindow
+from tests.combinations import functions
+from tests.combinations.grammar import CHOICES, SOURCES, STEPS, TOPICS
+
+CLASSES = (
+    *(Application, StreamingDataFrame, Table, Window, AggregatedWindow, AggregatedCountWindow),
+    *(State, Context),
+)
+#: Public methods that are no steps, and why.
+NO_STEPS = {
+    "print": "it is `update(print)`, for development",
+    "now": "the worker's clock differs between runs",
+    "run": "it runs an application",
+    "run_on": "it runs an application",
+    "stop": "it ends a run",
+    "topology": "it describes an application",
+    "cluster": "it connects an application",
+    "clear_state": "it is a verb",
+    "clear_state_on": "it is a verb",
+    "shadow": "it is a run of a verb",
+    "configure_logging": "it is about logs",
+    "with_run_overrides": "it is about one run",
+}
+HOW = "add a line to `STEPS` in `tests/combinations/grammar.py`, or to `functions.py` for a call of state or context"
+
+
+def test_each_public_step_is_in_the_grammar() -> None:
+    codes = [step.code for step in (*STEPS, *SOURCES)] + list(TOPICS)
+    codes += [choice for choices in CHOICES.values() for choice in choices]
+    codes.append(Path(inspect.getfile(functions)).read_text(encoding="utf-8"))
+    used = set(re.findall(r"\b([a-z_]+)\(", "\n".join(codes))) | set(re.findall(r"\.([a-z_]+)\b", codes[-1]))
+    missing = {
+        f"{each.__name__}.{name}"
+        for each in CLASSES
+        for name, made in inspect.getmembers(each, callable)
+        if not name.startswith("_") and name not in used and name not in NO_STEPS
+    }
+    assert missing == set(), HOW
+
+
+def test_what_is_no_step_is_there() -> None:
+    names = {name for each in CLASSES for name, _ in inspect.getmembers(each)}
+    assert set(NO_STEPS) - names == set()
