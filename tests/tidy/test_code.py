@@ -217,7 +217,8 @@ def test_every_folder_of_code_is_a_package() -> None:
 
 
 def test_test_files_have_names_of_their_own_and_are_no_package() -> None:
-    names = Counter(path.name for path in TEST_FILES if path.name != "conftest.py")
+    # `run.py` is a command, as in `python -m tests.simulation.run`.
+    names = Counter(path.name for path in TEST_FILES if path.name not in ("conftest.py", "run.py"))
     assert {name: count for name, count in names.items() if count > 1} == {}
     assert "__init__.py" not in names
 
