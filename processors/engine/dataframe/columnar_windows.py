@@ -221,6 +221,8 @@ class ColumnarWindows:
         table = self._table
         items = self._read(values)  # type: ignore[arg-type]
         longest_key = max(map(len, keys))  # type: ignore[arg-type]
+        if longest_key > self._windows.key_bytes_max:
+            raise Unfit  # the plain path fails this message alone
         table.check_state_size(items, longest_key + KEY_BYTES, self._state_bytes_max)
         of, starts, late = self._in_time(times)
         if not len(starts):

@@ -7,6 +7,7 @@ and ``to_topic`` extend the stream. A node with several children is a branch.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -22,6 +23,7 @@ from holdfast.processors.engine.dataframe.given import (
     check_text,
     check_topic,
 )
+from holdfast.processors.engine.dataframe.joins import TableRead
 from holdfast.processors.engine.dataframe.meaning import field_or_function, functions_of, lines_of
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.processing import Processing
@@ -71,6 +73,8 @@ class StreamingDataFrame(
         #: The topics whose messages it has.
         self._topics: tuple[str, ...] = (topic.label,)
         self._behind_window = False
+        #: The table whose changes it has; empty for a stream of messages.
+        self._changes_of = ""
 
     @property
     def source(self) -> Node:
@@ -337,6 +341,13 @@ class StreamingDataFrame(
         made._tails = tuple({id(node): node for node in (*self._tails, *other._tails)}.values())
         made._topics = tuple(dict.fromkeys((*self._topics, *other._topics)))
         made._behind_window = self._behind_window or other._behind_window
+        made._changes_of = self._changes_of or other._changes_of
+        return made
+
+    def _as_changes_of(self, table: str) -> StreamingDataFrame:
+        """The same stream, as the changes of a table."""
+        made = copy(self)
+        made._changes_of = table
         return made
 
     def _then(self, node: Node) -> StreamingDataFrame:
@@ -344,6 +355,10 @@ class StreamingDataFrame(
             tail.children.append(node)
         made = StreamingDataFrame(self.topic, self._source, node, self._renamed, self.declared, self._groups)
         made._topics, made._behind_window = self._topics, self._behind_window
+        if node.store is None or isinstance(
+            node.function, TableRead
+        ):  # other steps with state give results of their own
+            made._changes_of = self._changes_of
         return made
 
     def _first_of(self, topic: Topic) -> StreamingDataFrame:

@@ -76,6 +76,8 @@ class SessionStore(StoredWindows):
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
         """Counts a message in its session; returns the results to send at once; raises as ``StoredWindows``."""
         spec, state, stream = self.spec, self._state, self._stream
+        if len(raw_key) > self.key_bytes_max:
+            raise self._key_too_large(raw_key)
         if time_ms < 0:
             stream.check(time_ms, 0)
         state.message_key, state.timestamp_ms = raw_key, time_ms

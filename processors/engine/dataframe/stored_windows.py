@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, Protocol
 
 from holdfast.processors.engine.changelog.format import unknown_version
 from holdfast.processors.engine.dataframe.window_spec import WindowInvalid, WindowSpec
+from holdfast.processors.engine.record_size import RecordTooLarge
 from holdfast.processors.engine.state.ranges import state_keys_between
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.stream_time import NO_TIME, Remembered, StreamTime, shown
@@ -44,6 +45,8 @@ from holdfast.processors.engine.state.window_keys import (
 _users_log = logging.getLogger("holdfast.processing")
 
 CLOCK_VERSION = 1
+#: Bytes of the record of a clock without message keys, at most: times of tasks before the topic, times ahead.
+CLOCK_BYTES = 32_768
 #: A result and the timestamp that it has from here on: the start of its window.
 Result = tuple[dict[str, Any], int]
 
@@ -108,6 +111,8 @@ class StoredWindows:
         self._state = state
         self._stream = stream
         self._place = place
+        #: The clock has two places of the index in one record, with the message key of each in hex.
+        self.key_bytes_max = (state.record_bytes_max - min(CLOCK_BYTES, state.record_bytes_max // 4)) // 4
         self._by_key = spec.closing == "key"
         #: Whether commits close windows, and nothing leaves before.
         self._closes = spec.final and not self._by_key
@@ -141,6 +146,18 @@ class StoredWindows:
             LateMessage: All of its windows are closed, and late messages go by the failure policy.
         """
         raise NotImplementedError
+
+    def _key_too_large(self, raw_key: bytes) -> RecordTooLarge:
+        """The error for a message whose key would make a commit too large: it fails alone."""
+        return RecordTooLarge(
+            f"The key of the message has {len(raw_key):,} bytes; windows of store {self._state.name!r} take keys of "
+            f"{self.key_bytes_max:,} bytes. Their clock has two keys in hex in one record.",
+            action="Make the key shorter, or raise `max.message.bytes` of the changelog and `message.max.bytes` in "
+            "`producer_extra_config`.",
+            store=self._state.name,
+            seen=len(raw_key),
+            expected=self.key_bytes_max,
+        )
 
     def _is_late(self, due_ms: int, known: dict[str, Any] | None) -> bool:
         """Whether a window is closed that is due, without its grace, at this time; ``known`` is what its key knows."""

@@ -66,12 +66,14 @@ class StreamGroups(Generic[Stream]):
                 joined with.
 
         Raises:
-            GroupByInvalid: There is no name, or it is used already.
+            GroupByInvalid: There is no name, or it is used already; or the stream has the changes of a table.
             StepInvalid: The function takes other arguments.
         """
         grouped = GroupKey(key, _name_of(key, name))
         if self._groups is None:
             raise _without_application("`group_by`")
+        if self._changes_of:
+            raise _of_table(self._changes_of, self.topic.label, key)
         if isinstance(key, str) and key == self.topic.grouped_field and self._tails == (self._source,):
             unchanged: Stream = self  # each message has this key already
             return unchanged
@@ -122,6 +124,18 @@ class StreamGroups(Generic[Stream]):
             )
         made: Stream = self._through(topic, GroupKey(key, name))
         return made
+
+
+def _of_table(table: str, topic: str, key: Any) -> GroupByInvalid:
+    by = repr(key) if isinstance(key, str) else "function, name='...'"
+    return GroupByInvalid(
+        f"`group_by` got the changes of table {table!r}. A row that moves to another key would count under both, and a "
+        "deleted row has no key.",
+        action=f"To group the messages, declare them as a stream: `messages = app.dataframe(app.topic({topic!r}))`, "
+        f"`messages.filter(lambda value: value is not None).group_by({by})`; its table is `messages.to_table()`. To "
+        "group the rows of a join, send them to a topic first, and group that topic in another application.",
+        table=table,
+    )
 
 
 def _without_application(what: str) -> GroupByInvalid:

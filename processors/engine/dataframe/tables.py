@@ -43,9 +43,11 @@ class Table(Generic[Stream]):
     def to_stream(self) -> Stream:
         """The changes of the table as a stream: a value for each message, None where a row is deleted.
 
-        Messages that are older than the row of a table with a history are no changes.
+        Messages that are older than the row of a table with a history are no changes. `group_by` refuses the stream: a
+        row that moves to another key would count under both.
         """
-        return self.stream
+        changes: Stream = cast(Any, self.stream)._as_changes_of(self.name)
+        return changes
 
     def join(
         self,
