@@ -40,6 +40,7 @@ class Made:
         grouped: Whether a ``group_by`` is before it.
         loose: Whether its messages come with a commit, as results of windows that close with their partition do: what a
             state has then depends on when commits come.
+        changes: Whether it may have the changes of a table, which `group_by` refuses.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Made:
     last: bool = False
     grouped: bool = False
     loose: bool = False
+    changes: bool = False
 
 
 @dataclass(slots=True)
@@ -194,6 +196,8 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
         return False
     if Mark.SOURCE & marks and (first.grouped or first.window):
         return False
+    if Mark.GROUPS & marks and step.gives == "stream" and any(each.changes for each in of):
+        return False
     if any(each.last for each in of) and step.name not in ("shape", "apply", "filter", "to_stream"):
         return False
     if step.name == "table join on" and not _fits_on(scope, of):
@@ -302,6 +306,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
             or "partition" in code
             or bool(Mark.LOOSE & step.marks)
             or "suppress" in code,
+            changes=step.name == "to_stream" or any(each.changes for each in of),
         )
     )
     if scope.made[-1].odd and scope.random.random() < 0.5:
