@@ -81,7 +81,8 @@ class Windows:
     def _close(self) -> None:
         for key, start, end in sorted(self.open):
             clock = self.times.get(key, -1) if self.shape.closing == "key" else self.time
-            if clock >= end + self.shape.grace:
+            # A key that gets no more messages leaves no window behind: it closes when its retention is over.
+            if clock >= end + self.shape.grace or self.time >= end + self.shape.grace + self.shape.retention:
                 amounts = self.open.pop((key, start, end))
                 self.closed[key, start, end] = amounts
                 if self.shape.final:

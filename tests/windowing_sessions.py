@@ -69,7 +69,7 @@ class Sessions:
             each
             for each in sessions
             if each.open
-            and clock < each.end + shape.gap + shape.grace
+            and max(clock, self.time - shape.retention) < each.end + shape.gap + shape.grace
             and any(abs(event.time_ms - other.time_ms) <= shape.gap for other in each.events)
         ]
         due = event.time_ms + 1 + shape.gap + shape.grace
@@ -103,7 +103,9 @@ class Sessions:
     def _close(self) -> None:
         for key, sessions in sorted(self.by_key.items()):
             for each in sorted(sessions, key=lambda each: each.start):
-                if each.open and self._clock(key) >= each.end + self.shape.gap + self.shape.grace:
+                due = each.end + self.shape.gap + self.shape.grace
+                # A key that gets no more messages leaves no session behind: it closes when its retention is over.
+                if each.open and (self._clock(key) >= due or self.time >= due + self.shape.retention):
                     each.open = False
                     if self.shape.final:
                         self.results.append(each.result(key))

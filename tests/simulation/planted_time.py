@@ -72,12 +72,22 @@ def _left_windows_wait(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(loop, "more_is_due", lambda tasks: False)
 
 
+def _more_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WindowStore, "_more", lambda self, known, upto_ms, limit: [])
+
+
+def _quiet_unsent(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(WindowStore, "_left_open", lambda self, entry: None)
+
+
 WINDOWS: Plants = {
     "a window closes early": _window_early,
     "a late message counts in its window": _late_in_window,
     "a window that closed before a restart closes again": _window_twice,
     "a restart forgets the stream time": _time_forgotten,
     "windows that one commit leaves wait for the next message": _left_windows_wait,
+    "windows without room in the record of their key stay open": _more_forgotten,
+    "a window of a quiet key leaves without a result": _quiet_unsent,
 }
 
 
@@ -117,12 +127,17 @@ def _late_in_session(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(SessionStore, "_is_late", lambda self, due_ms, known: False)
 
 
+def _more_sessions_missed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(SessionStore, "_near", lambda self, known, upto_ms: iter(()))
+
+
 SESSIONS: Plants = {
     "sessions that a message connects are not merged": _not_merged,
     "a merge leaves what it swallowed in the index": _swallowed_left,
     "a session closes early": _session_early,
     "a session closes twice": _session_twice,
     "a late message opens a session": _late_in_session,
+    "a session without room in the record of its key is not reached": _more_sessions_missed,
 }
 
 

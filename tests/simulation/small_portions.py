@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast.processors.engine.checkpoints import decision
+from holdfast.processors.engine.dataframe import session_store, window_store
 from holdfast.processors.engine.runtime import columns, commit, loop, purge, restore, standby, task_time, task_timers
 from holdfast.processors.engine.state import task_store, time_index
 from holdfast.processors.testing import producer
@@ -52,5 +53,8 @@ def portions_of_time(seed: int) -> list[tuple[Any, str, float]]:
         (task_time, "REMOVED_AT_ONCE", (2, 5_000)[seed % 2]),
         (task_timers, "FIRED_AT_ONCE", (1, 3, 5_000)[seed % 3]),
         (task_timers, "READ_AT_ONCE", (2, 500)[seed % 2]),
+        (window_store, "OPEN_KEPT", (1, 2, 16)[seed // 2 % 3]),
+        (session_store, "OPEN_KEPT", (1, 2, 16)[seed // 2 % 3]),
+        (session_store, "READ_AT_ONCE", (1, 4)[seed // 3 % 2]),
         (time_index, "NEAR", (1, 4, 1_000)[seed // 6 % 3]),
     ]

@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE, RESERVED
 from holdfast.processors.engine.state.own_keys import TIMERS as TIMERS_OF_KEYS
-from holdfast.processors.engine.state.window_keys import CLOCK, OWN_KEY, due_entry, is_session, window_of
+from holdfast.processors.engine.state.window_keys import CLOCK, KEY_TIME, OWN_KEY, due_entry, is_session, window_of
 from tests import timing, windowing, windowing_sessions
 from tests.simulation.timed import ALARMS, SESSIONS, TIMERS, WINDOWS, TimedWorkload
 from tests.simulation.workload import Expected
@@ -133,6 +133,7 @@ def check_windows(model: windowing.Windows, state: State, *, settled: bool = Tru
     for place, amounts in everything.items():
         if place in model.open or place[2] + lasts > model.time:
             assert held.pop(place, None) == (len(amounts), sum(amounts)), place
+    check_known(state)
     for place, seen in held.items():
         assert not settled or model.shape.closing == "key", place
         assert seen == (len(everything[place]), sum(everything[place])), place
@@ -156,7 +157,14 @@ def check_sessions(model: windowing_sessions.Sessions, state: State, *, settled:
     assert not settled or shape.closing == "key" or all(place[2] + lasts >= model.time for place in closed)
     entries = [due_entry(name) for key, name in state if key == OWN_KEY and name.startswith("due/")]
     indexed = Counter(entry.message_key for entry in entries)
-    assert indexed == Counter(key for key, *_ in [*closed, *(opens if shape.closing == "partition" else ())])
+    assert indexed == Counter(key for key, *_ in [*closed, *opens])
+    check_known(state)
+
+
+def check_known(state: State) -> None:
+    """What a store knows of a key leaves with the last window of the key: an entry of the index leads to it."""
+    indexed = {due_entry(name).message_key for key, name in state if key == OWN_KEY and name.startswith("due/")}
+    assert {key for key, name in state if name == KEY_TIME or name.startswith("o/")} <= indexed
 
 
 def check_timers(model: timing.Model, state: State, *, settled: bool = True) -> None:

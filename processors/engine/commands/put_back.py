@@ -29,6 +29,7 @@ from holdfast.processors.engine.changelog.format import (
 )
 from holdfast.processors.engine.commands import sweep
 from holdfast.processors.engine.commands.content import Difference, Read, of_keys_in
+from holdfast.processors.engine.dataframe.stored_windows import CLOCK_VERSIONS
 from holdfast.processors.engine.runtime.commands import CommandFailed
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.keys import store_prefix
@@ -43,6 +44,8 @@ from holdfast.processors.engine.state.window_keys import (
     due_entry,
     due_key,
     first_due,
+    open_key,
+    open_window_of,
     session_key,
     window_key,
 )
@@ -116,16 +119,24 @@ def _only_own(content: Read) -> Read:
 
 
 def _open_now(content: Read, look: Look) -> Read:
-    """The content without open sessions that the store has closed since."""
+    """The content without what is open in it and the store has closed since."""
 
     def read(begin: bytes) -> Iterator[tuple[bytes, bytes]]:
         for key, stored in content(begin):
             message_key, state = split_key(key)
-            session = session_of(state, stored)
-            if session is None or look(message_key, window_key(*session)) is None:
+            window = session_of(state, stored) or open_window_of(state)
+            if window is None or look(message_key, window_key(*window)) is None or _is_open(look, message_key, window):
                 yield key, stored
 
     return read
+
+
+def _is_open(look: Look, message_key: bytes, window: tuple[int, int]) -> bool:
+    """Whether the time of its key has not closed a window that the store has."""
+    if look(message_key, open_key(*window)) is not None:
+        return True
+    known = look(message_key, KEY_TIME)
+    return known is not None and list(window) in decode_value(known)["open"]
 
 
 def _both_of_windows(look: Look, key: bytes, files: bytes, present: bytes) -> bytes:
@@ -136,12 +147,26 @@ def _both_of_windows(look: Look, key: bytes, files: bytes, present: bytes) -> by
     if state != KEY_TIME:
         return files
     one, other = decode_value(files), decode_value(present)
-    closed = [each for each in one["open"] if each not in other["open"] and look(message_key, window_key(*each))]
-    opens = {each[1]: each for each in (*other["open"], *one["open"]) if each not in closed}
+    kept = [
+        each for each in one["open"] if not look(message_key, window_key(*each)) or _is_open(look, message_key, each)
+    ]
+    opens = {each[1]: each for each in (*other["open"], *kept)}
     made = {**one, "time": max(one["time"], other["time"]), "open": sorted(opens.values())}
+    for name, both in (("closed", max), ("more", _both_more)):
+        if name in one and name in other:
+            made[name] = both(one[name], other[name])
+        elif name in other:
+            made[name] = other[name]
+    if "ahead" in one or "ahead" in other:
+        made["ahead"] = sorted({*one.get("ahead", ()), *other.get("ahead", ())})
     if made in (one, other):
         return files if made == one else present
     return encode_value(made, max(event_time_ms(files), event_time_ms(present)))
+
+
+def _both_more(one: Any, other: Any) -> Any:
+    """Where open windows are that neither record has room for: the first end, or the least and the greatest name."""
+    return min(one, other) if isinstance(one, int) else [min(one[0], other[0]), max(one[1], other[1])]
 
 
 def _both_of_own(key: bytes, files: bytes, present: bytes) -> bytes:
@@ -166,10 +191,11 @@ def _clock(content: TaskStore, store: str) -> dict[str, Any] | None:
 def _check_fit(store: str, clock: dict[str, Any] | None, closing: str | None) -> None:
     if clock is None:
         return
-    if clock.get("format") != CLOCK_VERSION or clock.get("closing") != closing:
+    known = CLOCK_VERSIONS if closing is not None else (CLOCK_VERSION,)
+    if clock.get("format") not in known or clock.get("closing") != closing:
         raise CommandFailed(
             f"The export of store {store} has windows of format version {clock.get('format')}, closed by "
-            f"{clock.get('closing')}; expected version {CLOCK_VERSION}, closed by {closing}. Nothing was changed.",
+            f"{clock.get('closing')}; expected version {known[-1]}, closed by {closing}. Nothing was changed.",
             action="Deploy the version of the processor that wrote the export, or feed the messages again.",
             store=store,
             done=0,

@@ -266,7 +266,7 @@ class ColumnarWindows:
             of, starts = np.nonzero(inside)[0], grid[inside]
             before = before[of]
         ends = starts + spec.duration_ms
-        late = (ends + spec.grace_ms <= before) | (ends <= self._windows.closed_ms)
+        late = (ends + spec.grace_ms <= before) | (ends <= self._windows.over_ms)
         if not late.any():
             return of, starts, 0
         counted = np.flatnonzero(~late)

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from holdfast.processors.engine.changelog.format import unknown_version
+from holdfast.processors.engine.dataframe.key_time import with_time
 from holdfast.processors.engine.dataframe.stored_windows import Closing, MessagePlace, Result, StoredWindows
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.state.store import StoreState
@@ -35,11 +36,28 @@ Item = tuple[int, dict[str, Any]]
 
 
 class _Key(NamedTuple):
-    """What the store knows of a key: its own time, the end of its last closed window, and its chunks in order."""
+    """What the store knows of a key: its own time, the end of its last closed window, and its chunks in order.
+
+    ``ahead`` are event times that the worker's clock has not reached.
+    """
 
     time: int
     closed: int
     chunks: list[list[int]]
+    ahead: list[int]
+
+    def after(self, time_ms: int, cap_ms: int) -> _Key:
+        """After a message; the time of one that is dated ahead of the worker's clock waits."""
+        if time_ms <= cap_ms:
+            return self._replace(time=max(self.time, time_ms))
+        return self._replace(ahead=with_time(self.ahead, time_ms))
+
+    def record(self) -> dict[str, Any]:
+        """As it is stored."""
+        made = self._asdict()
+        if not self.ahead:
+            del made["ahead"]
+        return made
 
 
 class SlidingStore(StoredWindows):
@@ -57,8 +75,7 @@ class SlidingStore(StoredWindows):
         if time_ms < 0:
             self._stream.check(time_ms, 0)
         state.message_key, state.timestamp_ms = raw_key, time_ms
-        stored = state.get(KEY_TIME)
-        known = _Key(NO_TIME, NO_TIME, []) if stored is None else _Key(**stored)
+        stored, known = self._stored_key()
         over = max(known.closed, known.time - spec.grace_ms - 1)  # the end of the last window that takes no message
         if time_ms <= over:
             window = (max(0, time_ms - spec.duration_ms), time_ms)
@@ -111,20 +128,60 @@ class SlidingStore(StoredWindows):
             found.append((aggregation.computed(start, end, inside), start))
         return found
 
+    def _stored_key(self) -> tuple[dict[str, Any] | None, _Key]:
+        """The record of the key at which the state points, and what it says; times that the clock has reached count."""
+        stored = self._state.get(KEY_TIME)
+        if stored is None:
+            return None, _Key(NO_TIME, NO_TIME, [], [])
+        known = _Key(stored["time"], stored["closed"], stored["chunks"], stored.get("ahead", []))
+        if known.ahead and known.ahead[0] <= self._stream.cap_ms:
+            reached = bisect_right(known.ahead, self._stream.cap_ms)
+            known = known._replace(time=max(known.time, known.ahead[reached - 1]), ahead=known.ahead[reached:])
+        return stored, known
+
     def _key_moves(self, stored: dict[str, Any] | None, known: _Key, time_ms: int) -> Sequence[Result]:
         """Moves the key's own time, closes the windows that it passes, and drops messages that no window needs."""
-        spec = self.spec
-        now_ms = self._time_after({"time": known.time}, time_ms)
-        closed = max(known.closed, now_ms - spec.grace_ms - 1)
-        results = self._windows(known, known.closed + 1, closed) if spec.final else []
-        keeps_from = closed + 1 - spec.duration_ms
+        known = known.after(time_ms, self._stream.cap_ms)
+        results = self._passed(known) if self.spec.final else []
+        self._keep_key(stored, known)
+        return results
+
+    def _passed(self, known: _Key) -> list[Result]:
+        """The windows that the key's time has passed, and that are not closed."""
+        return self._windows(known, known.closed + 1, known.time - self.spec.grace_ms - 1)
+
+    def _keep_key(self, stored: dict[str, Any] | None, known: _Key) -> None:
+        """Closes what the key's time has passed, and drops messages that no window needs."""
+        closed = max(known.closed, known.time - self.spec.grace_ms - 1)
+        keeps_from = closed + 1 - self.spec.duration_ms
         gone = [chunk for chunk in known.chunks if chunk[1] <= keeps_from]
         for chunk in gone:
             self._state.delete(chunk_key(*chunk))
-        made = _Key(now_ms, closed, known.chunks[len(gone) :])._asdict()
-        if made != stored:
-            self._state.set(KEY_TIME, made)
-        return results
+        made = known._replace(closed=closed, chunks=known.chunks[len(gone) :]).record()
+        if made == stored:
+            return
+        self._state.set(KEY_TIME, made)
+        if self.keys_ahead is not None and known.ahead:
+            entered = None if stored is None else stored.get("ahead")
+            if not entered or entered[0] != known.ahead[0]:
+                self.keys_ahead.enter(known.ahead[0], self._state.message_key)
+
+    # -- windows that a time closes which was ahead ----------------------------------------------------------------
+
+    def reached(self) -> list[tuple[int, int, dict[str, Any]]]:
+        """Start, end and result of the windows that the time of the key closes; the state points at the key."""
+        _, known = self._stored_key()
+        return [(start, made["end"], made) for made, start in self._passed(known)]
+
+    def close_one(self, first: int, second: int) -> None:
+        """Records that the result of such a window, which ends at ``second``, is sent."""
+        stored, _ = self._stored_key()
+        if stored is not None:
+            self._state.set(KEY_TIME, {**stored, "closed": max(stored["closed"], second)})
+
+    def reach_key(self) -> None:
+        """Records that all of them are sent."""
+        self._keep_key(*self._stored_key())
 
     # -- with each commit: windows close with messages of their key, so there is no index --------------------------
 

@@ -88,6 +88,11 @@ class WindowSpec:
         return f"{self.kind}_window"
 
     @property
+    def kept_as(self) -> str:
+        """The way in which a store keeps the windows; those of another way can't be read."""
+        return {"session": "session", "sliding": "sliding"}.get(self.kind, "tumbling or hopping")
+
+    @property
     def closes_ms(self) -> int:
         """How long after its end a window closes, without the grace.
 

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
+from holdfast.processors.engine.dataframe.key_time import OPEN_KEPT, KeyTime
 from holdfast.processors.engine.dataframe.stored_windows import Closing, MessagePlace, Result, StoredWindows
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
+from holdfast.processors.engine.state.ranges import state_keys_between
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
-from holdfast.processors.engine.state.window_keys import KEY_TIME, DueEntry, due_entry, window_key
+from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, StreamTime
+from holdfast.processors.engine.state.window_keys import (
+    DueEntry,
+    due_entry,
+    open_before,
+    open_key,
+    open_window_of,
+    window_key,
+)
 
 #: Steps of which a store remembers the windows.
 KNOWN_MAX = 64
+#: Windows without room in the record of their key that a message closes at once, at most: the next one closes more.
+MORE_MAX = 100_000
 #: No results: most messages of a final window have none.
 _NONE: tuple[Result, ...] = ()
 
@@ -24,6 +36,8 @@ class WindowStore(StoredWindows):
     def __init__(self, spec: WindowSpec, state: StoreState, stream: StreamTime, place: MessagePlace) -> None:
         super().__init__(spec, state, stream, place)
         self._triggers = spec.before_update is not None or spec.after_update is not None
+        #: With ``key``: the entries that ``closing`` found and ``closed`` has not counted yet.
+        self._left: deque[DueEntry] = deque()
         #: By number of the step, what ``_windows`` returned; only where all times of a step are in the same windows.
         self._known: dict[int, list[tuple[int, int, str]]] | None = None if spec.duration_ms % spec.step_ms else {}
 
@@ -35,7 +49,7 @@ class WindowStore(StoredWindows):
         if time_ms < 0:
             stream.check(time_ms, 0)
         state.message_key, state.timestamp_ms = raw_key, time_ms
-        known = (state.get(KEY_TIME) or {"time": NO_TIME, "open": []}) if self._by_key else None
+        known = self._of_key() if self._by_key else None
         late: list[tuple[int, int]] = []
         updated: list[Result] = []
         opened: list[list[int]] = []
@@ -50,6 +64,8 @@ class WindowStore(StoredWindows):
                 updated += early
                 if stored is None:
                     state.delete(place)
+                    if known is not None and held is None:
+                        opened.append([start, end])  # what is known of the key leaves with the entry of a window
                     continue
             else:
                 stored = spec.aggregation.folded(held, value, time_ms)
@@ -59,7 +75,7 @@ class WindowStore(StoredWindows):
             if not spec.final:
                 updated.append((spec.aggregation.result(start, end, stored), start))
         if late:
-            now_ms = stream.time_ms if known is None else known["time"]
+            now_ms = stream.time_ms if known is None else known.time
             self._be_late(value, key, time_ms, late, now_ms, whole=len(late) == len(windows))
         if known is not None:
             closed = self._key_moves(known, raw_key, time_ms, opened)
@@ -99,39 +115,123 @@ class WindowStore(StoredWindows):
             return None, early
         return stored, early
 
-    def _key_moves(
-        self, known: dict[str, Any], raw_key: bytes, time_ms: int, opened: list[list[int]]
-    ) -> Sequence[Result]:
+    # -- windows that the time of their key closes -----------------------------------------------------------------
+
+    def _key_moves(self, known: KeyTime, raw_key: bytes, time_ms: int, opened: list[list[int]]) -> Sequence[Result]:
         """Moves the key's own time, and closes the key's windows that it passes; returns the final results."""
         spec, state = self.spec, self._state
-        now_ms = self._time_after(known, time_ms)
-        if self._triggers:  # a window that was sent early opens again, and may be known still
-            opened = [each for each in opened if each not in known["open"]]
-        left = sorted([*known["open"], *opened])
-        closing = [each for each in left if each[1] + spec.grace_ms <= now_ms]
-        if opened or closing or now_ms != known["time"]:
-            state.set_own(KEY_TIME, {"time": now_ms, "open": [each for each in left if each not in closing]})
-        results = []
-        for start, end in closing:
-            stored = state.get(window_key(start, end))
-            if stored is None:
-                continue  # a command cleared the key meanwhile
-            if spec.final:
+        for start, end in opened:
+            self._enter(end, start, end, raw_key)
+        if known.is_former:
+            for start, end in known.open:
+                self._enter(max(end, self._first_ms), start, end, raw_key)
+        known.take(time_ms, self._stream.cap_ms)
+        if opened:
+            # One that was sent early opens again, and may be known still.
+            known.open = sorted([*known.open, *(each for each in opened if each not in known.open)])
+        closing, results = self._passed(known), []
+        for start, end in closing if spec.final else ():
+            if (stored := state.get(window_key(start, end))) is not None:  # else a command cleared it meanwhile
                 results.append((spec.aggregation.result(start, end, stored), start))
-            # Not before the stream time: the index has passed earlier places already.
-            self._enter(max(end, self._stream.time_ms), start, end, raw_key)
+        if closing:
+            self._no_longer(known, closing)
+        self._keep_open(known)
         return results or _NONE
 
+    def _passed(self, known: KeyTime) -> list[tuple[int, int]]:
+        """The open windows that the key's time has passed, in the order of their starts."""
+        limit_ms = max(known.time - self.spec.grace_ms, known.closed)
+        found = {(start, end) for start, end in known.open if end <= limit_ms}
+        if known.more is not None and known.more <= limit_ms:
+            found.update(self._more(known, limit_ms, MORE_MAX))
+        return sorted(found) if found else []
+
+    def _more(self, known: KeyTime, upto_ms: int, limit: int) -> list[tuple[int, int]]:
+        """Open windows that the record of the key has no room for, and that end up to a time, in the order of ends."""
+        raw_key = self._state.message_key
+        first, before = open_before(known.more - 1), open_before(upto_ms)
+        places = state_keys_between(self._state, raw_key, first, before, limit)
+        return [window for place, _ in places if (window := open_window_of(place)) is not None]
+
+    def _no_longer(self, known: KeyTime, windows: Sequence[tuple[int, int]]) -> None:
+        """Forgets that windows of the key are open; the record of the key is changed, not stored."""
+        known.open = [each for each in known.open if (each[0], each[1]) not in windows]
+        if known.more is None:
+            return
+        for start, end in windows:
+            place = open_key(start, end)
+            if end >= known.more and self._state.exists(place):  # one may be in the record as well
+                self._state.delete(place)
+        if any(end == known.more for _, end in windows):
+            left = self._more(known, EVENT_TIME_END_MS - 1, 1)
+            known.more = left[0][1] if left else None
+
+    def _keep_open(self, known: KeyTime) -> None:
+        """Stores what is known of the key; windows that its record has no room for get records of their own."""
+        if len(known.open) > OPEN_KEPT:
+            for start, end in known.open[:-OPEN_KEPT]:
+                self._state.set_own(open_key(start, end), 1)
+                known.more = end if known.more is None else min(known.more, end)
+            known.open = known.open[-OPEN_KEPT:]
+        self._keep_time(known)
+
+    def _is_open(self, known: KeyTime, start: int, end: int) -> bool:
+        return [start, end] in known.open or (known.more is not None and self._state.exists(open_key(start, end)))
+
+    def reached(self) -> list[tuple[int, int, dict[str, Any] | None]]:
+        """Start, end and result of the windows that the time of the key closes; the state points at the key."""
+        found = []
+        for start, end in self._passed(self._of_key()):
+            stored = self._state.get(window_key(start, end))
+            made = None if stored is None else self.spec.aggregation.result(start, end, stored)
+            found.append((start, end, made))
+        return found
+
+    def close_one(self, first: int, second: int) -> None:
+        """Records that the result of such a window, from ``first`` to ``second``, is sent."""
+        known = self._of_key()
+        self._no_longer(known, [(first, second)])
+        self._keep_open(known)
+
+    def reach_key(self) -> None:
+        """Records that all of them are sent."""
+        self._keep_open(self._of_key())
+
+    def _leaves(self, entry: DueEntry) -> None:
+        self.close_one(entry.start, entry.end)
+
+    # -- with each commit ------------------------------------------------------------------------------------------
+
     def closing(self, limit: int) -> list[Closing]:
-        """The next windows to close, in the order of their ends; at most ``limit``. ``closed`` counts them."""
+        """The next windows to close, in the order of their ends; at most ``limit``. ``closed`` counts them.
+
+        With ``closing_strategy="key"``: those that no message of their key has closed until their retention is over.
+        """
         if not self._closes:
             return []
         entries = list(map(due_entry, self._due(limit, self._stream.time_ms)))
+        if self._by_key:
+            self._left = deque(entries)
+            return [Closing(each.place, each.message_key, self._left_open(each), each.start) for each in entries]
         held = repeat(None, len(entries)) if self.rows is None else self.rows.results(entries)
         return [
             Closing(entry.place, entry.message_key, result or self._result(entry), entry.start)
             for entry, result in zip(entries, held, strict=True)
         ]
+
+    def closed(self, closing: Closing) -> None:
+        """Records that a window is closed: its result is sent, and no message counts in it."""
+        super().closed(closing)
+        while self._left and self._left[0].place <= closing.place:
+            entry = self._left.popleft()
+            self._state.point_at(entry.message_key, max(self._stream.time_ms, 0))
+            self.close_one(entry.start, entry.end)
+        self._state.keep_message()
+
+    def _left_open(self, entry: DueEntry) -> dict[str, Any] | None:
+        """The result of the window of an entry, if its key has not closed it."""
+        self._state.point_at(entry.message_key, max(self._stream.time_ms, 0))
+        return self._result(entry) if self._is_open(self._of_key(), entry.start, entry.end) else None
 
     def _result(self, entry: DueEntry) -> dict[str, Any] | None:
         """The result of the window of an entry, from the store; None if a command deleted it meanwhile."""

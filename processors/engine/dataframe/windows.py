@@ -161,8 +161,9 @@ class AggregatedWindow(Unplaced, Generic[Stream]):
 
         Args:
             closing_strategy: ``key`` closes a window when a message of its key has an event time at or after its end
-                and grace; ``partition`` when stream time is there, so that a quiet key closes, too. None is
-                ``key``; behind ``group_by`` it is ``partition``, as messages of a key come from several partitions.
+                and grace, or when its retention is over; ``partition`` when stream time is there, so that a quiet key
+                closes at once, too. None is ``key``; behind ``group_by`` it is ``partition``, as messages of a key come
+                from several partitions.
             close_when_idle: With ``partition``: after so long without a message on any input of the task, stream time
                 passes as time does, and windows close without a next message. Milliseconds or a timedelta; None for
                 never.

@@ -1,4 +1,5 @@
-"""What time does without messages: timers of the worker's clock fire, and windows of silent inputs close.
+"""What time does without messages: timers of the worker's clock fire, times that were ahead of it count, and windows of
+silent inputs close.
 
 Windows with ``close_when_idle`` close when their task's inputs are silent for so long::
 
@@ -57,13 +58,14 @@ class IdleTime:
         self._gap: Gap | None = None
 
     def step(self, tasks: Sequence[Task], *, silent: bool) -> bool:
-        """Lets time pass for tasks that process; True if a timer or a window is due now.
+        """Lets time pass for tasks that process; True if a timer, a window or a time that was ahead is due.
 
         Called after each poll while the inputs are not paused; ``silent`` if it brought no records.
         """
         now_ms = int(self._clock.time() * 1000)
         timers = [task.time.timers for task in tasks if task.time is not None and task.time.timers is not None]
         due = [each.look(now_ms) for each in timers]
+        due += [task.time.ahead_is_due(now_ms) for task in tasks if task.time is not None]
         return (silent and self._pass_silence(tasks)) or any(due)
 
     def _pass_silence(self, tasks: Sequence[Task]) -> bool:

@@ -18,6 +18,7 @@ from operator import length_hint
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.fusion import RunFunction
 from holdfast.processors.engine.dataframe.held_back import HeldBack
+from holdfast.processors.engine.dataframe.keys_ahead import KeysAhead
 from holdfast.processors.engine.dataframe.serialization import Deserializer
 from holdfast.processors.engine.dataframe.stored_windows import Closes, Closing, MessagePlace, StoredWindows, Taker
 from holdfast.processors.engine.record_times import RecordTimes
@@ -62,6 +63,8 @@ class TaskTime:
         self.timers: TaskTimers | None = None
         #: By store, what holds its results back.
         self.held: dict[str, HeldBack] = {}
+        #: Of windows that their keys close, what closes them at a time that was ahead.
+        self.ahead: list[KeysAhead] = []
         #: What the tasks before tell; None for a task that reads no repartition topic.
         self.upstream: Upstream | None = None
         #: What tells the tasks behind; None for a task that none waits for.
@@ -129,6 +132,10 @@ class TaskTime:
         asked = [windows.spec.idle_ms for windows in self.windows.values()]
         return min((idle_ms for idle_ms in asked if idle_ms is not None), default=None)
 
+    def ahead_is_due(self, now_ms: int) -> bool:
+        """Whether a time counts now, by the worker's clock, that was ahead of it."""
+        return self.stream.ahead_is_due(now_ms) or any(each.is_due(now_ms) for each in self.ahead)
+
     def due_at(self, time_ms: int) -> bool:
         """Whether a window would close at this time, as far as times count yet."""
         self.look()
@@ -168,7 +175,7 @@ class TaskTime:
         Raises what ``on_error`` raises; the windows closed before are part of the next commit.
         """
         self.look()
-        if self.more or self.stream.time_ms != self._reached_ms:
+        if self.more or self.stream.time_ms != self._reached_ms or self.ahead_is_due(self.stream.cap_ms):
             self.more = False
             for steps in self._steps:
                 self.more |= self._close(steps, on_error) == CLOSED_AT_ONCE

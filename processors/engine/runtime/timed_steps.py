@@ -9,6 +9,7 @@ from holdfast.processors.engine.dataframe.compilation import Timing
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.fusion import Run
 from holdfast.processors.engine.dataframe.held_back import HeldBack
+from holdfast.processors.engine.dataframe.keys_ahead import KeysAhead
 from holdfast.processors.engine.dataframe.node import Node, steps_of
 from holdfast.processors.engine.dataframe.processing import Processor
 from holdfast.processors.engine.dataframe.window_kinds import stored_windows
@@ -40,6 +41,9 @@ def time_of(
         if isinstance(node.window, WindowSpec) and node.store is not None:
             state, spec = states[node.store], node.window
             made.windows[node.store] = windows = stored_windows(spec, state, made.stream, made.place)
+            if spec.final and spec.closing == "key":
+                windows.keys_ahead = KeysAhead(windows, state, made.stream)
+                made.ahead.append(windows.keys_ahead)
             if spec.every_ms is not None:
                 made.held[node.store] = HeldBack(windows, spec.every_ms, state, made.stream)
     regrouped = any(frame.topic.repartitions for frame in frames)
@@ -121,7 +125,8 @@ def add_steps(
         seen.add(id(declared))
         if isinstance(node.window, WindowSpec):
             run = compiled(node, timing)
-            for closes in (time.windows[node.store or ""], time.held.get(node.store or "")):
+            windows = time.windows[node.store or ""]
+            for closes in (windows, windows.keys_ahead, time.held.get(node.store or "")):
                 if closes is not None:
                     time.add(WindowSteps(topic.name, closes, run.function, topic.deserialize_key))
         processor = processors.get(id(declared))

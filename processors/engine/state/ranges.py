@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from bisect import bisect_left, insort
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from heapq import merge
 from itertools import islice, takewhile
+from operator import itemgetter
 from typing import Protocol
 
 from holdfast.processors.engine.changelog.format import PREFIX_BYTES
+
+#: With more keys that are new, the list is sorted again; else each is put into its place.
+SORTED_FROM = 16
 
 
 class Ranged(Protocol):
     """A store as ranges read it: ``StoreState``."""
 
-    def uncommitted(self, message_key: bytes, first: bytes, end: bytes | None) -> dict[bytes, bytes | None]:
-        """The uncommitted writes of one message key by state key, from ``first`` up to, and without, ``end``."""
+    def uncommitted(
+        self, message_key: bytes, first: bytes, end: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes | None]]:
+        """The uncommitted writes of one message key by state key, from ``first`` up to, and without, ``end``, in order.
+
+        What is not asked of the iterator costs nothing.
+        """
 
     def stored(self, message_key: bytes, first: bytes) -> Generator[tuple[bytes, bytes]]:
         """State keys of one message key with their committed values, in key order, from the state key ``first``."""
@@ -40,28 +50,61 @@ class WrittenKeys:
     __slots__ = ("_by_prefix", "_seen")
 
     def __init__(self) -> None:
-        self._by_prefix: dict[bytes, set[bytes]] = {}
+        #: By message key, its keys in order, some of them twice; and those that are new since the last read.
+        self._by_prefix: dict[bytes, tuple[list[bytes], list[bytes]]] = {}
         self._seen = 0
 
-    def of(self, written: dict[bytes, bytes | None], prefix: bytes) -> list[bytes]:
-        """The changelog keys in ``written`` of the message key with this prefix."""
-        by_prefix, number = self._by_prefix, int.from_bytes
+    def between(
+        self, written: dict[bytes, bytes | None], prefix: bytes, first: bytes, end: bytes, *, reverse: bool
+    ) -> Iterator[tuple[bytes, bytes | None]]:
+        """The writes of the message key with this prefix, from one changelog key up to, and without, another, in order.
+
+        The cost is in proportion to what is new and to what is asked of the iterator, not to all writes of the key.
+        """
+        by_prefix, as_number = self._by_prefix, int.from_bytes
         for key in islice(reversed(written), len(written) - self._seen):
             # ``prefix_of``, written out: each write of a commit comes by.
-            before = key[: PREFIX_BYTES + number(key[1:PREFIX_BYTES])]
+            before = key[: PREFIX_BYTES + as_number(key[1:PREFIX_BYTES])]
             held = by_prefix.get(before)
             if held is None:
-                by_prefix[before] = {key}
+                by_prefix[before] = [], [key]
             else:
-                held.add(key)
+                held[1].append(key)
         self._seen = len(written)
-        return [key for key in self._by_prefix.get(prefix, ()) if key in written]
+        known = by_prefix.get(prefix)
+        if known is None:
+            return
+        ordered, new = known
+        if len(new) > SORTED_FROM:
+            ordered += new
+            ordered.sort()
+        else:
+            for key in new:
+                insort(ordered, key)
+        new.clear()
+        at, last = bisect_left(ordered, first), bisect_left(ordered, end)
+        former = None
+        for number in range(last - 1, at - 1, -1) if reverse else range(at, last):
+            key = ordered[number]
+            if key != former and key in written:
+                yield key, written[key]
+            former = key
 
     def cut(self, length: int) -> None:
         """The dict lost its last keys: it has ``length`` of them now."""
         self._seen = min(self._seen, length)
         if not length:
             self._by_prefix = {}
+
+
+def merge_writes(
+    few: Sequence[tuple[bytes, bytes | None]], ordered: Iterator[tuple[bytes, bytes | None]], *, reverse: bool
+) -> Iterator[tuple[bytes, bytes | None]]:
+    """Some writes, in any order, and others in order, as one iterator in order."""
+    if not few:
+        return ordered
+    by_key = itemgetter(0)
+    return merge(sorted(few, key=by_key, reverse=reverse), ordered, key=by_key, reverse=reverse)
 
 
 def state_keys_between(
@@ -92,23 +135,24 @@ def state_keys(
 
 
 def _ascending(state: Ranged, message_key: bytes, first: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
-    writes = sorted(state.uncommitted(message_key, first, end).items())
-    at, count = 0, len(writes)
+    writes = state.uncommitted(message_key, first, end)
+    write = next(writes, None)
     with closing(state.stored(message_key, first)) as stored:
         # ``heapq.merge`` does the same at three times the cost; indexes of times are read so at each commit.
         for key, raw in stored:
             if end is not None and key >= end:
                 break
-            while at < count and writes[at][0] < key:
-                yield from _written(writes[at])
-                at += 1
-            if at < count and writes[at][0] == key:
-                yield from _written(writes[at])
-                at += 1
+            while write is not None and write[0] < key:
+                yield from _written(write)
+                write = next(writes, None)
+            if write is not None and write[0] == key:
+                yield from _written(write)
+                write = next(writes, None)
             else:
                 yield key, raw
-    for write in writes[at:]:
+    while write is not None:
         yield from _written(write)
+        write = next(writes, None)
 
 
 def _written(write: tuple[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]:
@@ -119,10 +163,10 @@ def _written(write: tuple[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]
 
 
 def _descending(state: Ranged, message_key: bytes, first: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
-    writes = state.uncommitted(message_key, first, end)
+    writes = state.uncommitted(message_key, first, end, reverse=True)
     with closing(state.stored_back(message_key, end)) as stored:
         # In reverse, the higher rank of two equal keys comes first: that of the write.
-        merged = merge(_ranked(sorted(writes.items(), reverse=True), 1), _ranked(stored, 0), reverse=True)
+        merged = merge(_ranked(writes, 1), _ranked(stored, 0), reverse=True)
         yield from _newest(merged, lambda key: key >= first)
 
 

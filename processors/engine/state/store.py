@@ -46,7 +46,7 @@ from holdfast.processors.engine.state.cell import Cell
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.methods import StateMethods, Ttl
 from holdfast.processors.engine.state.own_keys import RESERVED
-from holdfast.processors.engine.state.ranges import WrittenKeys, behind
+from holdfast.processors.engine.state.ranges import WrittenKeys, behind, merge_writes
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.task_store import TaskStore
@@ -365,16 +365,16 @@ class StoreState(StateMethods):
             self._bytes += len(raw) - len(dirty.get(place) or b"")
             dirty[place] = raw
 
-    def uncommitted(self, message_key: bytes, first: bytes, end: bytes | None) -> dict[bytes, bytes | None]:
-        """The uncommitted writes of one message key by state key, from ``first`` up to, and without, ``end``."""
-        prefix, written = key_prefix(message_key), self._shared.dirty
+    def uncommitted(
+        self, message_key: bytes, first: bytes, end: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes | None]]:
+        """The uncommitted writes of one message key by state key, from ``first`` to before ``end``, in order."""
+        prefix = key_prefix(message_key)
         size, least, most = len(prefix), prefix + first, behind(prefix) if end is None else prefix + end
-        found = {key[size:]: written[key] for key in self._written.of(written, prefix) if least <= key < most}
-        for cell in self._cells.values():
-            suffix = cell.suffix or b""
-            if message_key in cell.dirty and suffix >= first and (end is None or suffix < end):
-                found[suffix] = cell.dirty[message_key]
-        return found
+        cells = [(cell.suffix or b"", cell.dirty) for cell in self._cells.values() if message_key in cell.dirty]
+        found = [(key, of[message_key]) for key, of in cells if key >= first and (end is None or key < end)]
+        shared = self._written.between(self._shared.dirty, prefix, least, most, reverse=reverse)
+        return merge_writes(found, ((key[size:], raw) for key, raw in shared), reverse=reverse)
 
     def stored(self, message_key: bytes, first: bytes) -> Generator[tuple[bytes, bytes]]:
         """State keys of one message key with their committed values, in key order, from the state key ``first``."""

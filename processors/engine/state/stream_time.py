@@ -106,6 +106,10 @@ class StreamTime:
         """Event times that wait for the world to reach them, in milliseconds, ascending."""
         return tuple(self._ahead)
 
+    def ahead_is_due(self, now_ms: int) -> bool:
+        """Whether an event time that waits is reached at this time of the worker's clock."""
+        return bool(self._ahead) and self._ahead[0] <= min(now_ms, self._limit_ms)
+
     def set(self, time_ms: int, ahead: Sequence[int] = (), told: Mapping[str, Sequence[Any]] = _NOTHING) -> None:
         """Sets the time to one that was committed; ``NO_TIME`` for none."""
         self.time_ms, self._ahead = time_ms, sorted(ahead)

@@ -25,11 +25,14 @@ from holdfast.processors.engine.state.window_keys import (
     KEY_TIME,
     OWN_KEY,
     SESSION,
+    ahead_of,
     due_entry,
+    first_ahead,
     first_due,
     first_hold,
     held_of,
     is_session,
+    open_window_of,
     opened_of,
     session_key,
     window_key,
@@ -79,6 +82,8 @@ def owner_of(state_key: str) -> bytes | None:
             return due_entry(state_key).message_key
         if state_key.startswith(first_hold()):
             return held_of(state_key)[1]
+        if state_key.startswith(first_ahead()):
+            return ahead_of(state_key)[1]
         if state_key.startswith(RESERVED):
             return next((index_parts(kind, state_key)[1] for kind in _INDEXES if state_key.startswith(kind)), None)
     return None
@@ -89,7 +94,7 @@ def part_in(span: Span, state_key: str, stored: bytes, others: Collection[int], 
 
     ``others`` are the open sessions of the key that are not in the span, by the time that opened them.
     """
-    window = session_of(state_key, stored) or window_of(state_key)
+    window = session_of(state_key, stored) or window_of(state_key) or open_window_of(state_key)
     if window is not None:
         return Part(span.meets(*window))
     if state_key == KEY_TIME:
@@ -97,7 +102,7 @@ def part_in(span: Span, state_key: str, stored: bytes, others: Collection[int], 
         left = [each for each in known["open"] if (each[1] in others if sessions else not span.meets(*each))]
         if left == known["open"]:
             return Part(False)
-        if not left and known["time"] == NO_TIME:
+        if not left and not others and known["time"] == NO_TIME:
             return Part(True)
         return Part(True, encode_value({**known, "open": left}, event_time_ms(stored)))
     if state_key == HELD:

@@ -7,8 +7,10 @@
     the message's   n                                                 of count windows: the open one
     the message's   counted                                           of count windows: how many messages, and where
     the message's   n/<number>                                        of count windows: messages from this one on
-    the message's   time                                              the key's own time and its open windows
+    the message's   time                                              the key's own time and its newest open windows
+    the message's   o/<end>/<start>                                   1: an open window that is not in ``time``
     OWN_KEY         due/<time>/<start>/<end>/<message key in hex>     1: an entry of the index by time
+    OWN_KEY         ahead/<time>/<message key in hex>                 1: a key whose time counts at that time
     the message's   held                                              a result that is held back, and until when
     OWN_KEY         hold/<time>/<message key in hex>                  1: an entry of the index of records ``held``
     OWN_KEY         clock                                             stream time, and how far windows are closed
@@ -23,6 +25,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from holdfast.processors.engine.changelog.format import key_prefix
+from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS
 
 #: The message key of records that a store keeps for itself. State keys keep them apart from those of a message with
 #: this key.
@@ -31,9 +34,11 @@ CLOCK = "clock"
 KEY_TIME = "time"
 HELD = "held"
 COUNTED, COUNTED_OPEN = "counted", "n"
-_WINDOW, _SESSION, _CHUNK, _DUE, _HOLD = "w/", "s/", "m/", "due/", "hold/"
-#: What the state keys of the entries of the two indexes begin with.
-INDEXES = (_DUE, _HOLD)
+_WINDOW, _SESSION, _CHUNK, _DUE, _HOLD, _AHEAD = "w/", "s/", "m/", "due/", "hold/", "ahead/"
+#: What the state keys of open windows begin with that the record ``time`` of their key has no room for.
+OPENS = "o/"
+#: What the state keys of the entries of the indexes begin with.
+INDEXES = (_DUE, _HOLD, _AHEAD)
 #: What state keys of sessions begin with, open and closed ones.
 SESSIONS = (_SESSION, _WINDOW)
 #: The part of an open session's record that is no column.
@@ -67,6 +72,24 @@ def window_of(state_key: str) -> tuple[int, int] | None:
     if not state_key.startswith(_WINDOW):
         return None
     _, start, end = state_key.split("/")
+    return int(start), int(end)
+
+
+def open_key(start: int, end: int) -> str:
+    """The state key that says of a window that it is open, in the order of ends."""
+    return f"{OPENS}{end:015d}/{start:015d}"
+
+
+def open_before(end: int) -> str:
+    """A state key after those of all open windows that end up to this time, and before all later ones."""
+    return f"{OPENS}{end + 1:015d}"
+
+
+def open_window_of(state_key: str) -> tuple[int, int] | None:
+    """Start and end of the window that this state key says to be open; None for other records."""
+    if not state_key.startswith(OPENS):
+        return None
+    _, end, start = state_key.split("/")
     return int(start), int(end)
 
 
@@ -121,9 +144,35 @@ def held_of(place: str) -> tuple[int, bytes]:
     return int(time_ms), bytes.fromhex(key)
 
 
+def ahead_key(time_ms: int, message_key: bytes) -> str:
+    """The state key of an entry of the index of keys whose time is ahead of the worker's clock."""
+    return f"{_AHEAD}{time_ms:015d}/{message_key.hex()}"
+
+
+def ahead_before(time_ms: int) -> str:
+    """A state key after all entries of that index up to this time, and before all later ones."""
+    return f"{_AHEAD}{time_ms + 1:015d}"
+
+
+def first_ahead() -> str:
+    """A state key before all entries of that index."""
+    return _AHEAD
+
+
+def ahead_of(place: str) -> tuple[int, bytes]:
+    """The time and the message key of an entry of that index."""
+    _, time_ms, key = place.split("/")
+    return int(time_ms), bytes.fromhex(key)
+
+
 def due_before(time_ms: int) -> str:
     """A state key after all entries of the index up to this time, and before all later ones."""
     return f"{_DUE}{time_ms + 1:015d}"
+
+
+def last_due(time_ms: int) -> str:
+    """A place behind all entries of the index up to this time."""
+    return due_key(time_ms, EVENT_TIME_END_MS - 1, EVENT_TIME_END_MS - 1, b"")
 
 
 def first_due() -> str:

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.processors.engine.state.own_keys import ENDS, NEWEST, TIMERS
 from holdfast.processors.engine.state.stream_time import shown
 from holdfast.processors.engine.state.time_records import CLOCKS_OF_STORES, owner_of, session_of_value
-from holdfast.processors.engine.state.window_keys import HELD, KEY_TIME, is_session, window_of
+from holdfast.processors.engine.state.window_keys import HELD, KEY_TIME, is_session, open_window_of, window_of
 from holdfast.processors.engine.topology import StoreSpec
 
 _WINDOW, _TTL = "window = ", "ttl = "
@@ -82,6 +82,8 @@ def record_in_words(store: StoreSpec, state_key: str, value: Any) -> str:
         return f"open session {shown(start)} to {shown(end)}"
     if (window := window_of(state_key)) is not None:
         return f"window {shown(window[0])} to {shown(window[1])}"
+    if (window := open_window_of(state_key)) is not None:
+        return f"open: window {shown(window[0])} to {shown(window[1])}"
     known = {KEY_TIME: "time and open windows of the key", HELD: "result that is held back"}
     if state_key in CLOCKS_OF_STORES:
         return f"stream time {shown(value['time'])}"

@@ -174,6 +174,6 @@ def test_a_file_of_another_strategy_changes_nothing() -> None:
     feed(made, BEFORE)
     made.run(KINDS["tumbling by partition"]())
     cleared = carry_out(made, KINDS["tumbling by partition"](), Clear(store="w", export=True, all=True))
-    with pytest.raises(CommandFailed, match="closed by partition; expected version 1, closed by key"):
+    with pytest.raises(CommandFailed, match="closed by partition; expected version 2, closed by key"):
         put_back(made, KINDS["hopping by key"](), "w", cleared["lines"])
     assert stored(made, KINDS["hopping by key"](), "w") == {}

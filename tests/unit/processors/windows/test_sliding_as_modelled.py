@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Application
 from holdfast.dataframe.windows import Collect, Count, Sum
-from holdfast.processors.engine.dataframe.sliding_store import SlidingStore
+from holdfast.processors.engine.dataframe.sliding_store import SlidingStore, _Key
 from holdfast.processors.engine.state.window_keys import chunk_key
 from tests.planting import is_found
 from tests.tiers import variants
@@ -85,8 +85,13 @@ def test_sliding_windows_are_as_in_plain_python(seed: int, tmp_path: Path) -> No
 
 
 def _closes_early(patch: pytest.MonkeyPatch) -> None:
-    former = SlidingStore._time_after
-    patch.setattr(SlidingStore, "_time_after", lambda self, known, time_ms: former(self, known, time_ms) + 2)
+    former = _Key.after
+
+    def runs_ahead(self: _Key, time_ms: int, cap_ms: int) -> _Key:
+        made = former(self, time_ms, cap_ms)
+        return made._replace(time=made.time + 2)
+
+    patch.setattr(_Key, "after", runs_ahead)
 
 
 def _closes_twice(patch: pytest.MonkeyPatch) -> None:
