@@ -298,6 +298,9 @@ class Trial:
         """Whether the group has committed the input that came, and all of it came."""
         if self.broken is not None:
             return True
+        if not any(machine.wanted for machine in self.machines):  # a fault stopped the last one
+            self.machines[0].wanted = True
+            self.machines[0].start()
         if self.schedule.feed == "live" and self._fed < len(self.topology.messages):
             return False
         committed = self.cluster.committed_offsets(GROUP)
