@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from tests.combinations.grammar import CHOICES, SOURCES, STEPS, TOPICS, Kind, Mark, Step
+from tests.combinations.grammar import CHOICES, OPENINGS, SOURCES, STEPS, TOPICS, Kind, Mark, Step
 from tests.combinations.messages import Needs, draw_messages
 from tests.combinations.topology import Compared, Line, Topology
 
@@ -124,15 +124,23 @@ class Scope:
         return any(topic in self.writers for topic in tasks.topics)
 
 
+#: Steps, and what they use.
+Opening = Sequence[tuple[str, str]]
+
+
 def draw_topology(seed: int) -> Topology:
     """The topology of a seed."""
     random = Random(f"topology of {seed}")
     groups = random.random() < 0.5
     scope = Scope(random, random.choice([1, 2, 2, 3, 4]), groups)
+    opening = random.choice(OPENINGS) if random.random() < 0.4 else ()
+    if any(_BY_NAME[name].marks & Mark.GROUPS for name, _ in opening):
+        groups = scope.groups = True
+    _add_sources(scope, random.choice([1, 2, 2, 3]), opening)
+    _add_opening(scope, opening)
     allowed = [step for step in STEPS if groups or not Mark.GROUPS & step.marks]
     if groups:  # most topologies that may have a grouping have one
         allowed += 2 * [step for step in STEPS if Mark.GROUPS & step.marks]
-    _add_sources(scope, random.choice([1, 2, 2, 3]))
     calls = [step for step in STEPS if Mark.FIRST & step.marks]
     if random.random() < 0.2:
         streams = [each for each in scope.made if each.kind == "stream"]
@@ -143,9 +151,11 @@ def draw_topology(seed: int) -> Topology:
     return _finished(scope, seed)
 
 
-def _add_sources(scope: Scope, count: int) -> None:
-    for number in range(count):
-        step = scope.random.choices(SOURCES, [each.weight for each in SOURCES])[0] if number else SOURCES[0]
+def _add_sources(scope: Scope, count: int, opening: Opening) -> None:
+    streams = 2 if any("b" in of.split() for _, of in opening) else 1
+    for number in range(max(count, streams)):
+        drawn = scope.random.choices(SOURCES, [each.weight for each in SOURCES])[0]
+        step = SOURCES[0] if number < streams else drawn
         topic = scope.new("t" if step.gives == "stream" else "r")
         name = scope.new("s")
         declared = scope.random.choice(TOPICS[:1] if scope.groups or step.gives != "stream" else TOPICS)
@@ -158,6 +168,18 @@ def _add_sources(scope: Scope, count: int) -> None:
             scope.tasks.append(_Tasks({topic}))
         if step.gives == "history":
             scope.marks |= Mark.JOIN
+
+
+def _add_opening(scope: Scope, opening: Opening) -> None:
+    """Adds the steps of an opening, as far as they fit."""
+    streams = [each for each in scope.made if each.kind == "stream"]
+    found = {"a": streams[0], "b": streams[-1] if len(streams) < 2 else streams[1]}
+    for number, (name, of) in enumerate(opening):
+        if not _fits(scope, _BY_NAME[name], [found[each] for each in of.split()]):
+            return
+        if scope.made[-1].odd:
+            _fits(scope, _BY_NAME["shape"], [scope.made[-1]])
+        found[str(number)] = scope.made[-1]
 
 
 def _add_step(scope: Scope, allowed: Sequence[Step]) -> None:
@@ -190,6 +212,8 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
         return False
     if Mark.FIRST & marks and (not first.first or first.grouped or not _is_only(scope, first)):
         return False
+    if Mark.FAILS & marks and any(line.step == "table source" for line in scope.lines):
+        return False  # a table without a changelog takes no message that is put aside
     if Mark.WINDOW & marks and any(each.window for each in of):
         return False
     if Mark.ORDER & marks and not all(each.ordered for each in of) and not (step.name == "to_stream" and first.last):

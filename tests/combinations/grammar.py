@@ -188,6 +188,25 @@ TOPICS: tuple[str, ...] = (
     "app.topic({topic}, timestamp_extractor=of_value)",
 )
 
+_CIRCLE = (("group_by", "a"), ("to_table", "a"), ("join_table", "0 1"))
+#: What some topologies begin with: steps, and what they use. ``a`` and ``b`` are streams of the input, a number is what
+#: an earlier step here made. Each is drawn seldom by itself.
+OPENINGS: tuple[tuple[tuple[str, str], ...], ...] = (
+    (*_CIRCLE, ("tumbling_window", "2")),
+    (*_CIRCLE, ("group_by function", "2"), ("join_asof", "b 3")),
+    (("tumbling_window", "a"), ("group_by", "b"), ("join_asof", "0 1")),
+    (("hopping_window", "a"), ("group_by", "b"), ("join_asof", "0 1")),
+    (("apply_async", "a"), ("join_asof", "0 b")),
+    (("join_lookup", "a"), ("store shared", "0 b")),
+    (("apply_async", "a"), ("group_by", "0"), ("join_asof", "b 1")),
+    (("apply in place", "a"), ("apply stateful", "a")),
+    (("join_interval", "a b"),),
+    (("group_by", "a"), ("group_by", "b"), ("join_asof", "0 1")),
+    (("group_by", "a"), ("group_by", "b"), ("join_interval", "0 1")),
+    (("group_by", "a"), ("tumbling_window", "0")),
+    (("group_by", "a"), ("group_by function", "0"), ("hopping_window", "1")),
+)
+
 #: By word of a template, what is drawn for it; with a case behind it, in that case: ``circle``, where a task waits for
 #: its own work; ``unordered``, where no order of messages is promised; ``groups``, where a ``group_by`` is in the
 #: topology, so that no message may be late.
