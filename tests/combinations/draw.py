@@ -84,6 +84,8 @@ class Scope:
     closed: set[str] = field(default_factory=set)
     used: Counter[str] = field(default_factory=Counter)
     marks: Mark = Mark.NONE
+    #: Whether results may depend on the schedule: they are compared under one schedule, for each way of a message.
+    wild: bool = False
     number: int = 0
     circle: bool = False
 
@@ -136,8 +138,12 @@ def draw_topology(seed: int) -> Topology:
     opening = random.choice(OPENINGS) if random.random() < 0.4 else ()
     if any(_BY_NAME[name].marks & Mark.GROUPS for name, _ in opening):
         groups = scope.groups = True
+    alone = bool(opening) and bool(Mark.WINDOW & _BY_NAME[opening[0][0]].marks)
+    scope.wild = groups and random.random() < (0.5 if alone else 0.2)
     _add_sources(scope, random.choice([1, 2, 2, 3]), opening)
     _add_opening(scope, opening)
+    if alone:  # a stream that is a window and nothing else goes by columns
+        scope.closed.add(scope.made[0].name)
     allowed = [step for step in STEPS if groups or not Mark.GROUPS & step.marks]
     if groups:  # most topologies that may have a grouping have one
         allowed += 2 * [step for step in STEPS if Mark.GROUPS & step.marks]
@@ -158,7 +164,9 @@ def _add_sources(scope: Scope, count: int, opening: Opening) -> None:
         step = SOURCES[0] if number < streams else drawn
         topic = scope.new("t" if step.gives == "stream" else "r")
         name = scope.new("s")
-        declared = scope.random.choice(TOPICS[:1] if scope.groups or step.gives != "stream" else TOPICS)
+        declared = scope.random.choice(
+            TOPICS[:1] if (scope.groups and not scope.wild) or step.gives != "stream" else TOPICS
+        )
         scope.lines.append(Line("topic", declared.replace("{topic}", repr(topic)), name=topic))
         code = step.code.replace("{topic}", "{0}").replace("{new}", repr(name))
         stores = (name,) if Mark.STATE & step.marks and step.gives == "table" else ()
@@ -216,33 +224,20 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
         return False  # a table without a changelog takes no message that is put aside
     if Mark.WINDOW & marks and any(each.window for each in of):
         return False
-    if Mark.ORDER & marks and not all(each.ordered for each in of) and not (step.name == "to_stream" and first.last):
+    if Mark.GROUPS & marks and step.gives == "stream" and any(each.changes for each in of):
         return False
     if Mark.SOURCE & marks and (first.grouped or first.window):
         return False
-    if Mark.GROUPS & marks and step.gives == "stream" and any(each.changes for each in of):
-        return False
-    if any(each.last for each in of) and step.name not in ("shape", "apply", "filter", "to_stream"):
-        return False
     if step.name == "table join on" and not _fits_on(scope, of):
         return False
-    if any(each.loose for each in of) and not _fits_loose(step, of):
+    if not scope.wild and not _is_determined(scope, step, of):
         return False
     topics = set().union(*(each.topics for each in of))
     together = topics if Mark.STATE & marks or Mark.JOIN & marks else set[str]()
     tasks, circle = scope.merged(together or {min(topics)}) if topics else _Tasks(set()), False
     if together and topics:
         circle = scope.is_circle(tasks)
-        grouped = scope.is_grouped(tasks)
-        timed = tasks.timed or bool(Mark.TIME & marks)
-        if grouped and timed:
-            return False
-        if circle and step.name not in _CIRCLES:
-            return False
-        plain_table = step.name == "join_table" and of[1].kind == "table"
-        if plain_table and grouped and scope.partitions > 1 and not circle:
-            return False
-        if circle and tasks.joins and not scope.circle:
+        if not scope.wild and not _is_determined_in_task(scope, step, of, tasks, circle=circle):
             return False
     _place(scope, step, of, tasks, circle=circle)
     if together and topics:
@@ -251,6 +246,27 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
         made.joins |= bool(Mark.JOIN & marks) and not circle
         scope.circle |= circle
     return True
+
+
+def _is_determined(scope: Scope, step: Step, of: list[Made]) -> bool:
+    """Whether docs promise one result of a step behind these streams and tables."""
+    first, marks = of[0], step.marks
+    if Mark.ORDER & marks and not all(each.ordered for each in of) and not (step.name == "to_stream" and first.last):
+        return False
+    if any(each.last for each in of) and step.name not in ("shape", "apply", "filter", "to_stream"):
+        return False
+    return not any(each.loose for each in of) or _fits_loose(step, of)
+
+
+def _is_determined_in_task(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: bool) -> bool:
+    """The same for a step that reads several inputs, or keeps a state in a task that does."""
+    grouped = scope.is_grouped(tasks)
+    if grouped and (tasks.timed or Mark.TIME & step.marks):
+        return False
+    if circle:
+        return step.name in _CIRCLES and (scope.circle or not tasks.joins)
+    plain_table = step.name == "join_table" and of[1].kind == "table"
+    return not (plain_table and grouped and scope.partitions > 1)
 
 
 def _fits_on(scope: Scope, of: list[Made]) -> bool:
@@ -289,7 +305,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
     name = scope.new("s")
     unordered = (grouped and scope.partitions > 1) or not all(each.ordered for each in of)
     cases = {"circle": circle, "unordered": unordered, "groups": scope.groups}
-    code, used = _code(scope, step, name, [case for case, holds in cases.items() if holds])
+    code, used = _code(scope, step, name, [case for case, holds in cases.items() if holds and not scope.wild])
     shown = (name,) if Mark.STATE & step.marks and not Mark.HIDDEN & step.marks and step.gives != "history" else ()
     if step.name == "store ttl" or (step.name.startswith("session_window") and not first.ordered):
         shown = ()
@@ -380,7 +396,15 @@ def _add_output(scope: Scope, stream: Made) -> None:
     with_key = not stream.odd and scope.random.random() < 0.15
     step = _BY_NAME["to_topic key" if with_key else "to_topic"]
     together = len({id(scope.task_of(topic)) for topic in stream.topics}) == 1
-    compared: Compared = "last" if stream.last else "order" if stream.ordered and together and not with_key else "each"
+    compared: Compared = (
+        "order"
+        if scope.wild
+        else "last"
+        if stream.last
+        else "order"
+        if stream.ordered and together and not with_key
+        else "each"
+    )
     code = step.code.replace("{s}", "{0}").replace("{out}", repr(out))
     scope.lines.append(Line(step.name, code, (stream.name,), sends=out, compared=compared))
 
@@ -393,17 +417,24 @@ def _finished(scope: Scope, seed: int) -> Topology:
     text = "'str'" in "".join(line.code for line in scope.lines)
     random = Random(f"messages of {seed}")
     needs = Needs(
-        sorted=bool(Mark.JOIN & scope.marks) and (grouped or any(each.loose for each in scope.made)),
-        unique=grouped or random.random() < 0.4,
-        calm=scope.groups,
-        plain=scope.groups,
+        sorted=not scope.wild and bool(Mark.JOIN & scope.marks) and (grouped or any(each.loose for each in scope.made)),
+        unique=(grouped and not scope.wild) or random.random() < 0.4,
+        calm=scope.groups and not scope.wild,
+        plain=scope.groups and not scope.wild,
         text=text,
         spoilt=fails,
     )
     settings: dict[str, Any] = {"dead_letter_topic": "dead"} if fails else {}
     messages = draw_messages(random, topics, scope.partitions, needs)
     closed = bool(messages) and bool(messages[-1].key) and messages[-1].key[:1] == b"z"
-    holds = {"alone": alone, "grouped": grouped, "unique": needs.unique, "calm": needs.calm, "closed": closed}
+    holds = {
+        "alone": alone,
+        "grouped": grouped,
+        "unique": needs.unique,
+        "calm": needs.calm,
+        "closed": closed,
+        "wild": scope.wild,
+    }
     rules = {rule for rule, is_held in holds.items() if is_held}
     made = Topology(
         tuple(scope.lines),

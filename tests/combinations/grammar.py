@@ -196,6 +196,7 @@ OPENINGS: tuple[tuple[tuple[str, str], ...], ...] = (
     (*_CIRCLE, ("group_by function", "2"), ("join_asof", "b 3")),
     (("tumbling_window", "a"), ("group_by", "b"), ("join_asof", "0 1")),
     (("hopping_window", "a"), ("group_by", "b"), ("join_asof", "0 1")),
+    (("tumbling_window", "a"), ("group_by", "b"), ("to_table", "1"), ("join_table", "0 2")),
     (("apply_async", "a"), ("join_asof", "0 b")),
     (("join_lookup", "a"), ("store shared", "0 b")),
     (("apply_async", "a"), ("group_by", "0"), ("join_asof", "b 1")),

@@ -61,8 +61,8 @@ class Result:
 
 
 def _difference(right: list[Sent], seen: list[Sent], compared: Compared, schedule: Schedule) -> str | None:
-    if compared == "last":
-        right, seen = right[-1:], seen[-1:]
+    if compared == "last":  # its time is that of the message that came last
+        right, seen = [(each[0], 0, ()) for each in right[-1:]], [(each[0], 0, ()) for each in seen[-1:]]
     if not schedule.exactly_once:
         missing, new = set(right) - set(seen), set(seen) - set(right)
         return f"missing {_few(missing)}, new {_few(new)}" if missing or new else None

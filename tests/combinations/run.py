@@ -22,7 +22,7 @@ import structlog
 
 from tests.combinations.draw import draw_topology
 from tests.combinations.judge import Result, Wrong
-from tests.combinations.schedules import REFERENCE, Schedule, draw_schedules
+from tests.combinations.schedules import REFERENCE, Schedule, draw_schedules, reference_of
 from tests.combinations.shrink import shrunk
 from tests.combinations.topology import Topology
 from tests.combinations.trial import Trial
@@ -49,10 +49,14 @@ class Outcome:
 
 def outcome_of(seed: int, topology: Topology, schedules: list[Schedule], folder: Path) -> Outcome:
     """Runs a topology under its reference and under schedules, until one differs."""
+    known: dict[Schedule, Result] = {}
     schedule = REFERENCE
     try:
-        expected = run(topology, REFERENCE, folder)
         for schedule in schedules:
+            reference = reference_of(topology, schedule)
+            if reference not in known:
+                known[reference] = run(topology, reference, folder)
+            expected = known[reference]
             wrong = expected.differs(run(topology, schedule, folder, expected), schedule)
             if wrong is not None:
                 raise wrong

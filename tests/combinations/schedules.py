@@ -94,8 +94,40 @@ REFERENCE = Schedule()
 
 
 def draw_schedules(topology: Topology, seed: int, count: int) -> list[Schedule]:
-    """Schedules under which docs promise the results of the reference."""
+    """Schedules under which docs promise the results of their references."""
+    if "wild" in topology.rules:
+        return [draw_ways(topology, seed, number) for number in range(count - 1)]
     return [draw_schedule(topology, seed, number) for number in range(count)]
+
+
+def reference_of(topology: Topology, schedule: Schedule) -> Schedule:
+    """The schedule whose results docs promise for another one.
+
+    Where results depend on commits and polls, it is the same with each message through the plain loop.
+    """
+    if "wild" in topology.rules:
+        return replace(schedule, columns=False, generated=False, woven=False)
+    return REFERENCE
+
+
+def draw_ways(topology: Topology, seed: int, number: int) -> Schedule:
+    """A schedule for a topology whose results depend on polls and commits: one worker, and other ways of a message."""
+    random = Random(f"ways {number} of {seed}")
+    made = draw_schedule(topology, seed, 0)
+    feed = random.choice(["whole", "parts", "parts"])
+    return replace(
+        made,
+        seed=made.seed + number,
+        feed=feed,
+        parts=_parts(random) if feed == "parts" else (),
+        columns=random.random() < 0.9,
+        generated=random.random() < 0.8,
+        woven=random.random() < 0.8,
+        backend="memory",
+        turns=False,
+        changes=(),
+        exactly_once=True,
+    )
 
 
 def draw_schedule(topology: Topology, seed: int, number: int) -> Schedule:
