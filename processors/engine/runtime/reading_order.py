@@ -147,7 +147,7 @@ class ReadingOrder:
             return []
         if not self._complete(now, is_ended):
             return []
-        if self._weaves and most >= WOVEN_MIN and len(heads) > 1:
+        if self._weaves and most >= WOVEN_MIN and 1 < len(heads) <= min(most, WOVEN_MAX):  # each has a share
             return [_woven(heads, min(most, WOVEN_MAX))]
         return _merged(heads, most)
 

@@ -124,3 +124,12 @@ def test_an_input_with_many_records_before_the_next_one_of_others_is_given_as_a_
     assert [(run.first, run.last) for run in order.runs({"left": 0, "right": 0}, 20, 0.0, lambda topic: True)] == [  # type: ignore[union-attr]
         (0, 10)
     ]
+
+
+def test_more_inputs_than_records_that_may_be_taken_are_taken_in_runs() -> None:
+    names = [f"t{number}" for number in range(reading_order.WOVEN_MIN + 1)]
+    order = ReadingOrder(dict.fromkeys(names, lambda batch: batch.timestamps), weaves=True)
+    for at, name in enumerate(names):
+        order.add(Batch(Partition(name, 0), [b"k"], [b"1"], [at], [0], [None]), 1)
+    runs = order.runs(dict.fromkeys(names, 0), reading_order.WOVEN_MIN, 0.0, lambda topic: True)
+    assert [each.batch.partition.topic for each in runs if isinstance(each, Run)] == names[:1]
