@@ -354,9 +354,10 @@ class Worker:
 
     def _process(self, task: Task, next_runs: NextRuns) -> None:
         """Process what ``next_runs`` gives, slice by slice, until it gives nothing."""
-        rewinds = self._rewinds
         while task.phase is TaskPhase.RUNNING and not self._stop:
             began = self.clock.monotonic()
+            if task.awaits and not self._open.has_time_for_calls(began) and not self.commit_all():
+                return
             runs = next_runs(self._open.room(self._slice))
             if not runs:
                 return
@@ -367,10 +368,8 @@ class Worker:
                 return  # every batch in hand is read again
             self._message_at = self.clock.monotonic()
             self._slice = slice_size(self._slice, self._message_at - began, RECORDS_PER_SLICE)
-            if task.held or self._open.is_due(self._message_at):
-                self._commit()
-                if self._rewinds != rewinds:
-                    return  # the rest is read again
+            if (task.held or self._open.is_due(self._message_at)) and not self.commit_all():
+                return  # the rest is read again
 
     def _process_runs(self, task: Task, runs: Sequence[Run | Woven]) -> None:
         for run in in_turn(runs, task):

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from holdfast.infra.kafka.producer import TRANSACTION_S
+from holdfast.processors.engine.dataframe.async_calls import CALLS_WITHIN_MS
 from holdfast.processors.engine.runtime.commit_pace import Overlays, Pace, is_due
 from holdfast.processors.engine.runtime.options import RuntimeOptions
+
+#: Calls begin in a transaction of at most this age, in seconds: with their own time, and two for its commit, it stays
+#: below ``TRANSACTION_S``.
+CALLS_BEGIN_WITHIN_S = TRANSACTION_S - CALLS_WITHIN_MS / 1000 - 2.0
 
 
 class OpenWork:
@@ -62,6 +68,10 @@ class OpenWork:
             dirty_bytes=self._overlays.total,
             overlay_bytes_max=self._options.overlay_bytes_max,
         )
+
+    def has_time_for_calls(self, now: float) -> bool:
+        """Whether calls that begin now are over while Kafka still keeps the transaction open."""
+        return not self._open or self._since is None or now - self._since <= CALLS_BEGIN_WITHIN_S
 
     def committed(self, took_s: float | None) -> None:
         """A commit took so long: the interval to the next one follows from it."""

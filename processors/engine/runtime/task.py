@@ -457,6 +457,11 @@ class Task:
         self.positions[topic] = batch.offsets[index] + 1
 
     @property
+    def awaits(self) -> bool:
+        """Whether messages wait for calls (``apply_async``)."""
+        return any(stream.awaited is not None for stream in self._streams.values())
+
+    @property
     def progressed(self) -> bool:
         """Whether positions moved, or new stores began empty, since the last commit."""
         return self.positions != self.committed or bool(self.begun_empty) or (self.time is not None and self.time.dirty)

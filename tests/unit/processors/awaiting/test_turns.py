@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from holdfast import Application, Count, InMemoryCluster
+from holdfast import Application, Count, InlineProcess, InMemoryCluster, load_settings
+from holdfast.infra.kafka.producer import TRANSACTION_S
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.dataframe.async_calls import CALLS_WITHIN_MS
 from holdfast.processors.engine.runtime import awaited
@@ -178,6 +180,49 @@ def test_calls_that_are_placed_are_over_in_as_many_timeouts_as_there_are_rounds(
         lanes.setdefault(place.lane, []).append(number)
     assert len(lanes) <= width
     assert max(over.values()) <= rounds
+
+
+class Timed(InlineProcess):
+    """Notes how long transactions were open, and sends messages at given times."""
+
+    def __init__(self, cluster: InMemoryCluster, messages: list[tuple[float, str]]) -> None:
+        super().__init__(cluster.clock)
+        self._cluster, self._messages, self._start = cluster, messages, cluster.clock.monotonic()
+        self._began: float | None = None
+        self.longest_s = 0.0
+
+    def point(self, name: str) -> None:
+        now = self._clock.monotonic()
+        if name == "produce:before" and self._began is None:
+            self._began = now
+        elif name == "commit:sent" and self._began is not None:
+            self.longest_s, self._began = max(self.longest_s, now - self._began), None
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        while self._messages and self._clock.monotonic() - self._start >= self._messages[0][0]:
+            at, topic = self._messages.pop(0)
+            self._cluster.produce(topic, json.dumps({"n": at}).encode(), b"k")
+
+
+@pytest.mark.parametrize("late_s", [1.0, 4.0, 9.0])
+def test_calls_begin_in_no_transaction_that_would_be_too_old_behind_them(tmp_path: Path, late_s: float) -> None:
+    """The longest commit interval and the longest call hold apart; together they would be 19 s of Kafka's 15."""
+    cluster = InMemoryCluster()
+    for topic in ("plain", "called"):
+        cluster.create_topic(topic)
+
+    async def slow(value: Any) -> Any:
+        cluster.advance(9.9)
+        return value
+
+    app = application(commit_interval=10)
+    app.dataframe(app.topic("plain")).to_topic(app.topic("out"))
+    app.dataframe(app.topic("called")).apply_async(slow, timeout=10).to_topic(app.topic("out"))
+    process = Timed(cluster, [(1.0, "plain"), (1.0 + late_s, "called")])
+    app.run_on(cluster.connect(process), load_settings(home=tmp_path), timeout=15.0)
+    assert numbers(cluster, "out") == [1.0, 1.0 + late_s]
+    assert late_s / 2 < process.longest_s <= TRANSACTION_S
 
 
 class Jumping(asyncio.SelectorEventLoop):
