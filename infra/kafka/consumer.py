@@ -382,6 +382,10 @@ class GroupConsumer:
     def is_ended(self, partition: Partition) -> bool:
         return self._ends.is_ended(partition, self._next.get(partition), self.high_watermark(partition))
 
+    def without_records(self, partition: Partition, position: int) -> int | None:
+        # At another position, records that were handed out are not processed yet.
+        return self._ends.without_records(partition, position) if self._next.get(partition) == position else None
+
     def group_metadata(self) -> GroupMetadata:
         metadata = self._consumer.consumer_group_metadata()
         generation = _generation_of(metadata)

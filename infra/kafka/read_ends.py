@@ -39,6 +39,11 @@ class ReadEnds:
         self._fetched.add(partition)
         self._read_to[partition] = offset
 
+    def without_records(self, partition: Partition, position: int) -> int | None:
+        """The library's end behind a position, or None: between them are no records that can be read."""
+        told = self._read_to.get(partition, 0)
+        return told if told > position else None
+
     def is_ended(self, partition: Partition, position: int | None, end: int | None) -> bool:
         """Whether a partition is read to its end, given the next offset and the end of the last fetch."""
         if partition not in self._fetched or position is None or end is None:

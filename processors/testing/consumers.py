@@ -35,6 +35,8 @@ class InMemoryMember(GroupMember):
         self._client_id = client_id
         self._member: Member | None = None
         self._positions: dict[Partition, int] = {}
+        #: The offset behind the last record that was handed out, or the one that was sought since.
+        self._handed: dict[Partition, int] = {}
         self._paused: set[Partition] = set()
         self._fetched_ends: dict[Partition, int] = {}
         self._ends = ReadEnds()
@@ -102,7 +104,7 @@ class InMemoryMember(GroupMember):
                 topic=partition.topic,
                 partition=partition.number,
             )
-        self._positions[partition] = offset
+        self._positions[partition] = self._handed[partition] = offset
         self._begin([partition])
 
     def _begin(self, partitions: Sequence[Partition]) -> None:
@@ -116,6 +118,9 @@ class InMemoryMember(GroupMember):
 
     def is_ended(self, partition: Partition) -> bool:
         return self._ends.is_ended(partition, self._positions.get(partition), self._fetched_ends.get(partition))
+
+    def without_records(self, partition: Partition, position: int) -> int | None:
+        return self._ends.without_records(partition, position) if self._handed.get(partition) == position else None
 
     def group_metadata(self) -> GroupMetadata:
         member = self._member
@@ -264,6 +269,7 @@ class InMemoryMember(GroupMember):
             self._ends.told(partition, self._positions[partition])
             if entries:
                 room -= len(entries)
+                self._handed[partition] = entries[-1].offset + 1
                 batches.append(batch_of(partition, entries))
         return batches
 

@@ -55,14 +55,19 @@ def test_a_partition_is_ended_behind_markers_and_not_before_an_open_transaction(
     producer.commit()
     bench.wait_settled(place.topic, {0: 2})
     bench.wait_for(lambda: reader.poll() or reader.read, "the record")
+    assert reader.member.without_records(place, 0) is None
     bench.wait_for(lambda: reader.poll() or reader.member.is_ended(place), "the end behind the marker")
+    assert reader.member.without_records(place, 0) is None
+    assert reader.member.without_records(place, 1) == 2
     foreign.begin()
     send(foreign, place, [b"open"])
     bench.wait_for(lambda: reader.poll() or not reader.member.is_ended(place), "the open transaction")
     assert [reader.poll() for _ in range(IDLE_POLLS)] == [[]] * IDLE_POLLS
     assert not reader.member.is_ended(place)
+    assert reader.member.without_records(place, 1) == 2
     foreign.abort()
     bench.wait_for(lambda: reader.poll() or reader.member.is_ended(place), "the end behind the aborted record")
+    assert reader.member.without_records(place, 1) == 4
     assert reader.values == [b"committed"]
     reader.member.pause([place])
     reader.poll()

@@ -34,6 +34,7 @@ from holdfast.processors.engine.runtime.membership import warm_up
 from holdfast.processors.engine.runtime.open_work import OpenWork
 from holdfast.processors.engine.runtime.options import RECORDS_PER_POLL, RECORDS_PER_SLICE, RuntimeOptions
 from holdfast.processors.engine.runtime.owner import CommandTable
+from holdfast.processors.engine.runtime.past_markers import PastMarkers
 from holdfast.processors.engine.runtime.phases import Phase
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.purge import Purge
@@ -87,9 +88,8 @@ class Worker:
         self._stop = self._lost = self._leaving = False
         self._damages_in_a_row = self._rewinds = 0
         self._broken: Exception | None = None
-        self._open = OpenWork(options)
-        self._order = InputsInOrder(self.reach, cluster.clock)
-        self._idle, self._purge = IdleTime(cluster), Purge(topology, cluster)
+        self._open, self._order = OpenWork(options), InputsInOrder(self.reach, cluster.clock)
+        self._idle, self._purge, self._past = IdleTime(cluster), Purge(topology, cluster), PastMarkers(cluster.clock)
         self._slice, self._message_at = RECORDS_PER_SLICE, cluster.clock.monotonic()
 
     def stop(self) -> None:
@@ -259,6 +259,7 @@ class Worker:
             tasks = timed(self.assignment.tasks)
             if live and (self._idle.step(tasks, silent=not batches) | self._order.watermarks_move(tasks, member)):
                 self._open.commit_in(0.0, self.clock.monotonic())
+            self._past.rest(self.assignment.tasks if live else (), member, self._open)
         self._update_phase(member)
         if self._open.is_due(self.clock.monotonic()):
             self._commit()
@@ -412,6 +413,7 @@ class Worker:
 
     def _finish_commit(self) -> None:
         assert self.member is not None
+        self._past.move(self.assignment.tasks, self.member, bounded=self.reach.bounded)
         outcome = self.committer.commit(self.member)
         if outcome is Outcome.DROPPED:
             self._rewind()

@@ -60,6 +60,12 @@ class GroupMember(Protocol):
         False until the first fetch behind the partition's last pause, resume, seek or assignment.
         """
 
+    def without_records(self, partition: Partition, position: int) -> int | None:
+        """The offset behind markers and aborted records that begin at a position and have the end behind them.
+
+        None if there is none, and where ``poll`` has returned records at or behind the position.
+        """
+
     def group_metadata(self) -> GroupMetadata:
         """Member id and generation now; raises MembershipLost without a membership."""
 

@@ -6,7 +6,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from holdfast import Application, Count, InMemoryCluster, State
+from holdfast.processors.engine.runtime.past_markers import PastMarkers
 from holdfast.processors.engine.serving.parts import parts_of
 from holdfast.processors.engine.serving.status import ProcessorStatus, describe_worker
 
@@ -35,8 +38,10 @@ def seen_of(
     return told[0]
 
 
-def test_an_idle_repartition_topic_has_no_lag() -> None:
-    """Its end is behind the marker of the last transaction, which no reader gets."""
+def test_an_idle_repartition_topic_has_no_lag(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its end is behind the marker of the last transaction, which no reader gets, until a commit takes that along."""
+    monkeypatch.setattr(PastMarkers, "move", lambda *_, **__: None)
+    monkeypatch.setattr(PastMarkers, "rest", lambda *_: None)
 
     def build() -> Application:
         app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None)
