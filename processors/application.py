@@ -69,7 +69,8 @@ class Application(ApplicationTables):
     Args:
         broker_address: Kafka's bootstrap servers; None takes the settings, or the embedded broker.
         consumer_group: The consumer group; also the processor's name.
-        auto_offset_reset: First offset of a partition without a committed offset: ``earliest`` or ``latest``.
+        auto_offset_reset: Where a group's first start begins: ``earliest`` or ``latest``. A partition that is added
+            later begins at its beginning.
         commit_interval: Seconds between commits. None adapts the interval: 0.1 s while the worker keeps up, 1 s while
             it catches up.
         commit_interval_min: Seconds between commits while the worker keeps up; ``commit_interval`` then holds while it

@@ -55,6 +55,14 @@ class Broker:
                 group.rebalance()
         return True
 
+    def widen(self, name: str, partitions: int) -> None:
+        """Adds partitions to a topic, until it has so many; its groups rebalance."""
+        logs = self.topic(name).logs
+        logs += [PartitionLog() for _ in range(partitions - len(logs))]
+        for group in self.groups.values():
+            if any(name in member.topics for member in group.members):
+                group.rebalance()
+
     def delete(self, name: str) -> None:
         """Deletes a topic, and the groups' committed offsets of it."""
         self.topics.pop(name, None)

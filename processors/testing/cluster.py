@@ -351,6 +351,10 @@ class InMemoryCluster:
         """Creates a topic; an existing topic stays as it is."""
         self._broker.create(name, partitions, config or {})
 
+    def add_partitions(self, name: str, partitions: int) -> None:
+        """Adds partitions to a topic, until it has so many."""
+        self._broker.widen(name, partitions)
+
     def delete_topic(self, name: str) -> None:
         """Deletes a topic, and the groups' committed offsets of it."""
         self._broker.delete(name)

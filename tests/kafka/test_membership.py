@@ -3,6 +3,8 @@
 import threading
 
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewPartitions
 
 from holdfast import Application
 from holdfast.infra.kafka.consumer import GroupConsumer
@@ -32,6 +34,33 @@ def test_where_reading_began_is_pinned_before_the_first_message(stream, waiting)
     stream.feed_numbers(50)
     stream.application(auto_offset_reset="latest").run(count=50, timeout=30)
     assert sum(stream.counts().values()) == 50
+
+
+def test_the_first_messages_of_an_added_partition_are_processed_with_latest(stream, waiting):
+    stream.feed_numbers(100)
+    app = Application(
+        stream.bootstrap,
+        consumer_group=stream.group,
+        auto_offset_reset="latest",
+        commit_interval=0.1,
+        consumer_extra_config={"topic.metadata.refresh.interval.ms": 500},
+        loglevel=None,
+    )
+    app.dataframe(app.topic(stream.source)).to_topic(app.topic(stream.sink))
+    running = threading.Thread(target=app.run)
+    running.start()
+    waiting(lambda: len(stream.topics.committed_offsets(stream.group)) == 2, "the start to be pinned")
+    admin = AdminClient({"bootstrap.servers": stream.bootstrap})
+    for made in admin.create_partitions([NewPartitions(stream.source, 3)]).values():
+        made.result(30)
+    producer = Producer({"bootstrap.servers": stream.bootstrap})
+    for number in range(20):  # before the worker knows of the partition
+        producer.produce(stream.source, b"%d" % number, b"k", partition=2)
+    assert producer.flush(30) == 0
+    waiting(lambda: stream.topics.committed_offsets(stream.group).get(Partition(stream.source, 2)) == 20, "all of it")
+    app.stop()
+    running.join(60)
+    assert sorted(int(record.value) for record in stream.read(stream.sink)) == list(range(20))
 
 
 @pytest.mark.thorough

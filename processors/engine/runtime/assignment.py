@@ -27,6 +27,7 @@ from holdfast.processors.engine.checkpoints.fetch import Fetched
 from holdfast.processors.engine.checkpoints.fetching import Fetching
 from holdfast.processors.engine.checkpoints.keeper import CheckpointKeeper
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.runtime import first_start
 from holdfast.processors.engine.runtime.changelog_facts import facts_of_task, read_changelogs
 from holdfast.processors.engine.runtime.fencing import LOOK_EVERY_S
 from holdfast.processors.engine.runtime.inputs_in_order import order_of
@@ -94,6 +95,9 @@ class Assignment:
         self.joined = False
         #: By topic name, the ids of sources and changelogs at the last assignment.
         self.topic_ids: dict[str, str] = {}
+        # What is in a repartition topic was read from a source already: it begins at its beginning.
+        skipping = () if options.offset_reset == "earliest" else (spec.name for spec in topology.sources)
+        self._first_start = first_start.look(cluster.topics(), options.group, skipping)
 
     @property
     def tasks(self) -> Sequence[Task]:
@@ -262,9 +266,7 @@ class Assignment:
                 start, end = starts.get(partition.number, 0), ends.get(partition.number, 0)
                 check_source(name, partition.number, committed[partition], start, end)
                 self._ends[partition] = end
-                # What is in a repartition topic was read from a source already.
-                skips = self.options.offset_reset != "earliest" and not self._topology.is_repartition(name)
-                self._starts[partition] = end if skips else start
+                self._starts[partition] = end if self._first_start.begins_at_end(partition) else start
 
     def _open(
         self, task: Task, facts: Mapping[str, ChangelogFacts], committed: Mapping[str, int | None], looked_at: float

@@ -25,7 +25,7 @@ class Keeper:
 
 def test_the_state_of_a_task_whose_download_was_too_slow_is_there_after_the_stop(tmp_path):
     cluster, databases, folder = InMemoryCluster(), RocksDatabases(), StateFolder(tmp_path, "orders", None)
-    options = Application(consumer_group="orders")._options()
+    options = Application(consumer_group="orders", auto_offset_reset="earliest")._options()
     view = cluster.connect(InlineProcess(cluster.clock))
     assignment = Assignment(None, view, folder, databases, options, Keeper(databases))
     task = assignment._tasks["orders-0"] = Task("orders-0", "orders", 0, ("orders",))
