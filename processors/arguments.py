@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Literal
 
 from holdfast.infra.errors import BadConfiguration
@@ -198,6 +198,24 @@ def check_time(stores: Iterable[StoreSpec], *, loses_commits: bool) -> None:
                 f"Store {store.name!r} has {what}, but use_changelog_topics is off: results could be sent twice.",
                 action="Set `use_changelog_topics=True`, or `processing_guarantee='at-least-once'`.",
                 store=store.name,
+            )
+
+
+def check_time_before_groups(stores: Iterable[StoreSpec], feeds: Mapping[str, Collection[str]]) -> None:
+    """Raises ApplicationInvalid for timers and TTL before ``group_by`` in an application without changelogs.
+
+    A timer fires in a commit that may move no offset. Without a changelog nothing tells whether such a commit happened,
+    so its messages could be grouped twice. ``feeds`` has, by repartition topic, the inputs whose messages it gets.
+    """
+    for store in stores:
+        topic = next((topic for topic, inputs in feeds.items() if set(inputs) & set(store.inputs)), None)
+        if store.timed and topic is not None:
+            raise ApplicationInvalid(
+                f"Store {store.name!r} has {' and '.join(store.columns)}, and messages of its task go to {topic}, but "
+                "use_changelog_topics is off: messages could be grouped twice.",
+                action="Set `use_changelog_topics=True`, or leave the `group_by` out.",
+                store=store.name,
+                topic=topic,
             )
 
 

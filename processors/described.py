@@ -14,6 +14,7 @@ from holdfast.processors.arguments import (
     check_stores_named,
     check_strategy,
     check_time,
+    check_time_before_groups,
 )
 from holdfast.processors.engine.changelog.config import chosen_config
 from holdfast.processors.engine.changelog.names import changelog_topic
@@ -92,6 +93,7 @@ def describe(app: Declared) -> Topology:
     stores = with_meaning(described_stores(steps, users, app.stores), _sources(app))
     has_changelogs, config = app.changelog_config is not None, app.changelog_config or {}
     check_time(stores, loses_commits=app.exactly_once and not has_changelogs)
+    check_time_before_groups(stores, {} if has_changelogs else feeds)
     changelogs = tuple(
         ChangelogSpec(
             store.name,

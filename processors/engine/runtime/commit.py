@@ -9,8 +9,8 @@ The steps, and what is true if the worker dies after each:
 
 At-least-once runs the same steps, but a second producer sends the outputs outside of the transaction. Readers see
 them at once, and a message that is processed again sends them again. They are flushed before step 1, because a restore
-treats everything in the changelog as done. State is exact and fenced with both guarantees. Without changelogs, only the
-offsets are committed, without a transaction.
+treats everything in the changelog as done. State is exact and fenced with both guarantees. Messages to a repartition
+topic are always in the transaction. Without changelogs and such topics, only the offsets are committed, without one.
 
 Invariants:
     - RocksDB never holds an uncommitted write.

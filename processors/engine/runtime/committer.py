@@ -94,8 +94,8 @@ class Committer:
         self._clock = cluster.clock
         self._options = options
         self._assignment = assignment
-        #: False for at-least-once without changelogs: it commits only offsets.
-        self._transactional = options.exactly_once or bool(topology.changelogs)
+        #: False for at-least-once without changelogs and repartition topics: it commits only offsets.
+        self._transactional = options.exactly_once or bool(topology.changelogs or topology.repartitions)
         self.transactional_id = transactional_id
         owners = assignment.standbys.owners
         owners.own, owners.on_wait = transactional_id, lambda: self.on_wait(None)

@@ -215,6 +215,62 @@ def test_a_rewind_counts_nothing_twice(stop_after: int) -> None:
     assert len(cluster.read("out")) - before == len(FLIGHTS)
 
 
+class Killed(BaseException):
+    """The process of a worker has ended."""
+
+
+class Dying(InlineProcess):
+    """Ends at a point, after so many times that it was passed there; it leaves neither its group nor a transaction."""
+
+    def __init__(self, clock: VirtualClock, at: str, after: int) -> None:
+        super().__init__(clock)
+        self._at, self._left = at, after
+
+    def point(self, name: str) -> None:
+        self._left -= name == self._at
+        if self.frozen or self._left < 0:
+            self.frozen = True
+            raise Killed
+
+
+@pytest.mark.parametrize("use_changelog_topics", [False, True])
+def test_a_kill_between_messages_and_offsets_groups_nothing_twice_at_least_once(
+    use_changelog_topics: bool, tmp_path: Path
+) -> None:
+    """Without changelogs, too: the repartition topic is in the transaction of the offsets, whatever else is in none."""
+
+    def build() -> Application:
+        app = application(processing_guarantee="at-least-once", use_changelog_topics=use_changelog_topics)
+        app.dataframe(app.topic("flights")).group_by("carrier").aggregate(n=Count()).to_topic(app.topic("out"))
+        return app
+
+    cluster, settings = world(), load_settings(home=tmp_path)
+    dying = Dying(cluster.clock, "flush:after", after=0)
+    with pytest.raises(Killed):
+        build().run_on(cluster.connect(dying), settings, timeout=5.0)
+    assert [record for _, record in cluster.read("p-carrier-repartition", committed=False)], "messages were sent"
+    next_one = InlineProcess(cluster.clock)
+    next_one.sleep(60.0)
+    build().run_on(cluster.connect(next_one), settings, timeout=5.0)
+    assert newest(cluster) == counted()
+
+
+def test_timers_before_a_group_without_changelogs_are_refused() -> None:
+    def build(*, use_changelog_topics: bool) -> Application:
+        app = application(processing_guarantee="at-least-once", use_changelog_topics=use_changelog_topics)
+        app.store("seen", ttl=1_000)
+        flights = app.dataframe(app.topic("flights"))
+        flights = flights.apply(lambda value, state: value, stateful=True, store="seen")
+        flights.group_by("carrier").aggregate(n=Count()).to_topic(app.topic("out"))
+        return app
+
+    with pytest.raises(HoldfastError, match=r"'seen' has .*, and messages of its task go to p-carrier-repartition"):
+        build(use_changelog_topics=False).topology()
+    cluster = world()
+    cluster.run(build(use_changelog_topics=True))  # the action that the refusal names
+    assert newest(cluster) == counted()
+
+
 def test_what_is_processed_is_deleted_from_the_repartition_topic_and_nothing_else() -> None:
     app, cluster = totals(), world()
     cluster.run(app, quiet_s=PURGE_EVERY_S + 5)
