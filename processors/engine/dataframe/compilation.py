@@ -15,6 +15,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.changelog.names import is_repartition_topic
 from holdfast.processors.engine.dataframe.count_windows import CountSpec, CountStore
+from holdfast.processors.engine.dataframe.in_place import apart, copied
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.outbox import Output
 from holdfast.processors.engine.dataframe.serialization import ValueUnwritable, headers_size, written_headers
@@ -141,19 +142,21 @@ def taker_of(node: Node, timing: Timing, stores: Mapping[str, StoreState]) -> Ta
 def _windowed(node: Node, around: _Surroundings, child: Step) -> Step:
     assert node.store is not None
     take, current, spec = taker_of(node, around.timing, around.stores).take, around.current, node.window
+    parts = node.parts_results
 
     def window(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
         raw = current.key
         if raw is None:
             raise null_key(spec)
-        for result, start in take(value, key, raw, timestamp, headers):
+        results = take(value, key, raw, timestamp, headers)
+        for result, start in apart(results) if parts else results:
             child(result, key, start, None)
 
     return window
 
 
 def _children(node: Node, around: _Surroundings) -> Step:
-    steps = [_compile(child, around) for child in node.children]
+    steps = [_own(_compile(child, around)) if copies else _compile(child, around) for child, copies in node.branches]
     if not steps:
         return lambda value, key, timestamp, headers: None
     if len(steps) == 1:
@@ -162,6 +165,15 @@ def _children(node: Node, around: _Surroundings) -> Step:
     def branch(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
         for step in steps:
             step(value, key, timestamp, headers)
+
+    return branch
+
+
+def _own(step: Step) -> Step:
+    """A branch that gets a copy, because it may change what it gets."""
+
+    def branch(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        step(copied(value), key, timestamp, headers and list(headers))
 
     return branch
 
@@ -191,10 +203,13 @@ def _compile(node: Node, around: _Surroundings) -> Step:
 
         return touch
     if node.expand:
+        parts = node.parts_results
 
         def spread(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
-            for item in call(value, key, timestamp, headers):
-                child(item, key, timestamp, headers)
+            items = call(value, key, timestamp, headers)
+            behind = None if node.of_several else headers
+            for item in apart(items) if parts else items:
+                child(item, key, timestamp, behind)
 
         return spread
 

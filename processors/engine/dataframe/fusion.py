@@ -55,6 +55,7 @@ from holdfast.processors.engine.dataframe.compilation import (
     taker_of,
     unwritable,
 )
+from holdfast.processors.engine.dataframe.in_place import apart, copied
 from holdfast.processors.engine.dataframe.node import Node, steps_of
 from holdfast.processors.engine.dataframe.outbox import Outboxes
 from holdfast.processors.engine.dataframe.serialization import headers_size, written_headers
@@ -273,6 +274,8 @@ class _Writer:
             times=self.times,
             written_headers=written_headers,
             headers_size=headers_size,
+            copied=copied,
+            apart=apart,
             event_time=event_time,
             stream=self.timing.stream,
         )
@@ -318,8 +321,17 @@ class _Writer:
         return False
 
     def _children(self, node: Node, depth: int, at: _At, pointed: frozenset[str]) -> None:
-        for child in node.children:
-            self._step(child, depth, at, pointed)
+        for child, copies in node.branches:
+            self._step(child, depth, self._own(depth, at) if copies else at, pointed)
+
+    def _own(self, depth: int, at: _At) -> _At:
+        """Copies for a branch that may change what it gets."""
+        line = len(self.lines)
+        self._write(depth, f"value_{line} = copied({at.value})")
+        if at.header == "None":
+            return at._replace(value=f"value_{line}")
+        self._write(depth, f"header_{line} = {at.header} and list({at.header})")
+        return at._replace(value=f"value_{line}", header=f"header_{line}")
 
     def _step(self, node: Node, depth: int, at: _At, pointed: frozenset[str]) -> None:
         if node.kind == "to_topic":
@@ -357,8 +369,10 @@ class _Writer:
             self._children(node, depth, at._replace(timestamp=made), pointed)
         else:
             made = f"value_{len(self.lines)}"
-            self._write(depth, f"for {made} in {call}:" if node.expand else f"{made} = {call}")
-            self._children(node, depth + node.expand, at._replace(value=made), pointed)
+            items = f"apart({call})" if node.expand and node.parts_results else call
+            self._write(depth, f"for {made} in {items}:" if node.expand else f"{made} = {call}")
+            header = "None" if node.of_several else at.header
+            self._children(node, depth + node.expand, at._replace(value=made, header=header), pointed)
             self._write(depth + node.expand, "pass")
 
     def _window(self, node: Node, depth: int, at: _At) -> None:
@@ -369,6 +383,7 @@ class _Writer:
         made = _At(f"value_{line}", f"timestamp_{line}", "None")
         headers = f", {at.header}" if node.asks_headers else ""
         results = f"{take}({at.value}, key, raw_key, {at.timestamp}{headers})"
+        results = f"apart({results})" if node.parts_results else results
         self._write(depth, f"for {made.value}, {made.timestamp} in {results}:")
         self._children(node, depth + 1, made, frozenset())
         self._write(depth + 1, "pass")

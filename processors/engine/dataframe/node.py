@@ -15,6 +15,7 @@ from holdfast.processors.engine.dataframe.async_calls import AsyncCall
 from holdfast.processors.engine.dataframe.count_windows import CountSpec
 from holdfast.processors.engine.dataframe.foreign_keys import ForeignKeyStep
 from holdfast.processors.engine.dataframe.group_key import GroupKey
+from holdfast.processors.engine.dataframe.in_place import may_change
 from holdfast.processors.engine.dataframe.joins import IntervalProcessing, JoinStep, TableRead
 from holdfast.processors.engine.dataframe.lookups import LookupStep
 from holdfast.processors.engine.dataframe.processing import Processing
@@ -54,6 +55,10 @@ class Node:
     window: WindowSpec | CountSpec | None = None
     #: What its arguments mean for state, in the lines of ``meaning``.
     meaning: tuple[str, ...] = ()
+    #: Whether a result is of several messages: those of one message may share parts, and none has headers.
+    of_several: bool = False
+    #: Whether its functions may change what they get; None: it is read from them.
+    in_place: bool | None = None
     children: list[Node] = field(default_factory=list)
 
     @property
@@ -83,6 +88,31 @@ class Node:
         return tuple(function for function in (self.function, self.headers) if function is not None)
 
     @property
+    def changes(self) -> bool:
+        """Whether a user's function of this step, or of one behind it, may change what it gets."""
+        return self.changes_own or any(child.changes for child in self.children)
+
+    @property
+    def changes_own(self) -> bool:
+        """Whether a user's function of this step may change what it gets."""
+        if self.in_place is not None:
+            return self.in_place
+        stateful = self.store is not None and self.functions == (self.function,)
+        return any(may_change(each, stateful=stateful) for each in self.functions)
+
+    @property
+    def parts_results(self) -> bool:
+        """Whether the results of one message have to be copied, so that no step changes another result."""
+        overlap = self.kind == "window" and not (isinstance(self.window, WindowSpec) and self.window.kind == "tumbling")
+        return (self.of_several or overlap) and self.changes
+
+    @property
+    def branches(self) -> list[tuple[Node, bool]]:
+        """The steps behind this one, and whether each needs a copy: it may change what those after it get."""
+        last = len(self.children) - 1
+        return [(child, at < last and child.changes) for at, child in enumerate(self.children)]
+
+    @property
     def rule(self) -> str:
         """What a join, ``group_by`` or ``apply_async`` does, in a line; empty for steps whose functions tell it."""
         told = (AsOfLeft, TableRead, VersionedPut, IntervalProcessing, GroupKey, AsyncCall, *_JOINING)
@@ -100,7 +130,9 @@ class Node:
         if not any(id(node) in functions for node in self.walk()):
             return self
         children = [child.bound(functions) for child in self.children]
-        return replace(self, function=functions.get(id(self), self.function), children=children)
+        if id(self) not in functions:
+            return replace(self, children=children)
+        return replace(self, function=functions[id(self)], children=children, in_place=self.changes_own)
 
 
 def steps_of(sources: Iterable[Node]) -> list[Node]:

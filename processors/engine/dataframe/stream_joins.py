@@ -165,7 +165,7 @@ class StreamJoins(Generic[Stream]):
     ) -> Stream:
         """Joins each message with all of ``right`` that have the same key and a time near its own.
 
-        A joined row has the event time of the later message; one without a match has its own.
+        A joined row has the event time of the later message; one without a match has its own. A row has no headers.
 
         Args:
             right: Another stream of the same application, or another branch of this one.
@@ -189,7 +189,8 @@ class StreamJoins(Generic[Stream]):
         declare(self.declared, spec.options(kept), argument="name")
         tagged = (self._then(Node("apply", Tag(left=True))), right._then(Node("apply", Tag(left=False))))
         means = lines_of("join_interval", kept, right=right.topic.label, how=how, on_merge=on_merge, **durations)
-        joined = Node("apply", IntervalProcessing(spec), kept, expand=True, metadata=True, meaning=means)
+        processing = IntervalProcessing(spec)
+        joined = Node("apply", processing, kept, expand=True, metadata=True, meaning=means, of_several=True)
         rows = tagged[0].concat(tagged[1])._then(joined)
         # A row may have a past time: it moves no stream time.
         timed = rows._then(Node("set_timestamp", RowTime(), metadata=True, max_ahead_ms=None))

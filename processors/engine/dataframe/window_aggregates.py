@@ -29,6 +29,7 @@ from holdfast.processors.engine.dataframe.custom_columns import (
     columns_of,
     methods_of,
 )
+from holdfast.processors.engine.dataframe.in_place import copied, may_change
 
 _NOTHING: Mapping[str, Any] = {}
 
@@ -191,6 +192,8 @@ class WindowAggregation(Aggregation):
         super().__init__(columns_of(columns))
         #: Whether its one column was named by a method, such as ``sum``, and not by ``agg``.
         self.alone = alone
+        #: Whether a user's function may change what it gets.
+        self.in_place = any(map(may_change, self.functions))
         #: For each message: name, aggregator's name, aggregator, and whether it takes the event time.
         self._folds = [(name, made.kind, made, made.by_time) for name, made in self.columns.items()]
         for taken in sorted({"start", "end"} & set(columns)):
@@ -261,7 +264,7 @@ class WindowAggregation(Aggregation):
                 if isinstance(made, Count):
                     held = made.add(held, None, name)
                 elif name in item:
-                    read = item[name]
+                    read = copied(item[name]) if self.in_place else item[name]
                     held = made.add(held, [time_ms, read] if made.by_time else read, name)
             computed[name] = None if held is None else made.result(held, name)
         return computed

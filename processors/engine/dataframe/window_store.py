@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
+from holdfast.processors.engine.dataframe.in_place import copied, may_change
 from holdfast.processors.engine.dataframe.key_time import OPEN_KEPT, KeyTime
 from holdfast.processors.engine.dataframe.stored_windows import Closing, MessagePlace, Result, StoredWindows
 from holdfast.processors.engine.dataframe.window_spec import WindowSpec
@@ -38,6 +39,8 @@ class WindowStore(StoredWindows):
         self._triggers = spec.before_update is not None or spec.after_update is not None
         #: With ``key``: the entries that ``closing`` found and ``closed`` has not counted yet.
         self._left: deque[DueEntry] = deque()
+        #: Whether a function may change a message that another window takes, too.
+        self._copies = spec.step_ms < spec.duration_ms and any(map(may_change, spec.functions))
         #: By number of the step, what ``_windows`` returned; only where all times of a step are in the same windows.
         self._known: dict[int, list[tuple[int, int, str]]] | None = None if spec.duration_ms % spec.step_ms else {}
 
@@ -60,7 +63,8 @@ class WindowStore(StoredWindows):
                 continue
             held = state.get(place)
             if self._triggers:
-                stored, early = self._triggered(held, (start, end), (value, key, time_ms, headers))
+                own = copied(value) if self._copies else value
+                stored, early = self._triggered(held, (start, end), (own, key, time_ms, headers))
                 updated += early
                 if stored is None:
                     state.delete(place)
@@ -68,7 +72,7 @@ class WindowStore(StoredWindows):
                         opened.append([start, end])  # what is known of the key leaves with the entry of a window
                     continue
             else:
-                stored = spec.aggregation.folded(held, value, time_ms)
+                stored = spec.aggregation.folded(held, copied(value) if self._copies else value, time_ms)
             self._set(place, stored)
             if held is None:
                 opened.append([start, end])

@@ -179,6 +179,29 @@ def test_a_window_behind_two_streams_counts_both_and_closes_once() -> None:
     assert results == [{"start": 0, "end": 100, "n": 4}, {"start": 100, "end": 200, "n": 1}]
 
 
+@pytest.mark.parametrize("first", ["l", "r"])
+def test_a_row_of_an_interval_join_has_no_headers_whichever_message_came_last(first: str) -> None:
+    cluster = world()
+    app, left, right = made()
+    joined = left.join_interval(right, "outer", lambda left, right: [left, right], backward_ms=10, forward_ms=10)
+    joined.to_topic(app.topic("out"))
+    for topic in sorted(["l", "r"], key=lambda each: each != first):
+        cluster.produce(topic, b"1", b"k", timestamp_ms=5, headers=[("of", topic.encode())])
+        cluster.run(app)
+    found = [record for _, record in cluster.read("out")]
+    assert [(json.loads(record.value or b""), record.headers) for record in found] == [([1, 1], None)]
+
+
+def test_rows_of_other_joins_have_the_headers_of_the_left_message() -> None:
+    cluster = world()
+    app, left, right = made()
+    left.join_asof(right, on_merge=lambda left, right: [left, right]).to_topic(app.topic("out"))
+    for topic in ("r", "l"):
+        cluster.produce(topic, b"1", b"k", timestamp_ms=5, headers=[("of", topic.encode())])
+    cluster.run(app)
+    assert [record.headers for _, record in cluster.read("out")] == [[("of", b"l")]]
+
+
 def test_a_function_behind_two_streams_has_one_store_and_a_name_made_of_both() -> None:
     cluster = world()
     feed(cluster, "l", (1, 1), (3, 3))

@@ -1,0 +1,207 @@
+"""What functions change in place: whether a function may do it, and copies of values for those that do.
+
+A value goes to all branches of a stream, to all matches of a join and to all windows that take it. Each of them that
+may change it gets a copy, so that no change reaches another one. A function that only reads costs no copy. Its code
+tells so: the instructions, and the names that it uses. What is not known to be harmless counts as a change, for the
+price of a copy.
+"""
+
+from __future__ import annotations
+
+import builtins
+import copy
+import dis
+from collections.abc import Callable, Iterator, Sequence
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum
+from functools import cache
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any
+
+from holdfast.infra.errors import HoldfastError
+
+#: Types whose values never change.
+_ATOMS = frozenset((str, int, float, bool, bytes, type(None), datetime, date, time, timedelta, Decimal))
+#: Builtins that change none of their arguments.
+_READING = frozenset(
+    getattr(builtins, name)
+    for name in (
+        *("abs", "all", "any", "bin", "bool", "bytes", "chr", "dict", "divmod", "enumerate", "float", "format"),
+        *("filter", "frozenset", "hash", "hex", "int", "isinstance", "issubclass", "len", "list", "map", "max", "min"),
+        *("ord", "pow", "print", "range", "repr", "reversed", "round", "set", "slice", "sorted", "str", "sum", "tuple"),
+        *("type", "zip"),
+    )
+)
+#: Modules whose functions change none of their arguments.
+_READING_MODULES = frozenset(
+    (
+        "json",
+        "math",
+        "re",
+        "statistics",
+        "hashlib",
+        "base64",
+        "zlib",
+        "datetime",
+        "_datetime",
+        "decimal",
+        "time",
+        "uuid",
+    )
+)
+#: Methods that change none of the values that steps get.
+_READING_METHODS = frozenset(
+    (
+        *("get", "items", "keys", "values", "copy", "count", "index", "union", "intersection", "difference"),
+        *("split", "rsplit", "splitlines", "partition", "rpartition", "strip", "lstrip", "rstrip", "lower", "upper"),
+        *("title", "capitalize", "casefold", "startswith", "endswith", "removeprefix", "removesuffix", "replace"),
+        *("find", "rfind", "join", "format", "encode", "decode", "hex", "isdigit", "isalpha", "isalnum", "isnumeric"),
+        *("zfill", "ljust", "rjust", "isoformat", "total_seconds", "timestamp", "strftime", "fromisoformat"),
+        *("fromtimestamp", "hexdigest", "digest", "group", "groups", "is_integer", "bit_length", "quantize"),
+    )
+)
+#: Instructions that change an object, or keep one for later; and those that load code that is not known.
+_CHANGING = ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE", "STORE_ATTR", "DELETE_ATTR", "STORE_GLOBAL", "IMPORT_")
+#: Attributes are read by these.
+_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR")
+#: Names from outside of a function are read by these.
+_OUTSIDE = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_GLOBALS")
+#: Larger and deeper containers outside of a function are not looked through.
+_LOOKED_AT_MAX, _DEPTH_MAX = 1_000, 4
+#: What a name means that has no value yet.
+_UNKNOWN = object()
+
+
+class ValueNotCopied(HoldfastError):
+    """A value goes to several branches, matches or windows, one of which may change it, and it can't be copied."""
+
+
+def copied(value: Any) -> Any:
+    """A copy that shares nothing that can change.
+
+    Raises:
+        ValueNotCopied: The value's type can't be copied.
+    """
+    kind = type(value)
+    if kind is dict:
+        return {key: each if type(each) in _ATOMS else copied(each) for key, each in value.items()}
+    if kind is list:
+        return [each if type(each) in _ATOMS else copied(each) for each in value]
+    if kind is tuple:
+        return tuple([each if type(each) in _ATOMS else copied(each) for each in value])
+    if kind in _ATOMS:
+        return value
+    try:
+        return copy.deepcopy(value)
+    except Exception as failure:
+        raise ValueNotCopied(
+            f"A value of type {kind.__name__} goes to several steps, one of which may change it; it can't be copied: "
+            f"{failure}.",
+            action=f"Give {kind.__name__} a method `__deepcopy__(self, memo)`; or make the value an object of JSON by "
+            "`sdf.apply(function)` before the branches.",
+            seen=kind.__name__,
+        ) from failure
+
+
+def apart(results: Sequence[Any]) -> Sequence[Any]:
+    """What one message gives, with nothing shared: copies of all but the last."""
+    return [*map(copied, results[:-1]), results[-1]] if len(results) > 1 else results
+
+
+def may_change(function: Callable[..., Any], *, stateful: bool = False) -> bool:
+    """Whether a function may change what it gets: False is sure. The last argument of a ``stateful`` one is a state."""
+    try:
+        return _known(function, stateful)
+    except TypeError:  # an object that has no hash
+        return True
+
+
+@cache
+def _known(function: Callable[..., Any], stateful: bool) -> bool:
+    """Read once for all tasks."""
+    return _may_change(function, set(), stateful=stateful)
+
+
+def _may_change(function: Any, seen: set[int], *, stateful: bool = False) -> bool:
+    if isinstance(function, BuiltinFunctionType):
+        return function not in _READING and function.__module__ not in _READING_MODULES
+    if isinstance(function, type):
+        return not (function in _READING or function in _ATOMS or issubclass(function, BaseException))
+    if not isinstance(function, FunctionType):
+        return True
+    if id(function) in seen or function.__module__ in _READING_MODULES:
+        return False
+    seen.add(id(function))
+    given = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    if not all(map(_is_data, given)):
+        return True
+    own = function.__code__
+    state = own.co_varnames[own.co_argcount - 1] if stateful and own.co_argcount else ""
+    return any(_changes(code, function, seen, state if code is own else "") for code in _codes(own))
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """The code of a function, and of those inside it."""
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _codes(each)
+
+
+def _changes(code: CodeType, function: FunctionType, seen: set[int], state: str) -> bool:
+    """Whether an instruction may change something; ``state`` is the name of the state, whose methods may be called."""
+    last: Any = None
+    for each in dis.get_instructions(code):
+        name, value = each.opname, each.argval
+        if name.startswith(_CHANGING) or (name == "STORE_FAST" and value == state):
+            return True
+        if name == "BINARY_OP" and each.argrepr.endswith("="):
+            return True
+        if name.startswith(_ATTRIBUTES) and value not in _READING_METHODS:
+            of_state = last is not None and last.opname.startswith("LOAD_FAST") and last.argval == state
+            if not of_state and not _is_of_module(value, function):
+                return True
+        if name in _OUTSIDE and _is_unsafe(_outside(value, function), seen):
+            return True
+        last = each
+    return False
+
+
+def _is_of_module(name: str, function: FunctionType) -> bool:
+    """Whether an attribute is one of a harmless module that the function uses, and of no container."""
+    if any(hasattr(kind, name) for kind in (dict, list, set, bytearray)):
+        return False
+    used = [function.__globals__.get(each) for each in function.__code__.co_names]
+    return any(
+        isinstance(each, ModuleType) and each.__name__ in _READING_MODULES and hasattr(each, name) for each in used
+    )
+
+
+def _outside(name: str, function: FunctionType) -> Any:
+    """What a name from outside of a function means now; the name of a variable of its own is data."""
+    code = function.__code__
+    if name in code.co_freevars:
+        try:
+            return (function.__closure__ or ())[code.co_freevars.index(name)].cell_contents
+        except ValueError:  # it has no value yet
+            return _UNKNOWN
+    if name in code.co_cellvars:
+        return None
+    return function.__globals__.get(name, getattr(builtins, name, _UNKNOWN))
+
+
+def _is_unsafe(found: Any, seen: set[int]) -> bool:
+    if isinstance(found, ModuleType):
+        return found.__name__ not in _READING_MODULES
+    return not _is_data(found) and _may_change(found, seen)
+
+
+def _is_data(value: Any, depth: int = 0) -> bool:
+    """Whether a value is made of texts, numbers and containers of them: nothing in it can be called."""
+    if type(value) in _ATOMS or isinstance(value, Enum):
+        return True
+    if type(value) in (list, tuple, set, frozenset, dict) and len(value) <= _LOOKED_AT_MAX and depth < _DEPTH_MAX:
+        parts = (*value.keys(), *value.values()) if isinstance(value, dict) else value
+        return all(_is_data(each, depth + 1) for each in parts)
+    return False
