@@ -14,7 +14,10 @@ import structlog
 from holdfast.processors.engine.dataframe.meaning import differences, how_to_keep, keys_of
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.errors import StateIncoherent
-from holdfast.processors.engine.topology import Topology
+from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.task_store import TaskStore
+from holdfast.processors.engine.state.window_keys import clock_key
+from holdfast.processors.engine.topology import StoreSpec, Topology
 
 _log = structlog.get_logger("runtime.same_meaning")
 
@@ -23,9 +26,12 @@ def check_meaning(task: Task, topology: Topology, known: Mapping[str, Sequence[s
     """Compare the records of a task's stores with the steps of this version; ``known`` has by store their lines.
 
     Raises:
-        StateIncoherent: A store with data was made with another key.
+        StateIncoherent: A store with data was made with another key, or has windows that no step reads.
     """
     store = task.store
+    for each in topology.stores:
+        if each.kind != "window" and each.name in task.states and store is not None:
+            _check_no_windows(task.name, store, each)
     for name, lines in keys_of(topology).items():
         if store is None or name not in task.states:
             continue
@@ -45,3 +51,19 @@ def check_meaning(task: Task, topology: Topology, known: Mapping[str, Sequence[s
                 store=name,
                 seen=what,
             )
+
+
+def _check_no_windows(task: str, content: TaskStore, store: StoreSpec) -> None:
+    """Raises StateIncoherent if a store of another kind has windows: those that are open would never be sent."""
+    if content.get(store_prefix(store.name) + clock_key()) is not None:
+        raise StateIncoherent(
+            f"Task {task}: store {store.name} has windows that close with time, and this version makes a store of kind "
+            f"{store.kind} of it: windows that are open would never be sent.",
+            action="Run the former version and clear the store: "
+            f"`holdfast apply clear PROCESSOR --store {store.name} --all`. Or deploy the new step with another store.",
+            cause="bad-configuration",
+            task=task,
+            store=store.name,
+            seen="window",
+            expected=store.kind,
+        )

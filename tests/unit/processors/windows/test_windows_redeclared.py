@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Application, InMemoryCluster
+from holdfast import Application, Count, InMemoryCluster
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.stored_windows import StoredWindows
@@ -120,3 +120,28 @@ def test_without_the_check_another_kind_is_not_refused_by_name(
     with pytest.raises(Exception) as raised:
         cluster.run(of("sliding", "key", 0))
     assert "the step makes" not in str(raised.value)
+
+
+@pytest.mark.parametrize("now", ["count window", "aggregation", "function"])
+def test_a_step_of_another_kind_on_a_store_with_windows_is_refused_and_a_clear_makes_room(
+    cluster: InMemoryCluster, now: str
+) -> None:
+    def other(store: str) -> Application:
+        def place(frame: StreamingDataFrame) -> StreamingDataFrame:
+            if now == "count window":
+                return frame.tumbling_count_window(1, store).count().final()
+            if now == "aggregation":
+                return frame.aggregate(n=Count(), store=store)
+            return frame.apply(lambda value, state: state.increment("n"), stateful=True, store=store)
+
+        return build(place)
+
+    send(cluster, 3)
+    cluster.run(of("tumbling", "key", 0))
+    send(cluster, 4)
+    with pytest.raises(HoldfastError, match="store w has windows that close with time") as raised:
+        cluster.run(other("w"))
+    assert "holdfast apply clear PROCESSOR --store w --all" in raised.value.action
+    carry_out(cluster, of("tumbling", "key", 0), Clear(store="w", all=True))
+    cluster.run(other("w"))
+    assert len(cluster.read("out")) == 1
