@@ -244,11 +244,12 @@ class InMemoryMember(GroupMember):
         self._next += 1
         self._asked = self._asked[1:] + [partition for partition in flowing if partition in self._unasked]
         self._unasked.difference_update(self._asked)
+        waiting = frozenset(self._asked)
         turn = self._next % len(flowing) if flowing else 0
         for partition in flowing[turn:] + flowing[:turn]:
             if room <= 0:
                 break
-            if partition in self._asked:
+            if partition in waiting:
                 continue
             if partition.topic not in self._broker.topics:
                 raise TopicUnusable(
