@@ -83,8 +83,8 @@ class Application(ApplicationTables):
         changelog_config: Topic configuration by store, in addition to the standard one; an entry that could lose state
             is refused.
         auto_create_topics: Create missing topics at the start.
-        consumer_extra_config: librdkafka settings for the consumer.
-        producer_extra_config: librdkafka settings for the producer.
+        consumer_extra_config: librdkafka settings for the consumer. What contradicts the engine is refused by name.
+        producer_extra_config: librdkafka settings for the producer. What contradicts the engine is refused by name.
         on_processing_error: Called with (error, message, logger); True skips the message.
         dead_letter_topic: Topic for messages that fail; None stops the worker at the first failure.
         loglevel: Log level as text; None leaves logging to the caller.

@@ -16,6 +16,7 @@ from confluent_kafka.admin import AdminClient
 
 from holdfast.infra.kafka.errors import BrokerUnreachable, ClientSettingsInvalid
 from holdfast.infra.kafka.records import ClientConfig
+from holdfast.infra.kafka.reserved import contradiction
 from holdfast.infra.masking import masked
 
 if TYPE_CHECKING:
@@ -28,20 +29,6 @@ REPEAT_AFTER_S = 30.0
 
 #: Errors that mean: no broker answers.
 AWAY = (KafkaError._ALL_BROKERS_DOWN, KafkaError._TRANSPORT, KafkaError._RESOLVE, KafkaError._TIMED_OUT)
-
-#: Settings that exactly-once depends on: the values that are allowed, and the reason.
-RESERVED: dict[str, tuple[tuple[str, ...], str]] = {
-    "isolation.level": (("read_committed",), "the engine reads committed records only"),
-    "enable.auto.commit": (("false",), "the engine commits offsets together with state"),
-    "enable.auto.offset.store": (("false",), "the engine commits offsets together with state"),
-    "auto.offset.reset": ((), "the engine chooses the start; set `auto_offset_reset` of `Application`"),
-    "group.id": ((), "it is the `consumer_group` of `Application`"),
-    "transactional.id": ((), "the engine makes it from the consumer group, the machine and the slot"),
-    "enable.idempotence": (("true",), "each record must arrive once, in order"),
-    "acks": (("all", "-1"), "a record counts once all in-sync replicas have it"),
-    "retry.backoff.ms": ((), "the engine derives from it after which time a request may have been sent twice"),
-    "bootstrap.servers": ((), "set `broker_address` of `Application`, or `HOLDFAST_KAFKA__BOOTSTRAP_SERVERS`"),
-}
 
 
 class _RateLimited(logging.Handler):
@@ -114,8 +101,8 @@ def check_settings(where: str, config: Mapping[str, Any], client: type[Consumer]
         ClientSettingsInvalid: A setting is unknown, reserved, or names a file that can't be read.
     """
     for name, value in config.items():
-        allowed, why = RESERVED.get(name, ((str(value).lower(),), ""))
-        if str(value).lower() not in allowed:
+        why = contradiction(name, value)
+        if why is not None:
             raise ClientSettingsInvalid(
                 f"{where[0].upper()}{where[1:]} set {name} to {value!r}, but this setting is reserved: {why}.",
                 action=f"Remove `{name}`.",

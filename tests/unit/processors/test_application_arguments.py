@@ -96,12 +96,55 @@ def test_client_settings_that_cannot_be_used_are_named_before_anything_runs(wher
     assert refused.value.exit_code == 64
 
 
+@pytest.mark.parametrize(
+    ("where", "name", "value", "why"),
+    [
+        ("producer_config", "retries", 0, "each record must arrive once"),
+        ("producer_config", "message.send.max.retries", "0", "each record must arrive once"),
+        ("producer_config", "request.required.acks", 1, "all in-sync replicas"),
+        ("producer_config", "acks", 0, "all in-sync replicas"),
+        ("producer_config", "partitioner", "consistent_random", "where Java's clients"),
+        ("producer_config", "partitioner", "fnv1a", "where Java's clients"),
+        ("producer_config", "max.in.flight", 6, "at most 5"),
+        ("producer_config", "max.in.flight.requests.per.connection", 100, "at most 5"),
+        ("producer_config", "queuing.strategy", "lifo", "in order"),
+        ("producer_config", "enable.idempotence", "f", "each record must arrive once"),
+        ("producer_config", "delivery.report.only.error", True, "offset of each changelog record"),
+        ("producer_config", "metadata.broker.list", "other:9092", "broker_address"),
+        ("producer_config", "on_delivery", print, "callback"),
+        ("client_config", "metadata.broker.list", "other:9092", "broker_address"),
+        ("client_config", "request.required.acks", "1", "all in-sync replicas"),
+        ("consumer_config", "auto.commit.enable", "true", "together with state"),
+        ("consumer_config", "auto.commit.interval.ms", 100, "commit_interval"),
+        ("consumer_config", "offset.store.method", "file", "together with state"),
+        ("consumer_config", "auto.offset.reset", "beginning", "auto_offset_reset"),
+        ("consumer_config", "enable.partition.eof", False, "where a partition ends"),
+        ("consumer_config", "group.protocol", "consumer", "classic"),
+        ("consumer_config", "error_cb", print, "callback"),
+    ],
+)
+def test_settings_that_contradict_the_engine_are_refused_under_every_name(where, name, value, why):
+    with pytest.raises(ClientSettingsInvalid, match=why) as refused:
+        KafkaCluster("localhost:1", **{where: {name: value, "client.id": "team"}})
+    assert f" set {name} to {value!r}" in refused.value.message
+    assert refused.value.action == f"Remove `{name}`."
+    KafkaCluster("localhost:1", **{where: {"client.id": "team"}})  # after the action
+
+
 def test_settings_that_say_what_holds_anyway_are_taken():
     KafkaCluster(
         "localhost:1",
         client_config={"client.id": "team"},
         consumer_config={"isolation.level": "read_committed", "enable.auto.commit": False, "fetch.min.bytes": 10},
-        producer_config={"acks": "all", "enable.idempotence": True, "linger.ms": 50},
+        producer_config={
+            "acks": "all",
+            "request.required.acks": -1,
+            "enable.idempotence": True,
+            "linger.ms": 50,
+            "retries": 2_147_483_647,
+            "max.in.flight": 5,
+            "partitioner": "murmur2_random",
+        },
     )
 
 
