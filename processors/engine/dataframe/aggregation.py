@@ -192,6 +192,10 @@ class Sum(_OfNumbers):
         return self.add(earlier, later, column)
 
 
+#: Every float can hold whole numbers up to here.
+_LARGE = 1 << 1023
+
+
 @dataclass(frozen=True, slots=True)
 class Mean(_OfNumbers):
     """The mean of a numeric field: its total, as ``Sum`` computes it, divided by the count."""
@@ -200,14 +204,20 @@ class Mean(_OfNumbers):
 
     def add(self, held: Any, item: Any, column: str) -> dict[str, Any]:
         """Total and count with one more item."""
-        if held is None:
-            return {"sum": item, "count": 1}
-        return {"sum": self.finite(_plus(self, held["sum"], item, column), column), "count": held["count"] + 1}
+        total, count = (0, 0) if held is None else (held["sum"], held["count"])
+        made = item if held is None else self.finite(_plus(self, total, item, column), column)
+        return self._held(made, count + 1, column)
 
     def merge(self, earlier: Any, later: Any, column: str) -> dict[str, Any]:
         """Both totals and counts, added."""
         total = self.finite(_plus(self, earlier["sum"], later["sum"], column), column)
-        return {"sum": total, "count": earlier["count"] + later["count"]}
+        return self._held(total, earlier["count"] + later["count"], column)
+
+    def _held(self, total: int | float, count: int, column: str) -> dict[str, Any]:
+        held = {"sum": total, "count": count}
+        if type(total) is int and not -_LARGE < total < _LARGE:
+            self.result(held, column)  # the message fails, not the window that closes
+        return held
 
     def result(self, held: Any, column: str) -> float:
         """Total divided by count."""

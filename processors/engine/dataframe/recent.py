@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import insort
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from math import fsum, isfinite
@@ -27,6 +27,22 @@ REMEMBER = timedelta(days=1)
 TEXT_BYTES_MAX = 120
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def _is_finite(number: float) -> bool:
+    """Whether a float can hold the number."""
+    try:
+        return isfinite(number)
+    except OverflowError:  # a whole number above the largest float
+        return False
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    count = len(numbers)
+    try:
+        return fsum(numbers) / count
+    except OverflowError:  # the total is above the largest float; the mean is not
+        return fsum(each / count for each in numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +168,7 @@ class MovingAverage:
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: Any) -> dict[str, Any]:
         """The value with the average."""
         number = self._of.read(value, self.into)
-        if isinstance(number, bool) or not isinstance(number, (int, float)) or not isfinite(number):
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not _is_finite(number):
             raise self._of.failed(self.into, f"is {repr(number)[:80]}, expected a number", type(number).__name__)
         if not isinstance(value, Mapping):
             seen = f"is in a value of type {type(value).__name__}, expected an object to which the average is added"
@@ -161,7 +177,7 @@ class MovingAverage:
             numbers = state.append(NUMBERS, number, keep_last=self._count)
         else:
             numbers = self._lately(number, timestamp, state)
-        return {**value, self.into: fsum(numbers) / len(numbers)}
+        return {**value, self.into: _mean(numbers)}
 
     def _lately(self, number: float, timestamp: int, state: DeclaredState) -> list[float]:
         """The numbers whose event times are less than ``over`` before the newest one of the key.
