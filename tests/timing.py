@@ -31,6 +31,8 @@ class Step:
             context.cancel_timer(*arguments)
         elif call == "count":
             context.state.increment(*arguments)
+        elif call == "delete":
+            context.state.delete(*arguments)
         else:
             context.emit(["read", context.key.decode(), context.timestamp, context.state.get(arguments[0], 0)])
 
@@ -51,14 +53,14 @@ class Model:
         ttl: How long values last, ms.
         sent: What is sent, in order.
         timers: By key and name, the time.
-        values: By key and name, the value and its end.
+        values: By key and name, the value, its end, and the time of what set it.
         time: The stream time.
     """
 
     ttl: int
     sent: list[list[Any]] = field(default_factory=list)
     timers: dict[tuple[str, str], int] = field(default_factory=dict)
-    values: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+    values: dict[tuple[str, str], tuple[int, int, int]] = field(default_factory=dict)
     time: int = -1
 
     def take(self, event: Event) -> None:
@@ -68,14 +70,15 @@ class Model:
             self.timers, self.values = before[0], before[1]  # the message failed
             del self.sent[before[2] :]
             return
-        self.time = max(self.time, event.time)
+        before, self.time = self.time, max(self.time, event.time)
         while due := sorted((at, key, name) for (key, name), at in self.timers.items() if at <= self.time):
             at, key, name = due[0]
             del self.timers[key, name]
-            self.sent.append(["timer", key, name, at, self.read(key, name, at)])
+            now = max(at, before)  # what had ended before this message is over
+            self.sent.append(["timer", key, name, at, self.read(key, name, now)])
             if at % 3 == 0:
-                self.do(key, at, ("set_timer", f"{name}'"[:4], at + 7))
-            self.do(key, at, ("count", name))
+                self.timers[key, f"{name}'"[:4]] = at + 7
+            self.count(key, name, at, now)
 
     def do(self, key: str, now: int, step: tuple[Any, ...]) -> bool:
         """One step; False if it fails."""
@@ -87,13 +90,20 @@ class Model:
         elif call == "cancel":
             self.timers.pop((key, arguments[0]), None)
         elif call == "count":
-            total = self.read(key, arguments[0], now) + 1
-            self.values[key, arguments[0]] = (total, now + self.ttl)
+            self.count(key, arguments[0], now, max(self.time, now))
+        elif call == "delete":
+            self.values.pop((key, arguments[0]), None)
         else:
-            self.sent.append(["read", key, now, self.read(key, arguments[0], now)])
+            self.sent.append(["read", key, now, self.read(key, arguments[0], max(self.time, now))])
         return True
+
+    def count(self, key: str, name: str, at: int, now: int) -> None:
+        """Adds one; a message that is older than the one before brings no end nearer."""
+        _, end, since = self.values.get((key, name), (0, 0, 0))
+        made = max(at + self.ttl, end) if at < since else at + self.ttl
+        self.values[key, name] = (self.read(key, name, now) + 1, made, at)
 
     def read(self, key: str, name: str, now: int) -> int:
         """The value; 0 if it has ended."""
-        value, end = self.values.get((key, name), (0, 0))
-        return value if end > max(self.time, now) else 0
+        value, end, _ = self.values.get((key, name), (0, 0, 0))
+        return value if end > now else 0

@@ -147,6 +147,6 @@ def test_kill_9_neither_loses_nor_doubles_a_timer(
         for key in {each[1] for each in model.sent}:
             assert [each for each in results if each[1] == key] == [each for each in model.sent if each[1] == key]
     assert stored(stream) == {
-        place: value for model in wanted for place, (value, end) in model.values.items() if end > model.time
+        place: value for model in wanted for place, (value, end, _) in model.values.items() if end > model.time
     }
     assert sum(each[0] == "timer" for each in results) > 100

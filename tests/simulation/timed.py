@@ -250,4 +250,4 @@ def _messages(random: Random, count: int, keys: tuple[bytes, ...], gap: int, spo
 def _step(random: Random, time: int) -> tuple[Any, ...]:
     name = random.choice(TIMER_NAMES)
     timer = ("set_timer", name, time + random.choice([-60, -1, 0, 1, 10, 40, 300]))
-    return random.choice([timer, timer, ("cancel", name), ("count", name), ("read", name)])
+    return random.choice([timer, timer, *((call, name) for call in ("cancel", "count", "read", "count", "delete"))])

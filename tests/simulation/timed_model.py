@@ -170,8 +170,8 @@ def check_known(state: State) -> None:
 def check_timers(model: timing.Model, state: State, *, settled: bool = True) -> None:
     """A store has the values and timers of its model; values that have ended may be left unless it is settled."""
     values = {(key.decode(), name): value for (key, name), value in state.items() if not name.startswith(RESERVED)}
-    live = {place: value for place, (value, end) in model.values.items() if end > model.time}
-    ended = {place: value for place, (value, _) in model.values.items() if place not in live}
+    live = {place: value for place, (value, end, _) in model.values.items() if end > model.time}
+    ended = {place: value for place, (value, *_) in model.values.items() if place not in live}
     assert live.items() <= values.items() <= (live if settled else {**live, **ended}).items()
     # Own records: two for each value, two for each timer, the clock.
     own = sum(name.startswith(RESERVED) for _, name in state)

@@ -2,6 +2,7 @@
 
 Invariants:
     - Nothing is changed and nothing is committed: entries and offsets are those of the last commit, and fit together.
+    - A value that has ended is not shown, also where it has not left yet.
     - An answer is bounded in entries and bytes, because the worker's loop waits for it.
 """
 
@@ -12,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.engine.commands import checks
 from holdfast.processors.engine.commands.sweep import matching
 from holdfast.processors.engine.runtime.commands import (
@@ -22,7 +24,9 @@ from holdfast.processors.engine.runtime.commands import (
     Selection,
 )
 from holdfast.processors.engine.runtime.owner import Owner
+from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.exports import line_of
+from holdfast.processors.engine.state.keys import store_prefix
 
 
 def read(asked: Read, worker: Owner) -> dict[str, Any]:
@@ -48,7 +52,23 @@ def read(asked: Read, worker: Owner) -> dict[str, Any]:
                 if len(rows) == asked.limit or (rows and size + len(stored) > READ_BYTES_MAX):
                     more = True
                     break
+                if _is_over(task, store, key, stored):
+                    continue
                 rows.append(msgspec.json.decode(msgspec.json.encode(line_of(store, task.partition, key, stored))))
                 size += len(key) + len(stored)
     positions = {str(task.partition): dict(task.meta.inputs) for task in tasks}
     return {"rows": rows, "more": more, "positions": positions}
+
+
+def _is_over(task: Task, store: str, key: bytes, stored: bytes) -> bool:
+    """Whether the value of an entry had ended by the stream time of the last commit."""
+    time = None if task.time is None else task.time.stores.get(store)
+    kept = task.store
+    if time is None or kept is None:
+        return False
+    before = store_prefix(store)
+
+    def look(message_key: bytes, name: str) -> bytes | None:
+        return kept.get(before + key_prefix(message_key) + name.encode())
+
+    return time.is_over(key, stored, look)

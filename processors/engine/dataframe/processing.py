@@ -222,6 +222,7 @@ class Processor:
 
     def on_timer(self, due: Due, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> list[Any]:
         """The values that the processor emits for a timer, which it deletes; none for one that was cancelled."""
+        self._stream.begin_call(due.timer.time if due.timer.clock == "stream" else None)
         if not self.timers.take(due):
             return []
         if due.timer.clock == "processing":  # the worker's clock says nothing about event times

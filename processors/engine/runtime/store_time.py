@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from holdfast.processors.engine.changelog.format import split_key
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
@@ -20,6 +21,7 @@ from holdfast.processors.engine.state.key_times import KeyTimes
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.store_clock import StoreClock
 from holdfast.processors.engine.state.stream_time import Remembered, StreamTime
+from holdfast.processors.engine.state.time_records import Look, is_own
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.typed import TypedValues
@@ -54,6 +56,16 @@ class StoreTime:
     def late(self) -> int | None:
         """Messages that came too late, since the task runs; None for a store that takes all."""
         return self._expiries.late if isinstance(self._expiries, KeyTimes) else None
+
+    def is_over(self, key: bytes, stored: bytes, look: Look) -> bool:
+        """Whether a record of the last commit is of a value that had ended then, and has not left yet."""
+        ends, now_ms = self._expiries, self._clock.saved_ms
+        if ends is None or isinstance(ends, KeyTimes) or is_own(key):
+            return False
+        message_key, name = split_key(key)
+        if isinstance(ends, DatedValues):
+            return ends.has_ended(name, stored, now_ms)
+        return ends.has_ended(message_key, name, look, now_ms)
 
     def load(self) -> Remembered:
         """Reads the time as committed, and the times ahead that wait; raises FormatUnknown."""

@@ -102,7 +102,10 @@ class TaskTime:
 
     def _go_to(self, found: list[Remembered]) -> None:
         # Stores of one task are at the same input offsets. One that was cleared meanwhile knows no time.
-        self.stream.set(*max(found, key=lambda each: (each.time_ms, each.ahead), default=Remembered()))
+        then = max(found, key=lambda each: (each.time_ms, each.ahead), default=Remembered())
+        self.stream.set(then.time_ms, then.ahead, then.told)
+        if self.timers is not None:
+            self.stream.settled_ms = then.time_ms if then.settled_ms is None else then.settled_ms
         if self.upstream is not None:
             self.upstream.begin()
         for held in self.held.values():
@@ -175,19 +178,29 @@ class TaskTime:
         Raises what ``on_error`` raises; the windows closed before are part of the next commit.
         """
         self.look()
-        if self.more or self.stream.time_ms != self._reached_ms or self.ahead_is_due(self.stream.cap_ms):
+        removes = self.more or self.stream.time_ms != self._reached_ms or self.ahead_is_due(self.stream.cap_ms)
+        if removes:
             self.more = False
             for steps in self._steps:
                 self.more |= self._close(steps, on_error) == CLOSED_AT_ONCE
+        if self.timers is not None:
+            self.timers.fire(on_timer_error)
+            self.more |= self.timers.more
+        if removes:  # behind the timers: in their calls, values are there that end at a later time
+            self._remove()
+            self._reached_ms = self.stream.time_ms
+        self.keep()
+
+    def _remove(self) -> None:
+        stream = self.stream
+        stream.call_ms = None if self.timers is None else self.timers.reached_ms
+        try:
             for each in self._clocks:
                 removed = each.remove(REMOVED_AT_ONCE)
                 self.more |= removed == REMOVED_AT_ONCE
                 self.dirty |= removed > 0
-            self._reached_ms = self.stream.time_ms
-        if self.timers is not None:
-            self.timers.fire(on_timer_error)
-            self.more |= self.timers.more
-        self.keep()
+        finally:
+            stream.call_ms = None
 
     def keep(self) -> None:
         """Writes the time and the places into the stores, for the next commit."""

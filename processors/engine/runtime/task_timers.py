@@ -9,6 +9,8 @@ that raises goes by the failure policy, and is deleted unless the worker stops.
 Invariants:
     - No message is processed while a stream timer is due. So results do not depend on when commits are.
     - A commit has a bounded number of timers that were set and that fired, however many a key has.
+    - In the call of a stream timer, and in the steps behind it, values end by the timer's time. So a value leaves once
+      all timers of a time before its end have fired.
     - The timers of a step fire in the order of time, message key and name, those of a clock for itself.
 """
 
@@ -93,7 +95,10 @@ class TaskTimers:
         """Whether stream timers may be due: no message is processed before they have fired."""
         # A list, since it is asked before each message: a generator costs twice as much.
         next_ms = min([steps.timers.on_stream.next_ms for steps in self._steps], default=EVENT_TIME_END_MS)
-        return next_ms <= self._stream.time_ms
+        if next_ms <= self._stream.time_ms:
+            return True
+        self._stream.settled_ms = self._stream.time_ms
+        return False
 
     def stop_messages(self) -> bool:
         """Whether no message is processed now: stream timers may be due, or a commit comes first."""
@@ -113,6 +118,12 @@ class TaskTimers:
         for steps in self._steps:
             self._fire(steps, "stream", self._stream.time_ms, on_error)
             self._fire(steps, "processing", self._now_ms, on_error)
+
+    @property
+    def reached_ms(self) -> int:
+        """Up to here values may leave: a timer that is due does not need them."""
+        next_ms = min([steps.timers.on_stream.next_ms for steps in self._steps], default=EVENT_TIME_END_MS)
+        return min(max(next_ms, self._stream.settled_ms), self._stream.time_ms)
 
     @property
     def more(self) -> bool:
@@ -166,6 +177,7 @@ class TaskTimers:
                 else:
                     break
         finally:
+            self._stream.begin_call(None)
             fired = len(found) - length_hint(waiting)
             self._fired += fired
             for due in found[fired:]:

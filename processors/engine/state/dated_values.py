@@ -129,9 +129,11 @@ class DatedValues:
     def now_ms(self) -> int:
         """The later one of stream time and the message's event time, unless the world has not reached that.
 
-        With ``by_stream`` it is the stream time.
+        With ``by_stream`` it is the stream time; in the call of a timer, the timer's time.
         """
         at_ms, stream = self._state.timestamp_ms, self.stream
+        if stream.call_ms is not None:
+            return stream.call_ms
         return stream.time_ms if self._by_stream or at_ms > stream.cap_ms else max(stream.time_ms, at_ms)
 
     @property
@@ -177,7 +179,7 @@ class DatedValues:
 
     def remove(self, limit: int) -> int:
         """Deletes values whose end stream time has passed; looks at ``limit`` entries at most, returns at how many."""
-        state, now_ms = self._state, self.stream.time_ms
+        state, now_ms = self._state, self.stream.ends_ms
         if len(self.read) * (READ_BYTES + 2 * state.entry_bytes()) > state.cache_bytes // 4:
             self.read.clear()
         if now_ms == NO_TIME:
@@ -199,6 +201,10 @@ class DatedValues:
             if rest.look_ms is not None:
                 self._index.enter(entry._replace(time_ms=min(rest.look_ms, EVENT_TIME_END_MS - 1)))
         return len(found)
+
+    def has_ended(self, name: str, raw: bytes, now_ms: int) -> bool:
+        """Whether a committed value with a time in its state key is over at a time."""
+        return name.startswith(self._state.scattered) and self._rest_of(name, raw, NO_TIME, now_ms).raw is None
 
     def look_again(self) -> None:
         """The store went back to its last commit, or was changed by a command."""

@@ -17,6 +17,7 @@ from holdfast.processors.engine.changelog.format import (
     encode_bytes,
     encode_json,
     encode_value,
+    event_time_ms,
     key_prefix,
     pack_head,
     split_key,
@@ -79,6 +80,11 @@ class DeclaredState(StoreState):
         """As in ``State``."""
         raw = self._load(key)
         return copy.deepcopy(default) if raw is None else self._decoded(key, raw)
+
+    def delete(self, key: str) -> None:
+        """As in ``State``; also of a value that has ended, which a timer that is behind would still see."""
+        if self.read_plain(key) is not None:
+            self._store(key, None)
 
     def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
         """As in ``State``."""
@@ -155,6 +161,17 @@ class DeclaredState(StoreState):
             return False
         self._write(cell, place, "", None)
         return True
+
+    def overwritten_ms(self, state_key: str) -> int | None:
+        """The event time of the value that the last write, of this state key, took the place of; None without one."""
+        dirty, place, before = self._undo[-1]
+        if isinstance(before, bytes) or before is None:
+            raw = before
+        else:  # it was no uncommitted one
+            cell = self._cells.get(state_key) or self._place(state_key)[0]
+            assert cell.dirty is dirty
+            raw = cell.young[place] if place in cell.young else self._read(cell, place)
+        return None if raw is None else event_time_ms(raw)
 
     def erase(self, message_key: bytes, state_key: str) -> None:
         """Deletes a value of a function, and leaves own records as they are."""

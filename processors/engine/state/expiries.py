@@ -6,21 +6,24 @@
 
 Times are event times in milliseconds, with 15 digits in keys. A value is not readable from its end on, by the stream
 time of the task or by the event time of the message that reads; what joins keep behind ``group_by``, by stream time
-alone. Its records leave later, in bounded steps.
+alone. In the call of a timer it is the timer's time. Its records leave later, in bounded steps.
 
 A value that is set again gets a new end only. Its entry in the index stays where it is, and moves when it is due. So a
 value that is set a thousand times has one entry, and writes one.
 
 Invariants:
     - A value with an end has one entry in the index, at its end or before. A value without an end has none.
+    - The end of a value never goes back by a late message: one that is older than the message that set the value last.
     - Removing changes no read: what is removed was not readable before.
 """
 
 from __future__ import annotations
 
-from holdfast.processors.engine.state.own_keys import ENDS, EXPIRES
+from holdfast.processors.engine.changelog.format import decode_value
+from holdfast.processors.engine.state.own_keys import ENDS, EXPIRES, RESERVED
 from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
 from holdfast.processors.engine.state.time_index import Entry, OwnRecords, TimeIndex
+from holdfast.processors.engine.state.time_records import Look
 
 
 class Expiries:
@@ -51,9 +54,15 @@ class Expiries:
             return True
         state = self._state
         end_ms = min(max(state.timestamp_ms, 0) + ttl_ms, EVENT_TIME_END_MS - 1)
+        held = state.read_own(state.message_key, ENDS + key)
+        if (held is None and self._ttl_ms is None) or (held is not None and end_ms < held[0]):
+            former_ms = state.overwritten_ms(key)
+            if former_ms is not None and state.timestamp_ms < former_ms:  # a late message brings no end nearer
+                if held is None:
+                    return True
+                end_ms = held[0]
         if end_ms <= self._now_ms():
             return False
-        held = state.read_own(state.message_key, ENDS + key)
         place_ms = end_ms if held is None else held[1]
         if held is None or end_ms < place_ms:
             if held is not None:
@@ -74,7 +83,7 @@ class Expiries:
 
     def remove(self, limit: int) -> int:
         """Deletes values whose end stream time has passed; looks at ``limit`` entries at most, returns at how many."""
-        state, now_ms = self._state, self._stream.time_ms
+        state, now_ms = self._state, self._stream.ends_ms
         if now_ms == NO_TIME:
             return 0
         found = self._index.due(now_ms, limit)
@@ -91,11 +100,24 @@ class Expiries:
                 state.erase(entry.message_key, entry.name)
         return len(found)
 
+    @staticmethod
+    def has_ended(message_key: bytes, name: str, look: Look, now_ms: int) -> bool:
+        """Whether a committed value, or the record of its end, is over at a time."""
+        if name.startswith(RESERVED) and not name.startswith(ENDS):
+            return False
+        held = look(message_key, ENDS + name.removeprefix(ENDS))
+        return held is not None and bool(decode_value(held)[0] <= now_ms)
+
     def look_again(self) -> None:
         """The store went back to its last commit, or was changed by a command."""
         self._index.look_again()
 
     def _now_ms(self) -> int:
-        """The later one of stream time and the message's event time, unless the world has not reached that."""
+        """The later one of stream time and the message's event time, unless the world has not reached that.
+
+        In the call of a timer it is the timer's time.
+        """
         at_ms, stream = self._state.timestamp_ms, self._stream
+        if stream.call_ms is not None:
+            return stream.call_ms
         return stream.time_ms if self._by_stream or at_ms > stream.cap_ms else max(stream.time_ms, at_ms)

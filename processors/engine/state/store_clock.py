@@ -27,6 +27,11 @@ class StoreClock:
         self._saved: dict[str, Any] | None = None
         self._pending: dict[str, Any] | None = None
 
+    @property
+    def saved_ms(self) -> int:
+        """The time of the last commit, in milliseconds; ``NO_TIME`` without one."""
+        return Remembered.of(self._saved).time_ms
+
     def load(self) -> Remembered:
         """Reads the time as committed, and the times ahead that wait.
 

@@ -60,26 +60,36 @@ _NOTHING: Mapping[str, Sequence[Any]] = {}
 
 
 class Remembered(NamedTuple):
-    """A stream time as a store remembers it: the time, the times ahead that wait, and what other tasks have told."""
+    """A stream time as a store remembers it: the time, the times ahead that wait, and what other tasks have told.
+
+    ``settled_ms`` is the time up to which all timers have fired; None for ``time_ms``.
+    """
 
     time_ms: int = NO_TIME
     ahead: Sequence[int] = ()
     told: Mapping[str, Sequence[Any]] = _NOTHING
+    settled_ms: int | None = None
 
     @classmethod
     def of(cls, record: Mapping[str, Any] | None) -> Remembered:
         """What ``StreamTime.record`` wrote; None for nothing."""
-        return cls() if record is None else cls(record["time"], record["ahead"], record.get("told", _NOTHING))
+        if record is None:
+            return cls()
+        return cls(record["time"], record["ahead"], record.get("told", _NOTHING), record.get("settled"))
 
 
 class StreamTime:
     """The stream time of one task; ``time_ms`` is read for each message, so it is a plain attribute."""
 
-    __slots__ = ("_ahead", "_limit_ms", "cap_ms", "reach_ms", "time_ms", "told")
+    __slots__ = ("_ahead", "_limit_ms", "call_ms", "cap_ms", "reach_ms", "settled_ms", "time_ms", "told")
 
     def __init__(self) -> None:
         #: The stream time in milliseconds; ``NO_TIME`` before the first message.
         self.time_ms = NO_TIME
+        #: By what values end where it is not the stream time: in the call of a timer that is behind it. Else None.
+        self.call_ms: int | None = None
+        #: The stream time up to which all timers have fired; no bound in a task without timers.
+        self.settled_ms = EVENT_TIME_END_MS
         #: The worker's clock at the last ``look``, in milliseconds.
         self.cap_ms = NO_TIME
         #: How far the tasks before repartition topics are: what comes from there may be so old.
@@ -99,7 +109,8 @@ class StreamTime:
     def record(self) -> dict[str, Any]:
         """What a store remembers of it."""
         told = {"told": {key: list(told) for key, told in self.told.items()}} if self.told else {}
-        return {"time": self.time_ms, "ahead": list(self._ahead), **told}
+        settled = {"settled": self.settled_ms} if self.settled_ms < self.time_ms else {}
+        return {"time": self.time_ms, "ahead": list(self._ahead), **told, **settled}
 
     @property
     def ahead(self) -> Sequence[int]:
@@ -112,8 +123,20 @@ class StreamTime:
 
     def set(self, time_ms: int, ahead: Sequence[int] = (), told: Mapping[str, Sequence[Any]] = _NOTHING) -> None:
         """Sets the time to one that was committed; ``NO_TIME`` for none."""
-        self.time_ms, self._ahead = time_ms, sorted(ahead)
+        self.time_ms, self._ahead, self.call_ms = time_ms, sorted(ahead), None
         self.told = {key: (int(of_ms), bool(ended)) for key, (of_ms, ended) in told.items()}
+
+    @property
+    def ends_ms(self) -> int:
+        """What ends up to here is over: the stream time, or the time of the timer that is called."""
+        return self.time_ms if self.call_ms is None else self.call_ms
+
+    def begin_call(self, timer_ms: int | None) -> None:
+        """In the call of a timer, and in the steps behind it, values end by its time; None ends that.
+
+        What had ended before the message that made the timer due is over: it may have left already.
+        """
+        self.call_ms = None if timer_ms is None else min(max(timer_ms, self.settled_ms), self.time_ms)
 
     def look(self, now_ms: int) -> None:
         """Reads the worker's clock: event times that the world has reached count now."""

@@ -36,6 +36,9 @@ class OwnRecords(Ranged, Protocol):
     def delete_entry(self, state_key: bytes) -> bool:
         """Deletes an entry of an index; False if there is none."""
 
+    def overwritten_ms(self, state_key: str) -> int | None:
+        """The event time of the value that the last write took the place of; None without one."""
+
     def erase(self, message_key: bytes, state_key: str) -> None:
         """Deletes a value of a function, with nothing else."""
 

@@ -537,3 +537,42 @@ def test_a_message_that_sets_too_many_timers_fails_and_sets_none(
     [error] = errors(cluster)
     assert "6 timers in one call of `on_message`, expected at most 5" in error
     assert len([name for _, name in own(cluster) if name.startswith("__holdfast/timers/")]) == 5
+
+
+class Reminds:
+    """Keeps the value of each message for a while, and emits what a timer sees of it."""
+
+    def on_message(self, value: Any, context: Any) -> None:
+        if value:
+            for at in value:
+                context.set_timer(f"{at}", T + at)
+            context.state.set("n", context.timestamp - T)
+
+    def on_timer(self, name: str, time: int, context: Any) -> None:
+        context.emit({"at": time - T, "seen": context.state.get("n"), "keys": context.state.keys()})
+
+
+def counted(value: Any, state: Any) -> Any:
+    return {**value, "counted": state.increment("count")}
+
+
+@pytest.mark.parametrize("at_once", [1, 5_000])
+def test_a_timer_that_fires_after_a_gap_sees_what_was_there_at_its_time(
+    cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """Also where a commit comes between the timers, and in the steps behind."""
+    monkeypatch.setattr(task_timers, "FIRED_AT_ONCE", at_once)
+    app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None)
+    timers = app.dataframe(app.topic("in")).process(Reminds, store=app.store("s", ttl=100))
+    counts = timers.apply(counted, stateful=True, store=app.store("behind", ttl=30))
+    counts.to_topic(app.topic("out"))
+    cluster.produce("in", b"[50, 70, 99, 100, 120]", b"a", timestamp_ms=T)
+    cluster.produce("in", b"[]", b"b", timestamp_ms=T + 1_000_000)
+    cluster.produce("in", b"[60]", b"a", timestamp_ms=T + 60)
+    cluster.run(app)
+    seen = [json.loads(record.value or b"") for _, record in cluster.read("out")]
+    assert [(each["at"], each["seen"], each["counted"]) for each in seen] == [
+        *((50, 0, 1), (70, 0, 2), (99, 0, 3), (100, None, 4), (120, None, 5)),
+        (60, None, 1),  # what had ended before the message that set it is over
+    ]
+    assert [each["keys"] for each in seen] == [["n"]] * 3 + [[]] * 3

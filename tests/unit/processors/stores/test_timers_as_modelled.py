@@ -33,7 +33,11 @@ def draw(random: Random) -> tuple[int, list[Event]]:
         for _ in range(random.randint(1, 4)):
             name = random.choice(NAMES)
             timer = ("set_timer", name, max(0, time + random.choice([-60, -1, 0, 1, 10, 40, 300])))
-            steps.append(random.choice([timer, timer, ("cancel", name), ("count", name), ("read", name)]))
+            steps.append(
+                random.choice(
+                    [timer, timer, *((call, name) for call in ("cancel", "count", "read", "count", "delete"))]
+                )
+            )
         if random.random() < 0.08:
             steps.append(("fail",))
         events.append(Event(random.choice(["a", "ab", "b", "\x00holdfast"]), time, tuple(steps)))
@@ -88,3 +92,11 @@ def test_timers_and_values_are_as_in_plain_python(seed: int, tmp_path: Path) -> 
 @pytest.mark.parametrize("bug", planted_time.TIMERS)
 def test_planted_bugs_are_found(bug: str, tmp_path: Path) -> None:
     assert is_found(planted_time.TIMERS[bug], check, tmp_path)
+
+
+def test_a_restart_between_timers_goes_on_with_what_their_values_were(tmp_path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        planted_time.settled_forgotten(patch)
+        with pytest.raises(AssertionError):
+            check(142, tmp_path / "planted")
+    check(142, tmp_path / "right")

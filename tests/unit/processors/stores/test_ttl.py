@@ -11,7 +11,9 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.commands.table import COMMANDS
 from holdfast.processors.engine.runtime import task_time
+from holdfast.processors.engine.runtime.commands import Read
 from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE
 from holdfast.processors.engine.state.window_keys import OWN_KEY
 
@@ -129,6 +131,52 @@ def test_a_shorter_time_counts_as_well(cluster: InMemoryCluster) -> None:
     cluster.run(build("by value"))
     assert results(cluster) == [["m", "n"], ["m", "n"], ["m"]]
     assert own(cluster, build("by value")) == {(b"a", "m")}
+
+
+def test_a_late_message_brings_the_end_of_a_value_no_nearer(cluster: InMemoryCluster) -> None:
+    for at in (4, 5, 1):
+        send(cluster, at, ["set", "n"])
+    for at in (TTL + 1, TTL + 4, TTL + 5):
+        send(cluster, at)
+    cluster.run(build())
+    assert results(cluster) == [["n"]] * 5 + [[]]
+    assert own(cluster, build()) == set()
+
+
+@pytest.mark.parametrize("commit_every", [0, 1])
+def test_a_late_message_gives_no_end_to_a_value_that_has_none(cluster: InMemoryCluster, commit_every: int) -> None:
+    send(cluster, 5, ["set", "n"], ["set", "m", 50], ["set", "k", 50])
+    send(cluster, 1, ["set", "n", 10], ["set", "m", 10], ["set", "k"])
+    send(cluster, 54)
+    send(cluster, 55)
+    cluster.run(build("by value", commit_every=commit_every))
+    assert results(cluster)[2:] == [["k", "m", "n"], ["k", "n"]]
+    assert own(cluster, build("by value")) == {(b"a", "n"), (b"a", "k")}
+
+
+def test_a_query_shows_no_value_that_is_over(cluster: InMemoryCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many values may end at once, and each commit removes a part of them: here none."""
+    monkeypatch.setattr(task_time.TaskTime, "_remove", lambda self: None)
+    send(cluster, 0, ["set", "n"], ["set", "m"])
+    send(cluster, 500, ["set", "m"])
+    send(cluster, TTL)
+    app, seen = build(), list[str]()
+
+    def errand(worker: Any, ticket: Any) -> Any:
+        worker.maintenance.waits = True  # so that time passes
+        while not worker.assignment.tasks or not all(task.running for task in worker.assignment.tasks):
+            yield
+        worker.maintenance.waits = False
+        answer = COMMANDS.read(Read(store="s", keys=None, all=True), worker)
+        seen.extend(row["state"] for row in answer["rows"] if row["key"] == "a")
+        worker.stop()
+        return {}
+
+    cluster.run(app)
+    assert {(b"a", "n"), (b"a", "m")} <= own(cluster, app)  # it has not left
+    app._errand = errand
+    cluster.run(app)
+    assert seen == ["__holdfast/ends/m", "m"]
 
 
 def test_without_a_time_of_its_own_a_value_stays_in_a_store_by_value(cluster: InMemoryCluster) -> None:
