@@ -148,7 +148,7 @@ class DatedValues:
             near = self._load(line, first_ms)
         floor_ms, times = near
         if first_ms < floor_ms:
-            return [each for each in self._read(line, first_ms) if each <= last_ms]
+            return self._read(line, first_ms, last_ms)
         if not times or times[-1] < first_ms:
             return ()
         return times[bisect_left(times, first_ms) : bisect_right(times, last_ms)]
@@ -250,9 +250,10 @@ class DatedValues:
         near = self._near[line] = floor_ms, times
         return near
 
-    def _read(self, line: bytes, first_ms: int) -> list[int]:
+    def _read(self, line: bytes, first_ms: int, last_ms: int = EVENT_TIME_END_MS - 1) -> list[int]:
         message_key = self._state.message_key
         side = line[len(key_prefix(message_key)) :]
-        found = state_keys(self._state, message_key, side + b"%015d" % max(0, first_ms), behind(side), reverse=False)
+        end = behind(side + b"%015d" % min(last_ms, EVENT_TIME_END_MS - 1)) if last_ms >= 0 else side
+        found = state_keys(self._state, message_key, side + b"%015d" % max(0, first_ms), end, reverse=False)
         with closing(found):
             return [int(key[len(side) :]) for key, _ in found]
