@@ -4,6 +4,9 @@ Keys and values must be those of the worker's checkpoint, or else those of the r
 must be those of the JSON. A snapshot that writes every row compares with what it parsed. An incremental one adds what
 it parsed to the base's fingerprint, so a column that changed in a row that was not to change is found.
 
+These fingerprints are of what the SQL parsed, also where the SQL is wrong. So the values of some rows are read in
+Python, by the names of the model itself (``assets.spark.typed_sample``).
+
 Invariants:
     - What is expected is computed in another way than the branch was written.
 """
@@ -12,14 +15,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pyspark.sql import DataFrame
+
 from holdfast.assets.spark import history, versions
 from holdfast.assets.spark.attempt import Work
 from holdfast.assets.spark.fingerprint import Prints, differing_partitions, prints_after, prints_of, typed_hash
 from holdfast.assets.spark.tables import COLUMNS
 from holdfast.assets.spark.typed import type_rows
+from holdfast.assets.spark.typed_sample import misread_columns
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.engine.schema.types import tick
+from holdfast.processors.engine.schema.types import StoreSchema, tick
 from holdfast.processors.engine.state.fingerprint import Fingerprint
+
+#: The most columns that an error names.
+SHOWN = 5
 
 
 class SnapshotAuditFailed(HoldfastError):
@@ -33,12 +42,32 @@ def audit_branch(work: Work) -> Prints:
         SnapshotAuditFailed: They differ; the published table is unchanged.
     """
     work.doing(f"auditing {work.plan.table} as it was written")
-    found = prints_of(versions.at_version(work.spark, work.target, work.branch), typed_hash(work.schema))
+    written = versions.at_version(work.spark, work.target, work.branch)
+    found = prints_of(written, typed_hash(work.schema))
     expected = _expected(work)
     against = "the worker's checkpoint" if work.stored is not None else "the records that were read"
     _require_equal(work, expected.pairs, found.pairs, against)
     _require_equal(work, expected.typed, found.typed, "its JSON in the typed columns")
+    require_read_right(f"Snapshot {work.plan.snapshot_id} of {work.plan.table}", written, work.schema, found)
     return found
+
+
+def require_read_right(what: str, written: DataFrame, schema: StoreSchema | None, found: Prints) -> None:
+    """Raises SnapshotAuditFailed where typed columns of a sample of the rows differ from what their model reads.
+
+    ``what`` names the version in the error; ``found`` are the fingerprints of all rows that were written.
+    """
+    rows = {number: each.count for number, each in found.pairs.items()}
+    misread = misread_columns(written, schema, rows, what) if schema is not None and schema.columns else []
+    if misread:
+        raise SnapshotAuditFailed(
+            f"{what} differs from its values as their model reads them, in {len(misread)} columns of the rows that "
+            f"were compared: {'; '.join(map(str, misread[:SHOWN]))}. Nothing was published.",
+            action="Materialise the snapshot asset with the config `source: full`: it reads all rows again. If that "
+            "fails, too, give each field of the model a name that is no alias of another field. The stored values are "
+            "right; SQL reads these columns from another place than the model does.",
+            columns=sorted({each.column for each in misread}),
+        )
 
 
 def _require_equal(

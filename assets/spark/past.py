@@ -26,7 +26,7 @@ from datetime import datetime
 from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.assets.spark import current, history, versions
-from holdfast.assets.spark.branch_audit import SnapshotAuditFailed
+from holdfast.assets.spark.branch_audit import SnapshotAuditFailed, require_read_right
 from holdfast.assets.spark.changelog import PartitionRange
 from holdfast.assets.spark.fingerprint import Prints, differing_partitions, prints_after, prints_of, typed_hash
 from holdfast.assets.spark.records import record_snapshot
@@ -197,10 +197,12 @@ def _write(spark: SparkSession, seen: versions.Versions, past: _Past) -> version
         typed = typed_hash(schema) if had.typed else None
         after = current.typed_rows(changed, schema, keep=("op",))
         expected = prints_after(had, versions.at_version(spark, table, version), after, history.LIVE, typed)
-    measured = prints_of(versions.at_version(spark, table, branch), typed_hash(schema))
+    written = versions.at_version(spark, table, branch)
+    measured = prints_of(written, typed_hash(schema))
     _require_equal(table, key, expected.pairs, measured.pairs)
     if expected.typed:
         _require_equal(table, key, expected.typed, measured.typed)
+    require_read_right(f"{table} at {key}", written, schema, measured)
     manifest = _manifest(known, base, snapshot_id, at, measured, _reached(changes, known, ranges))
     manifest = replace(manifest, why=f"the state at the end of {key}, from the history", schema_version=shape)
     seal_branch(spark, table, branch, manifest, base)

@@ -10,15 +10,16 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
-from holdfast.assets.spark import current, past
+from holdfast.assets.spark import branch_audit, current, past
 from holdfast.assets.spark.branch_audit import SnapshotAuditFailed
 from holdfast.assets.spark.maintenance import maintain_store
 from holdfast.assets.spark.planning import planned_shape
 from holdfast.assets.spark.quarantine import write_quarantine
 from holdfast.assets.spark.versions import Versions, branch_table
 from holdfast.infra.settings import MaintenanceSettings
+from holdfast.processors.engine.schema import models
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.snapshots.names import quarantine_name, quoted
 from holdfast.processors.snapshots.plan import Wanted
@@ -45,9 +46,9 @@ ONE = {"flights": 1, "price": "1.5", "at": "2026-01-01T00:00:00Z", "tags": {"x":
 LEGS = {"flights": 2, "tags": {}, "legs": [{"to": "JFK", "seats": {"a": [{"b": 1}]}}, {"to": "LGA"}]}
 
 
-def snapshot(changelog: Any, wanted: Wanted = Wanted.AUTO, **options: Any) -> Any:
-    shape = planned_shape(changelog.spark, changelog.processor, "s", SCHEMA)
-    return changelog.snapshot(changelog.plan(wanted=wanted, schema_version=shape), schema=SCHEMA, **options)
+def snapshot(changelog: Any, wanted: Wanted = Wanted.AUTO, schema: Any = SCHEMA) -> Any:
+    shape = planned_shape(changelog.spark, changelog.processor, "s", schema)
+    return changelog.snapshot(changelog.plan(wanted=wanted, schema_version=shape), schema=schema)
 
 
 def spoil(monkeypatch: pytest.MonkeyPatch, changelog: Any, write: str, column: str) -> None:
@@ -82,6 +83,40 @@ def test_a_typed_column_that_changed_in_another_row_is_not_published(
     assert snapshot(changelog).manifest.source == "incremental"
     rows = changelog.spark.table(changelog.table_name).select("message_key", column).collect()
     assert {row["message_key"]: row[column] for row in rows}["one"] is not None
+
+
+class Shifted(BaseModel):
+    """The name of each field is the alias of another one."""
+
+    a: int | None = Field(None, alias="b")
+    b: int | None = Field(None, alias="c")
+
+
+def test_a_column_that_sql_reads_from_the_name_of_another_field_is_not_published(
+    changelog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fingerprints agree, because both are of what the same SQL parsed: the model itself tells the difference."""
+
+    def with_the_own_name(name: str, field: Any, config: Any) -> tuple[str, ...]:
+        return (field.alias, name)
+
+    with monkeypatch.context() as planted:
+        planted.setattr(models, "_sources", with_the_own_name)
+        wrong = schema_of(Shifted)
+    changelog.write(0, [(b"one", {"b": 1})])
+    with pytest.raises(SnapshotAuditFailed, match="key one, state key n: column b is 1, expected None"):
+        snapshot(changelog, schema=wrong)
+    snapshot(changelog, schema=schema_of(Shifted))
+    assert [(row["a"], row["b"]) for row in changelog.spark.table(changelog.table_name).collect()] == [(1, None)]
+    changelog.write(0, [(b"two", {"b": 2})])
+    with monkeypatch.context() as former:
+        former.setattr(branch_audit, "misread_columns", lambda *arguments: [])
+        snapshot(changelog, schema=wrong)
+    rows = changelog.spark.table(changelog.table_name).where("message_key = 'two'").collect()
+    assert [(row["a"], row["b"]) for row in rows] == [(2, 2)]
+    snapshot(changelog, Wanted.CHANGELOG, schema_of(Shifted))
+    rows = changelog.spark.table(changelog.table_name).orderBy("message_key").collect()
+    assert [(row["a"], row["b"]) for row in rows] == [(1, None), (2, None)]
 
 
 @pytest.mark.thorough

@@ -11,6 +11,7 @@ import pytest
 from pydantic import AliasChoices, BaseModel, Field, NaiveDatetime
 
 from holdfast import Count, Max, Mean, Sum
+from holdfast.assets.spark import typed as typed_sql
 from holdfast.assets.spark.quarantine import keep_attempt, write_quarantine
 from holdfast.assets.spark.shapes import SchemaChangeRefused, reshape, resolve_schema, shape_for
 from holdfast.assets.spark.tables import create_table
@@ -19,6 +20,7 @@ from holdfast.assets.spark.typed import (
     typed_columns,
     typed_query,
 )
+from holdfast.assets.spark.typed_sample import misread_columns
 from holdfast.dataframe import windows
 from holdfast.infra.settings import PROJECT
 from holdfast.infra.spark.session import short_errors
@@ -111,6 +113,10 @@ def test_values_are_read_as_the_model_says(spark):
     assert (read["flights"], read["share"], read["active"]) == (3, 0.5, False)
     assert least["flights"] == 1
     assert {name for name, value in least.items() if value is not None} == {"flights"}
+
+
+def misread(frame, schema):
+    return [(each.column, each.seen, each.expected) for each in misread_columns(frame, schema, {0: 1}, "v")]
 
 
 MISFITS = [
@@ -227,6 +233,7 @@ def test_windows_have_their_times_and_columns_and_internal_rows_have_none(spark)
     assert [each["why"] for each in got[:5]] == [None] * 5
     assert got[5]["why"] == "its format is 9, expected 1"
     assert got[6]["why"] == "its format is missing, expected 1"
+    assert misread(seen, window_schema(made)) == []
     rows(spark, values, keys).createOrReplaceTempView("windows_untyped")
     viewed = spark.sql(typed_query("SELECT * FROM windows_untyped", window_schema(made)))
     assert viewed.select(*names).orderBy(*names).collect() == seen.select(*names).orderBy(*names).collect()
@@ -272,6 +279,7 @@ def test_count_windows_have_their_messages_and_columns(spark):
     sliding = count_window_schema(CountSpec("sliding", 3, 1, made))
     there = [(open_window, "n"), ({**open_window, "format": 9}, "n")]
     seen = type_rows(rows(spark, [json.dumps(value) for value, _ in there], [key for _, key in there]), tumbling)
+    assert misread(seen, tumbling) == []
     good, bad = (row.asDict() for row in seen.orderBy("message_key").collect())
     at = [dt.datetime.fromtimestamp((start + plus) / 1000, dt.UTC).replace(tzinfo=None) for plus in (0, 9_000)]
     names = [name for name, _, _ in typed_columns(tumbling)]
@@ -281,6 +289,41 @@ def test_count_windows_have_their_messages_and_columns(spark):
     there = [(counted, "counted"), ([[start, {}]], "n/000000000000000")]
     seen = type_rows(rows(spark, [json.dumps(value) for value, _ in there], [key for _, key in there]), sliding)
     assert [(row["messages"], row["why"]) for row in seen.orderBy("message_key").collect()] == [(7, None), (None, None)]
+
+
+class Shifted(BaseModel):
+    a: int | None = Field(None, alias="b")
+    b: int | None = Field(None, alias="c")
+
+
+def test_the_audit_agrees_with_each_value_that_sql_reads_or_puts_aside(spark):
+    """With times in all their forms, numbers as texts, and values that do not fit."""
+    more = [
+        '{"flights": 1, "seen": "2013-01-01 12:00:00.1234567+02:00", "local": "2013-01-01T12:00", "day": "2013-01-01"}',
+        '{"flights": 2, "seen": "0001-01-01T00:00:00Z", "share": 3, "price": 1e1, "note": "5"}',
+        '{"flights": 3, "share": "NaN", "note": {"x": null, "y": [1.10]}, "by_day": {"mon": [null, 1]}}',
+        '{"flights": 4, "first": {"to": ""}, "legs": [null, {"to": "A"}], "note": 12345678901234567890.5}',
+    ]
+    for model, values in [
+        (Aircraft, [*more, *(value for value, _ in MISFITS)]),
+        (Shifted, ['{"b": 1}', '{"c": 2}', "null"]),
+    ]:
+        schema = schema_of(model)
+        assert misread(type_rows(rows(spark, values), schema), schema) == []
+
+
+def test_the_audit_finds_columns_that_sql_reads_by_the_name_of_another_field(spark, monkeypatch):
+    schema, values = schema_of(Shifted), rows(spark, ['{"b": 1}', '{"c": 2}', '{"b": 3, "c": 4}'])
+    with monkeypatch.context() as planted:
+        # as if SQL read a field by the name of its column as well
+        planted.setattr(typed_sql, "_first", lambda parsed, paths: f"coalesce({parsed}.`c`, {parsed}.`b`)")
+        written = type_rows(values, schema)
+    assert sorted(misread(written, schema), key=str) == [("a", 2, None), ("a", 4, 3), ("b", 1, None)]
+    with monkeypatch.context() as planted:
+        planted.setattr(typed_sql, "_first", lambda parsed, paths: "NULL")
+        written = type_rows(values, schema)
+    # also where no column of a row has anything, and the value fits
+    assert sorted(misread(written, schema), key=str) == [("a", None, 1), ("a", None, 3), ("b", None, 2), ("b", None, 4)]
 
 
 def test_a_view_says_the_same_as_the_dataframe(spark):

@@ -68,7 +68,7 @@ def schema_of(model: Any) -> StoreSchema:
         kind, nullable = _kind(each, (), state_key)
         name = "others" if state_key == ANY_STATE_KEY else column_name(state_key)
         column = Column(name, kind, not nullable, ((),), f"value of state key {state_key}")
-        values.append(ValueSchema(state_key, (column,), nullable))
+        values.append(ValueSchema(state_key, (column,), nullable, model=each))
     return checked(StoreSchema(tuple(values)))
 
 
@@ -76,7 +76,7 @@ def _whole(model: Any) -> ValueSchema:
     """One model for every value: a column for each field of an object, or one column for any other value."""
     kind, nullable = _kind(model, (), "the value")
     if not isinstance(kind, Record):
-        return ValueSchema(None, (Column("content", kind, not nullable, ((),), "the value"),), nullable)
+        return ValueSchema(None, (Column("content", kind, not nullable, ((),), "the value"),), nullable, model=model)
     comments = _comments(model)
     columns = tuple(
         Column(
@@ -88,7 +88,7 @@ def _whole(model: Any) -> ValueSchema:
         )
         for each in kind.members
     )
-    return ValueSchema(None, columns, nullable)
+    return ValueSchema(None, columns, nullable, model=model)
 
 
 def _comments(model: Any) -> dict[str, str]:

@@ -8,7 +8,8 @@ in the rows of all other state keys.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from holdfast.infra.errors import BadConfiguration
 
@@ -166,6 +167,8 @@ class ValueSchema:
     #: The field that holds the version of the value's format, and the expected version.
     version: tuple[str, int] | None = None
     prefixes: tuple[str, ...] = ()
+    #: The model that the columns were made of, if there is one: the audit reads values by the model itself.
+    model: Any = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

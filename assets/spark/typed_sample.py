@@ -1,0 +1,97 @@
+"""A sample of a written table's rows whose typed columns are compared with what Python reads from the stored values.
+
+Small tables are compared whole. Of a larger one, the rows are those of some hashes of keys in one store partition: the
+scan then costs no more than that partition, and the next snapshot takes another one.
+
+Invariants:
+    - The same version of a table gives the same sample.
+    - A row is judged by its bytes (``processors.snapshots.column_reader``), never by the SQL that wrote its columns.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from json import loads
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from holdfast.assets.spark.typed import type_rows
+from holdfast.processors.engine.changelog.format import CODEC_JSON, HEAD_SIZE, VALUE_VERSION, FormatUnknown, split_key
+from holdfast.processors.engine.schema.types import StoreSchema, tick
+from holdfast.processors.snapshots.column_reader import ColumnReader, is_same
+
+#: About so many rows are compared; a longer value than so many bytes is left out.
+ROWS, VALUE_BYTES = 500, 1 << 16
+_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSS"
+_TIMES = f"""map('timestampFormat', "{_TIME}xxx", 'timestampNTZFormat', "{_TIME}")"""
+_READ = bytes([VALUE_VERSION, CODEC_JSON])
+
+
+@dataclass(frozen=True, slots=True)
+class Misread:
+    """A typed column that has another content than the row's value."""
+
+    message_key: bytes
+    state_key: str
+    column: str
+    seen: Any
+    expected: Any
+
+    def __str__(self) -> str:
+        key = f"key {self.message_key.decode(errors='replace')}, state key {self.state_key}"
+        return f"{key}: column {self.column} is {repr(self.seen)[:80]}, expected {repr(self.expected)[:80]}"
+
+
+def misread_columns(written: DataFrame, schema: StoreSchema, rows: Mapping[int, int], version: str) -> list[Misread]:
+    """The typed columns of the sample that differ from their values.
+
+    ``rows`` are the rows of each store partition; ``version`` is text that chooses the sample.
+    """
+    reader, sample = ColumnReader(schema), written.where(_chosen(rows, version))
+    columns = ", ".join(tick(each.name) for each in schema.columns)
+    found: list[Misread] = []
+    without: dict[tuple[int, bytes], list[Misread]] = {}
+    for row in sample.selectExpr(
+        "store_partition", "key", "value", f"to_json(struct({columns}), {_TIMES}) seen"
+    ).collect():
+        key, seen = bytes(row["key"]), loads(row["seen"])
+        misread = _misread(key, bytes(row["value"]), seen, reader)
+        if seen:
+            found += misread
+        elif misread:
+            without[row["store_partition"], key] = misread
+    if without:  # a value that does not fit has no column, and is in the quarantine
+        plain = sample.select("store_partition", "key", "value", "state_key", "json")
+        for row in type_rows(plain, schema).where("why IS NULL").select("store_partition", "key").collect():
+            found += without.get((row["store_partition"], bytes(row["key"])), [])
+    return found
+
+
+def _misread(key: bytes, value: bytes, seen: dict[str, Any], reader: ColumnReader) -> list[Misread]:
+    if value[: len(_READ)] != _READ:
+        return []
+    try:
+        message_key, state_key = split_key(key)
+    except FormatUnknown:
+        return []
+    expected = reader.content(state_key, value[HEAD_SIZE:])
+    if expected is None:
+        return []
+    names = [name for name in {**expected, **seen} if not is_same(seen.get(name), expected.get(name))]
+    return [Misread(message_key, state_key, name, seen.get(name), expected.get(name)) for name in names]
+
+
+def _chosen(rows: Mapping[int, int], version: str) -> str:
+    """SQL: whether a row is in the sample."""
+    held = sorted(number for number, count in rows.items() if count)
+    short = f"length(value) <= {VALUE_BYTES}"
+    if sum(rows.values()) <= ROWS:
+        return short
+    drawn = zlib.crc32(version.encode())
+    number = held[drawn % len(held)]
+    every = math.ceil(rows[number] / ROWS)
+    return f"store_partition = {number} AND pmod(xxhash64(key), {every}) = {drawn % every} AND {short}"
