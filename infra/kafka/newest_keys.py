@@ -12,12 +12,9 @@ from collections.abc import Mapping
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from holdfast.infra.kafka.client import library_logger
-from holdfast.infra.kafka.records import ClientConfig, Partition
+from holdfast.infra.kafka.records import ClientConfig, KeysOf, Partition
 from holdfast.infra.kafka.rights import REFUSALS
 from holdfast.infra.waiting import Deadline
-
-#: Partition -> different keys of its newest records; a partition that was not read is absent.
-KeysOf = Mapping[int, frozenset[bytes]]
 
 #: Most partitions of a topic, and newest records of each partition, in a sample.
 PARTITIONS_MAX = 16

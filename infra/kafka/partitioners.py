@@ -6,8 +6,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from holdfast.infra.kafka.newest_keys import KeysOf
-from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.records import KeysOf, Partition
 from holdfast.infra.kafka.sampling import sample
 from holdfast.infra.kafka.topics import Topics
 

@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple
 Headers = list[tuple[str, bytes | None]] | None
 #: Settings of the client library by name; they may hold secrets.
 ClientConfig = Mapping[str, str | int | float | bool]
+#: Partition -> different keys of its newest records; a partition that was not read is absent.
+KeysOf = Mapping[int, frozenset[bytes]]
 
 
 class Partition(NamedTuple):

@@ -19,8 +19,8 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 from holdfast.infra.kafka.client import AWAY, admin_client, library_logger, listening_at
 from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving, KafkaFailed, LeaderMoving
 from holdfast.infra.kafka.group_protocol import decode_assignment
-from holdfast.infra.kafka.newest_keys import KeysOf, newest_keys
-from holdfast.infra.kafka.records import ClientConfig, GroupShares, Member, Partition, TopicFacts, TopicSpec
+from holdfast.infra.kafka.newest_keys import newest_keys
+from holdfast.infra.kafka.records import ClientConfig, GroupShares, KeysOf, Member, Partition, TopicFacts, TopicSpec
 from holdfast.infra.kafka.rights import REFUSALS, Right, principal_of, refused
 from holdfast.infra.waiting import Deadline, retry, wait_until
 

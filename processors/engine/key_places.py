@@ -19,9 +19,8 @@ from itertools import combinations
 import structlog
 
 from holdfast.infra.kafka.errors import TopicUnusable
-from holdfast.infra.kafka.newest_keys import KeysOf
 from holdfast.infra.kafka.partitioners import BOTH, CRC32, MURMUR2, NEITHER, Placing, placing_of
-from holdfast.infra.kafka.records import TopicFacts
+from holdfast.infra.kafka.records import KeysOf, TopicFacts
 from holdfast.processors.engine.required_topics import TopicWorld
 from holdfast.processors.engine.topology import Topology
 

@@ -18,8 +18,7 @@ from typing import Protocol
 import structlog
 
 from holdfast.infra.kafka.errors import TopicUnusable
-from holdfast.infra.kafka.newest_keys import KeysOf
-from holdfast.infra.kafka.records import TopicFacts, TopicSpec
+from holdfast.infra.kafka.records import KeysOf, TopicFacts, TopicSpec
 from holdfast.processors.engine.changelog.config import (
     ENTRIES,
     MIN_INSYNC,

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed
-from holdfast.infra.kafka.newest_keys import RECORDS_EACH, KeysOf
+from holdfast.infra.kafka.newest_keys import RECORDS_EACH
 from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
 from holdfast.infra.kafka.records import (
     GroupShares,
     Headers,
+    KeysOf,
     LeftOpen,
     Member,
     Partition,

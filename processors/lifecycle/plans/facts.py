@@ -15,8 +15,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from holdfast.infra.kafka.newest_keys import KeysOf
-from holdfast.infra.kafka.records import Member, Partition, TopicFacts
+from holdfast.infra.kafka.records import KeysOf, Member, Partition, TopicFacts
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.plans.file_facts import FileFacts
