@@ -6,9 +6,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from holdfast.infra.kafka.records import KeysOf, Partition
-from holdfast.infra.kafka.sampling import sample
-from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.kafka.records import KeysOf
 
 MURMUR2, CRC32 = "murmur2", "crc32"
 #: Answers of ``spread_of``: there is no key to judge by; the keys fit neither hash.
@@ -17,8 +15,6 @@ UNKNOWN, NEITHER = "unknown", "neither"
 BOTH = "both"
 #: Probability below which keys don't lie by chance where a hash would put them.
 CHANCE_MAX = 1e-3
-#: Newest records that are read in each partition.
-KEYS_EACH = 200
 _MASK = 0xFFFFFFFF
 
 
@@ -99,20 +95,3 @@ def placing_of(keys: KeysOf, count: int) -> Placing:
         union = set().union(*fits.values())
         by, chance = (BOTH, (1 - (1 - 1 / count) ** len(fits)) ** len(seen)) if union == seen else (NEITHER, 0.0)
     return Placing(by, chance < CHANCE_MAX, {key: frozenset(numbers) for key, numbers in places.items()})
-
-
-def spread_in(topics: Topics, topic: str) -> str:
-    """The partitioner of a topic's producers, judged by the newest keys of each partition.
-
-    Raises:
-        KafkaFailed: The topic can't be read.
-    """
-    starts, ends = topics.start_offsets(topic), topics.end_offsets(topic, committed=True)
-    places = [
-        (Partition(topic, number), max(start, ends.get(number, 0) - KEYS_EACH))
-        for number, start in sorted(starts.items())
-        if ends.get(number, 0) > start
-    ]
-    windows = sample(topics.bootstrap, places, topics.client_config, records_max=KEYS_EACH)
-    keys = ((each.partition.number, record.key) for each in windows for record in each.records)
-    return spread_of(((number, key) for number, key in keys if key is not None), len(starts))

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from holdfast.infra.database.applies import ApplyJournal
 from holdfast.infra.database.records import Release
-from holdfast.infra.kafka.partitioners import spread_in
 from holdfast.infra.kafka.records import Member
+from holdfast.infra.kafka.spread import spread_in
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.waiting import wait_until
 from holdfast.processors.lifecycle.deploy.deployment import look

@@ -1,0 +1,28 @@
+"""Which partitioner the producers of a topic use, judged by a sample of its newest keys."""
+
+from __future__ import annotations
+
+from holdfast.infra.kafka.partitioners import spread_of
+from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.sampling import sample
+from holdfast.infra.kafka.topics import Topics
+
+#: Newest records that are read in each partition.
+KEYS_EACH = 200
+
+
+def spread_in(topics: Topics, topic: str) -> str:
+    """The partitioner of a topic's producers, judged by the newest keys of each partition.
+
+    Raises:
+        KafkaFailed: The topic can't be read.
+    """
+    starts, ends = topics.start_offsets(topic), topics.end_offsets(topic, committed=True)
+    places = [
+        (Partition(topic, number), max(start, ends.get(number, 0) - KEYS_EACH))
+        for number, start in sorted(starts.items())
+        if ends.get(number, 0) > start
+    ]
+    windows = sample(topics.bootstrap, places, topics.client_config, records_max=KEYS_EACH)
+    keys = ((each.partition.number, record.key) for each in windows for record in each.records)
+    return spread_of(((number, key) for number, key in keys if key is not None), len(starts))
