@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import groupby, repeat
-from typing import Any, overload
+from typing import Any
 
 import structlog
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -25,8 +25,9 @@ from holdfast.infra.kafka.errors import (
     OutcomeUnknown,
     TopicUnusable,
 )
+from holdfast.infra.kafka.message_headers import MessageHeaders
 from holdfast.infra.kafka.read_ends import ReadEnds
-from holdfast.infra.kafka.records import Batch, GroupMetadata, Headers, Partition
+from holdfast.infra.kafka.records import Batch, GroupMetadata, Partition
 from holdfast.infra.kafka.rights import Kind, principal_of, refusal_of
 from holdfast.infra.waiting import retry
 
@@ -55,30 +56,6 @@ SET_UP_S = 2.0
 SEEK_RETRY_S, BROKER_RETRY_S = 0.02, 2.0
 
 
-class _HeadersOf(Sequence[Headers]):
-    """The headers of messages, decoded on access: most streams have none."""
-
-    __slots__ = ("_messages",)
-
-    def __init__(self, messages: list[Message]) -> None:
-        self._messages = messages
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    @overload
-    def __getitem__(self, index: int) -> Headers: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Headers]: ...
-
-    def __getitem__(self, index: int | slice) -> Headers | list[Headers]:
-        if isinstance(index, slice):
-            return [message.headers() for message in self._messages[index]]
-        headers: Headers = self._messages[index].headers()
-        return headers
-
-
 def _batches(messages: list[Message], on_error: Callable[[Message], None]) -> list[Batch]:
     """Messages grouped by partition, in their order; messages that carry an error go to ``on_error``."""
     if any(map(Message.error, messages)):
@@ -96,17 +73,20 @@ def _batches(messages: list[Message], on_error: Callable[[Message], None]) -> li
         last = first + len(list(run))
         grouped.setdefault(place, []).extend(messages[first:last])
         first = last
-    return [
-        Batch(
-            Partition(*place),
-            list(map(Message.key, found)),
-            list(map(Message.value, found)),
-            [time_ms for _, time_ms in map(Message.timestamp, found)],
-            list(map(Message.offset, found)),
-            _HeadersOf(found),
-        )
-        for place, found in grouped.items()
-    ]
+    return [_batch(Partition(*place), found) for place, found in grouped.items()]
+
+
+def _batch(partition: Partition, messages: list[Message]) -> Batch:
+    """Messages of one partition as a batch; only their headers can raise, and those are read on access."""
+    offsets = list(map(Message.offset, messages))
+    return Batch(
+        partition,
+        list(map(Message.key, messages)),
+        list(map(Message.value, messages)),
+        [time_ms for _, time_ms in map(Message.timestamp, messages)],
+        offsets,
+        MessageHeaders(partition, offsets, messages, Message.headers),
+    )
 
 
 _METADATA_MAGIC = b"CGMDv2:"

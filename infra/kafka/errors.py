@@ -58,6 +58,10 @@ class ProducerFenced(KafkaFailed):
     cause = "fenced"
 
 
+class HeadersUnreadable(KafkaFailed):
+    """The headers of a message can't be read, because a name is no UTF-8; fields: topic, partition, offset."""
+
+
 class MembershipLost(KafkaFailed):
     """This member is not in its group, so Kafka would not fence its commits; it drops everything and rejoins."""
 

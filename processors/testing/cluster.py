@@ -56,6 +56,15 @@ if TYPE_CHECKING:
 QUIET_S = 3.0
 
 
+def _as_stored(headers: Sequence[tuple[str | bytes, bytes | None]] | None) -> Headers:
+    """Headers with their names as text; bytes that are no UTF-8 become surrogates, which no text of a client has."""
+    if headers is None:
+        return None
+    return [
+        (name if isinstance(name, str) else name.decode(errors="surrogateescape"), value) for name, value in headers
+    ]
+
+
 class ClusterView:
     """One process's connection to the cluster, with the interface ``runtime.ports.Cluster``."""
 
@@ -368,9 +377,11 @@ class InMemoryCluster:
         *,
         partition: int = -1,
         timestamp_ms: int = 0,
-        headers: Headers = None,
+        headers: Sequence[tuple[str | bytes, bytes | None]] | None = None,
     ) -> int:
         """Appends a record; partition -1 chooses the partition by the key. Returns the offset.
+
+        Names of headers can be bytes: names that are no UTF-8 can't be read, as with Kafka's client library.
 
         ``timestamp_ms`` is milliseconds since 1970; 0 is the clock's present time, as in Kafka's clients.
 
@@ -398,7 +409,7 @@ class InMemoryCluster:
                 expected=int(self.clock.time() * 1000),
             )
         place = Partition(topic, partition) if partition >= 0 else self._broker.partition_for(topic, key)
-        return self._broker.append(place, key, value, timestamp_ms, headers)
+        return self._broker.append(place, key, value, timestamp_ms, _as_stored(headers))
 
     def read(self, topic: str, *, committed: bool = True) -> list[tuple[int, Record]]:
         """All records of a topic with their partitions, ordered by partition and offset.

@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 
 from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost, OutcomeUnknown, TopicUnusable
+from holdfast.infra.kafka.message_headers import MessageHeaders
 from holdfast.infra.kafka.read_ends import ReadEnds
-from holdfast.infra.kafka.records import Batch, GroupMetadata, Partition
+from holdfast.infra.kafka.records import Batch, GroupMetadata, Headers, Partition
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, GroupMember, OnPartitions
 from holdfast.processors.testing.broker import Broker
 from holdfast.processors.testing.groups import Group, Member
@@ -333,11 +334,19 @@ class InMemoryReplayer(ChangelogReplayer):
 
 def batch_of(partition: Partition, entries: Sequence[Entry]) -> Batch:
     """Entries of one partition as a batch."""
+    offsets = [entry.offset for entry in entries]
     return Batch(
         partition,
         [entry.key for entry in entries],
         [entry.value for entry in entries],
         [entry.timestamp_ms for entry in entries],
-        [entry.offset for entry in entries],
-        [entry.headers for entry in entries],
+        offsets,
+        MessageHeaders(partition, offsets, entries, _headers_of),
     )
+
+
+def _headers_of(entry: Entry) -> Headers:
+    """The headers of an entry; raises ValueError when a name is no UTF-8, as the client library does."""
+    for name, _ in entry.headers or ():
+        name.encode()
+    return entry.headers

@@ -37,6 +37,7 @@ import linecache
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import repeat
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
@@ -162,6 +163,7 @@ def loop_over(
     current = CurrentMessage()
     step = compile_steps(source, stores, current, outboxes.add, record_bytes_max, times, timing)
     stream = timing.stream if source.kind == "source" else None
+    wants_headers = uses_headers(source)
 
     def run(
         values: Iterator[Any],
@@ -170,7 +172,8 @@ def loop_over(
         keys: Iterator[Any],
         headers: Iterator[Headers],
     ) -> None:
-        for value, raw_key, timestamp, key, header in zip(values, raw_keys, timestamps, keys, headers, strict=False):
+        sent = headers if wants_headers else repeat(None)
+        for value, raw_key, timestamp, key, header in zip(values, raw_keys, timestamps, keys, sent, strict=False):
             marks = {topic: len(box.values) for topic, box in outboxes.items()}
             current.key = raw_key
             try:
@@ -184,7 +187,7 @@ def loop_over(
             for state in stores.values():
                 state.keep_message()
 
-    return Run(run, wants_headers=True)
+    return Run(run, wants_headers)
 
 
 class _At(NamedTuple):

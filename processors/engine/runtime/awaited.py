@@ -22,9 +22,11 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
+from holdfast.infra.kafka.message_headers import MessageHeaders
 from holdfast.infra.kafka.records import Batch, Headers
 from holdfast.processors.engine.dataframe.async_calls import AsyncCall, AsyncCallFailed, awaited
 from holdfast.processors.engine.dataframe.compilation import CurrentMessage, Step, Timing, compile_steps
+from holdfast.processors.engine.dataframe.fusion import uses_headers
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.outbox import Output
 from holdfast.processors.engine.dataframe.stream_calls import call_of
@@ -65,6 +67,8 @@ class AwaitedStream:
         self._call = call
         self.behind = Node("source", None, max_ahead_ms=source.max_ahead_ms, children=node.children)
         self._job = _Job(0)
+        #: Whether a step before or behind the call reads headers.
+        self.wants_headers = uses_headers(source)
         #: Whether the last ``process`` made calls: what comes after them is for a later turn.
         self.called = False
         tail = Node("update", self._collect, metadata=True)
@@ -113,7 +117,7 @@ class AwaitedStream:
         for place, value in enumerate(readable.values):
             index = first + place
             self._job = job = _Job(index)
-            headers = batch.headers[index] if batch.headers else None
+            headers = readable.headers[place] if readable.headers else None
             try:
                 self._before(value, readable.keys[place], batch.timestamps[index], headers)
             except (Exception, *ENDING) as error:
@@ -193,19 +197,21 @@ def _forget(late: asyncio.Task[Any]) -> None:
 
 
 def _batch_of(batch: Batch, jobs: Sequence[_Job]) -> Batch:
-    """These messages as a batch; keys, values and offsets are those that Kafka has."""
+    """These messages as a batch; keys, values, offsets and headers are those that Kafka has."""
+    offsets, indices = [batch.offsets[job.index] for job in jobs], [job.index for job in jobs]
     return Batch(
         batch.partition,
         [batch.keys[job.index] for job in jobs],
         [batch.values[job.index] for job in jobs],
         [job.timestamp_ms for job in jobs],
-        [batch.offsets[job.index] for job in jobs],
-        [job.headers for job in jobs],
+        offsets,
+        MessageHeaders(batch.partition, offsets, indices, batch.headers.__getitem__),
     )
 
 
 def _readable_of(jobs: Sequence[_Job], readable: Readable, first: int) -> Readable:
-    return Readable([job.value for job in jobs], [readable.keys[job.index - first] for job in jobs])
+    headers = [job.headers for job in jobs] if readable.headers else ()
+    return Readable([job.value for job in jobs], [readable.keys[job.index - first] for job in jobs], headers)
 
 
 def _loop() -> asyncio.AbstractEventLoop:

@@ -18,6 +18,7 @@ import structlog
 
 from holdfast.infra.files import package_folder
 from holdfast.infra.installation import install_line
+from holdfast.infra.kafka.errors import HeadersUnreadable
 from holdfast.infra.kafka.records import Batch
 from holdfast.processors.engine.dataframe.aggregation import Aggregation
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
@@ -108,7 +109,10 @@ class AggregationStream(ColumnarStream):
         self._columns, self._boxes, self._headers_room, self._times = columns, boxes, headers_room, times
 
     def _taken(self, batch: Batch, first: int, last: int) -> bool:
-        keys, timestamps, sent = batch.keys[first:last], batch.timestamps[first:last], batch.headers[first:last]
+        try:
+            keys, timestamps, sent = batch.keys[first:last], batch.timestamps[first:last], batch.headers[first:last]
+        except HeadersUnreadable:
+            return False
         headers = {index: pairs for index, pairs in enumerate(sent) if pairs} if any(sent) else {}
         if headers and max(map(headers_size, headers.values())) > self._headers_room:
             return False

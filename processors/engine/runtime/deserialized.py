@@ -1,13 +1,15 @@
-"""Values and keys of consecutive messages, deserialized together, up to the first that can't be read."""
+"""Values, keys and headers of consecutive messages, deserialized together, up to the first that can't be read."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.records import Batch
+from holdfast.infra.kafka.errors import HeadersUnreadable
+from holdfast.infra.kafka.records import Batch, Headers
 from holdfast.processors.engine.dataframe.serialization import Deserializer, ValueUnreadable, as_is
 
 #: Not subclasses of Exception, but raised by the user's function: they count as failures of the message.
@@ -20,22 +22,39 @@ RECORDS_AT_ONCE = 100
 
 @dataclass(slots=True)
 class Readable:
-    """Values and keys of consecutive messages; ``failure`` is why the message behind them can't be deserialized."""
+    """Values and keys of consecutive messages; ``failure`` is why the message behind them can't be read."""
 
     values: list[Any]
     keys: list[Any]
+    #: Empty where they are not wanted.
+    headers: Sequence[Headers] = ()
     failure: BaseException | None = None
 
 
 def read(
-    batch: Batch, first: int, last: int, deserialize_value: Deserializer, deserialize_key: Deserializer
+    batch: Batch,
+    first: int,
+    last: int,
+    deserialize_value: Deserializer,
+    deserialize_key: Deserializer,
+    wants_headers: bool,
 ) -> Readable:
-    """Deserialize as many records as can be read."""
+    """Deserialize as many records as can be read; their headers are read only if they are wanted."""
+    headers: Sequence[Headers] = ()
+    unread: HeadersUnreadable | None = None
+    if wants_headers:
+        try:
+            headers = batch.headers[first:last]
+        except HeadersUnreadable as failure:
+            unread, last = failure, batch.offsets.index(failure.fields["offset"], first)
+            headers = batch.headers[first:last]
     raw_keys, raw_values = batch.keys[first:last], batch.values[first:last]
     with suppress(Exception, *ENDING):
-        return Readable(_all_of(raw_values, deserialize_value), _all_of(raw_keys, deserialize_key))
+        return Readable(
+            _all_of(raw_values, deserialize_value), _all_of(raw_keys, deserialize_key), headers, failure=unread
+        )
     # One record can't be deserialized: deserialize them one by one, up to that record.
-    readable = Readable([], [])
+    readable = Readable([], [], headers, unread)
     for raw_key, raw in zip(raw_keys, raw_values, strict=True):
         part, shown = "value", raw
         try:
@@ -51,6 +70,7 @@ def read(
             readable.values.append(value)
             readable.keys.append(key)
             continue
+        readable.headers = headers[: len(readable.values)]
         break
     return readable
 

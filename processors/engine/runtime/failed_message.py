@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.errors import HeadersUnreadable
 from holdfast.infra.kafka.records import Batch, Headers, Partition
 from holdfast.processors.engine.dataframe.outbox import Output
 
@@ -31,6 +32,8 @@ class FailedMessage:
     timer: str | None = None
     #: Whether it is of a repartition topic: its value is what the steps before that topic made.
     regrouped: bool = False
+    #: Whether its headers can't be read; ``headers`` is None then.
+    without_headers: bool = False
 
     @property
     def place(self) -> str:
@@ -52,14 +55,19 @@ def exits(error: BaseException) -> FunctionExits:
 
 
 def failed_record(batch: Batch, index: int, error: BaseException, *, regrouped: bool) -> FailedMessage:
-    """A record of a batch as a failed message."""
+    """A record of a batch as a failed message; without its headers, if they can't be read."""
+    try:
+        headers, unread = batch.headers[index], False
+    except HeadersUnreadable:
+        headers, unread = None, True
     return FailedMessage(
         batch.partition,
         batch.offsets[index],
         batch.keys[index],
         batch.values[index],
         batch.timestamps[index],
-        batch.headers[index],
+        headers,
         error if isinstance(error, Exception) else exits(error),
         regrouped=regrouped,
+        without_headers=unread,
     )

@@ -114,6 +114,7 @@ class FailurePolicy:
             "holdfast.timestamp": str(failed.timestamp_ms),
             "holdfast.processor": self._processor,
             "holdfast.code_version": self._code_version,
+            **({"holdfast.left_out": "headers"} if failed.without_headers else {}),
             **({} if failed.timer is None else {"holdfast.timer": failed.timer}),
         }
         # An error's text may contain anything, also invalid UTF-8.

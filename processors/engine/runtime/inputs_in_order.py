@@ -177,10 +177,10 @@ def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
 
     def extracted(batch: Batch) -> Sequence[int]:
         times = []
-        for value, headers, time_ms in zip(batch.values, batch.headers, batch.timestamps, strict=True):
+        for index, (value, time_ms) in enumerate(zip(batch.values, batch.timestamps, strict=True)):
             try:
                 read = None if value is None else deserialize(value)
-                found = extract(read, headers, time_ms, kind)
+                found = extract(read, batch.headers[index], time_ms, kind)
             except Exception:  # processing it raises again, and decides by the failure policy
                 found = time_ms
             times.append(found if isinstance(found, int) else time_ms)

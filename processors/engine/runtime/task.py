@@ -100,6 +100,7 @@ class _Stream:
     columns: ColumnarStream | None
     deserialize: Deserializer
     deserialize_key: Deserializer
+    wants_headers: bool
     awaited: AwaitedStream | None = None
 
 
@@ -209,7 +210,8 @@ class Task:
             if self.time is not None:
                 add_steps(self.time, frame, source, processors, compiled, self._timing(topic), seen)
             columns = columnar_stream(frame, own, self.states, self.outboxes, *limits, self.time)
-            how = frame.topic.deserialize_value, frame.topic.deserialize_key
+            wants_headers = run.wants_headers if awaited is None else awaited.wants_headers
+            how = frame.topic.deserialize_value, frame.topic.deserialize_key, wants_headers
             self._streams[topic] = _Stream(run, columns, *how, awaited)
         one_by_one = not any(each.columns or each.awaited for each in self._streams.values())
         if len(own) > 1 and one_by_one and (self.time is None or self.time.timers is None):
@@ -341,7 +343,8 @@ class Task:
         awaited = stream.awaited
         while index < last:
             most = index + (RECORDS_AT_ONCE if awaited is None else awaited.at_once)
-            readable = read(batch, index, min(most, last), stream.deserialize, stream.deserialize_key)
+            how = stream.deserialize, stream.deserialize_key, stream.wants_headers
+            readable = read(batch, index, min(most, last), *how)
             end = index + len(readable.values)
             run = self._run if awaited is None else self._run_awaited
             if index < end and (reached := run(stream, Run(batch, index, end), readable, on_failure)) < end:
@@ -404,8 +407,7 @@ class Task:
         timers = None if self.time is None else self.time.timers
         values = iter(readable.values) if timers is None else Until(readable.values, timers.stop_messages)
         raw_keys, timestamps = iter(batch.keys[first:last]), iter(batch.timestamps[first:last])
-        headers = iter(batch.headers[first:last] if stream.run.wants_headers else ())
-        columns = values, raw_keys, timestamps, iter(readable.keys), headers
+        columns = values, raw_keys, timestamps, iter(readable.keys), iter(readable.headers)
         if self.time is not None:
             place = self.time.place
             place.topic, place.partition = batch.partition

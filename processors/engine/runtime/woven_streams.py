@@ -25,20 +25,20 @@ WIDTH = 5
 
 @dataclass(frozen=True, slots=True)
 class WovenStreams:
-    """The function; by topic the rank of the input, whether headers are read there, and its deserializers."""
+    """The function; by topic the rank of the input, its deserializers, and whether headers are read there."""
 
     function: WovenFunction
-    inputs: Mapping[str, tuple[int, bool, Deserializer, Deserializer]]
+    inputs: Mapping[str, tuple[int, Deserializer, Deserializer, bool]]
 
     def columns(self, woven: Woven) -> tuple[Iterator[Any], ...] | None:
-        """What the function takes of these records; None if one of them can't be deserialized."""
+        """What the function takes of these records; None if one of them can't be read."""
         found: list[list[Sequence[Any]]] = []
         for batch, first, last in woven.parts:
-            rank, wants_headers, *how = self.inputs[batch.partition.topic]
-            readable, size = read(batch, first, last, *how), last - first
+            rank, value, key, wants_headers = self.inputs[batch.partition.topic]
+            readable, size = read(batch, first, last, value, key, wants_headers), last - first
             if readable.failure is not None:
                 return None
-            headers = batch.headers[first:last] if wants_headers else [None] * size
+            headers = readable.headers or [None] * size
             of_batch = batch.keys[first:last], batch.timestamps[first:last], readable.keys, headers
             found.append([[rank] * size, readable.values, *of_batch])
         in_order = itemgetter(*woven.order)
@@ -67,5 +67,5 @@ def woven_streams(
     inputs = {}
     for rank, (frame, source) in enumerate(zip(frames, sources, strict=True)):
         topic = frame.topic
-        inputs[topic.name] = rank, uses_headers(source), topic.deserialize_value, topic.deserialize_key
+        inputs[topic.name] = rank, topic.deserialize_value, topic.deserialize_key, uses_headers(source)
     return WovenStreams(function, inputs)

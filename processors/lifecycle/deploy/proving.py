@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.reader import read_range
+from holdfast.infra.kafka.reader import read_range_for_proof
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.privacy import process_umask
@@ -105,7 +105,8 @@ class Prover:
 
     def _read(self, topic: str, number: int, start: int, end: int) -> Iterable[Message]:
         config = self.topics.client_config
-        for record in read_range(self.topics.bootstrap, topic, number, start, end, extra_config=config):
+        asked = self.topics.bootstrap, topic, number, start, end
+        for record in read_range_for_proof(*asked, extra_config=config):
             headers = tuple(record.headers or ())
             yield Message(record.offset, record.key, record.value, record.timestamp_ms, headers)
 

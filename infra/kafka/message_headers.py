@@ -1,0 +1,72 @@
+"""The headers of a batch's messages, read on access: most streams need none.
+
+Kafka's header names are bytes that should be UTF-8, and the broker does not check them. The client library decodes a
+message's names together, so one name that is no UTF-8 makes all headers of its message unreadable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+from holdfast.infra.kafka.errors import HeadersUnreadable
+from holdfast.infra.kafka.records import Headers, Partition
+
+
+class MessageHeaders(Sequence[Headers]):
+    """The headers of messages of one partition; ``read`` takes them from a message.
+
+    Access raises HeadersUnreadable for the first message whose headers can't be read. It reads such a message once: the
+    client library returns damaged objects the second time, which end the process.
+    """
+
+    __slots__ = ("_messages", "_offsets", "_partition", "_read", "_unreadable")
+
+    def __init__(
+        self, partition: Partition, offsets: Sequence[int], messages: Sequence[Any], read: Callable[[Any], Headers]
+    ) -> None:
+        self._partition, self._offsets = partition, offsets
+        self._messages, self._read = messages, read
+        self._unreadable: dict[int, HeadersUnreadable] = {}
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    @overload
+    def __getitem__(self, index: int) -> Headers: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Headers]: ...
+
+    def __getitem__(self, index: int | slice) -> Headers | list[Headers]:
+        if isinstance(index, slice):
+            first, last, _ = index.indices(len(self._messages))
+            return self._between(first, last)
+        at = range(len(self._messages))[index]
+        return self._between(at, at + 1)[0]
+
+    def _between(self, first: int, last: int) -> list[Headers]:
+        known = min((at for at in self._unreadable if first <= at < last), default=None) if self._unreadable else None
+        found: list[Headers] = []
+        try:
+            # What was read before an error stays in the list, so its length tells which message raised.
+            found.extend(map(self._read, self._messages[first : last if known is None else known]))
+        except (SystemError, ValueError) as failure:
+            known = first + len(found)
+            self._unreadable[known] = self._error(known, failure)
+        if known is not None:
+            raise self._unreadable[known]
+        return found
+
+    def _error(self, index: int, failure: Exception) -> HeadersUnreadable:
+        topic, number = self._partition
+        offset = self._offsets[index]
+        return HeadersUnreadable(
+            f"The headers of the message at {topic}[{number}] offset {offset} can't be read: "
+            f"{failure.__cause__ or failure}.",
+            action="Correct the producer: names of headers are UTF-8. A processor with `dead_letter_topic` puts the "
+            "message there without its headers.",
+            topic=topic,
+            partition=number,
+            offset=offset,
+        )
