@@ -9,18 +9,38 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.kafka.records import Headers
+from holdfast.infra.kafka.records import Headers, Partition
 from holdfast.processors.engine.dataframe.given import check_function
 from holdfast.processors.engine.dataframe.joins import TableRead
 from holdfast.processors.engine.dataframe.merging import JoinInvalid, OnMerge
 from holdfast.processors.engine.dataframe.serialization import Serializer
 from holdfast.processors.engine.dataframe.topic import Topic
 
-#: Stored values by key, as their topic has them.
-Rows = Mapping[bytes, bytes]
+
+class Unreadable(NamedTuple):
+    """Why a row can't be deserialized, and where its topic has it."""
+
+    partition: Partition
+    offset: int
+    reason: str
+
+    def __str__(self) -> str:
+        """The place and the reason, for texts."""
+        return f"{self.partition.topic}[{self.partition.number}] offset {self.offset}: {self.reason}"
+
+
+class Rows(dict[bytes, bytes]):
+    """Stored values by key, as their topic has them; ``unreadable`` has those that can't be deserialized."""
+
+    __slots__ = ("unreadable",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unreadable: dict[bytes, Unreadable] = {}
+
 
 #: By topic, the rows of the worker that runs on this thread.
 _rows: ContextVar[Mapping[str, Rows]] = ContextVar("rows")
@@ -30,7 +50,7 @@ On = str | Callable[[Any], Any] | None
 
 
 class GlobalTableUnread(HoldfastError):
-    """A global table can't be read: no worker runs, or the key has the wrong type."""
+    """A global table can't be read: no worker runs, the key has the wrong type, or the row can't be deserialized."""
 
 
 @contextmanager
@@ -69,7 +89,8 @@ class GlobalTable:
             default: What is returned for no row.
 
         Raises:
-            GlobalTableUnread: No worker runs on this thread, or the key can't be serialized.
+            GlobalTableUnread: No worker runs on this thread, the key can't be serialized, or the row can't be
+                deserialized.
         """
         row = self._row(key)
         return default if row is None else row
@@ -83,8 +104,28 @@ class GlobalTable:
                 action="Read it in a function of a stream. In a test, run the application on an `InMemoryCluster`.",
                 topic=self.topic.name,
             )
-        stored = rows[self.topic.name].get(self._raw(key))
-        return None if stored is None else self.topic.deserialize_value(stored)
+        raw = self._raw(key)
+        stored = rows[self.topic.name].get(raw)
+        if stored is None:
+            return None
+        try:
+            return self.topic.deserialize_value(stored)
+        except Exception as failure:
+            raise self._unreadable(raw, stored, rows[self.topic.name].unreadable.get(raw)) from failure
+
+    def _unreadable(self, key: bytes, stored: bytes, known: Unreadable | None) -> GlobalTableUnread:
+        place: dict[str, Any] = (
+            {} if known is None else {"row_partition": known.partition.number, "row_offset": known.offset}
+        )
+        return GlobalTableUnread(
+            f"The row of key {key[:40]!r} in the global table of topic {self.topic.name} can't be read"
+            f"{'' if known is None else f' ({known})'}; it begins with {stored[:40]!r}. The message that looks it up "
+            "is not the cause.",
+            action=f"Write the row to {self.topic.name} again, corrected, or delete it with a value of None. Or set "
+            "`dead_letter_topic` to put such messages aside.",
+            topic=self.topic.name,
+            **place,
+        )
 
     def _raw(self, key: Any) -> bytes:
         if isinstance(key, bytes):

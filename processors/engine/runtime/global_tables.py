@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,10 @@ import structlog
 
 from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable, KafkaFailed, TopicUnusable
 from holdfast.infra.kafka.records import Batch, Partition
-from holdfast.processors.engine.dataframe.global_tables import Rows, rows_in_use
+from holdfast.infra.masking import masked
+from holdfast.processors.engine.dataframe.global_tables import GlobalTable, Rows, Unreadable, rows_in_use
+from holdfast.processors.engine.dataframe.serialization import Deserializer, as_is
+from holdfast.processors.engine.runtime.deserialized import ENDING
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 
 _log = structlog.get_logger("runtime.global_tables")
@@ -30,6 +33,8 @@ _log = structlog.get_logger("runtime.global_tables")
 RECORDS_PER_STEP = 10_000
 #: What Python adds to each object of bytes.
 _OBJECT_BYTES = sys.getsizeof(b"")
+#: Rows that can't be read and are named in one log line; characters of each reason.
+TOLD_ROWS_MAX, REASON_MAX = 5, 200
 #: Seconds between two log lines about progress.
 TOLD_EVERY_S = 5.0
 
@@ -38,7 +43,8 @@ TOLD_EVERY_S = 5.0
 class _Load:
     """Rows by topic, and what is left to read of each partition until they are whole."""
 
-    rows: dict[str, dict[bytes, bytes]]
+    rows: dict[str, Rows]
+    deserializers: Mapping[str, Deserializer]
     positions: dict[Partition, int]
     targets: dict[Partition, int]
     began_at: float
@@ -48,6 +54,8 @@ class _Load:
     #: Records without a key, which are no rows.
     keyless: int = 0
     told_at: float = field(default=0.0)
+    #: Topics and keys of rows that can't be read, not logged yet.
+    untold: list[tuple[str, bytes]] = field(default_factory=list)
 
     @property
     def remaining(self) -> int:
@@ -55,7 +63,7 @@ class _Load:
         return sum(max(0, end - self.positions[place]) for place, end in self.targets.items())
 
     def take(self, batch: Batch) -> None:
-        """Takes the records of one partition."""
+        """Takes the records of one partition, and deserializes them once: a row that can't be read has its place."""
         rows, grown = self.rows[batch.partition.topic], 0
         self.records += len(batch.keys)
         for key, value in zip(batch.keys, batch.values, strict=True):
@@ -69,6 +77,44 @@ class _Load:
                 rows[key] = value
                 grown += len(key) + len(value)
         self.sizes[batch.partition.topic] += grown
+        self._check(batch, rows.unreadable)
+
+    def _check(self, batch: Batch, unreadable: dict[bytes, Unreadable]) -> None:
+        deserialize = self.deserializers[batch.partition.topic]
+        if deserialize is as_is:
+            return
+        if not unreadable:
+            with suppress(Exception, *ENDING):
+                for value in batch.values:
+                    if value is not None:
+                        deserialize(value)
+                return
+        for index, (key, value) in enumerate(zip(batch.keys, batch.values, strict=True)):
+            if key is None:
+                continue
+            unreadable.pop(key, None)
+            try:
+                None if value is None else deserialize(value)
+            except (Exception, *ENDING) as failure:
+                reason = masked(f"{type(failure).__name__}: {failure}")[:REASON_MAX]
+                unreadable[key] = Unreadable(batch.partition, batch.offsets[index], reason)
+                self.untold.append((batch.partition.topic, key))
+
+    def tell_unreadable(self) -> None:
+        """Logs the rows that came since the last call, can't be read, and were not replaced since."""
+        if not self.untold:
+            return
+        untold = dict.fromkeys(self.untold)
+        places = [self.rows[topic].unreadable.get(key) for topic, key in untold]
+        found = [str(place) for place in places if place is not None]
+        self.untold.clear()
+        if found:
+            _log.error(
+                "rows of a global table can't be read; messages that look them up fail",
+                count=len(found),
+                rows=found[:TOLD_ROWS_MAX],
+                next="write these rows again, corrected, or delete them with a value of None",
+            )
 
     def memory(self, topic: str) -> int:
         """Bytes of memory of a topic's rows: keys and values, their objects, and the dict."""
@@ -82,6 +128,7 @@ class GlobalTables:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._topics: tuple[str, ...] = ()
+        self._deserializers: dict[str, Deserializer] = {}
         self._consumer: ChangelogReplayer | None = None
         #: Served to functions; the dict objects of a topic change when it is loaded again.
         self._served: dict[str, Rows] = {}
@@ -93,10 +140,11 @@ class GlobalTables:
         self._following: _Load | None = None
         self._is_stale = False
 
-    def declare(self, topics: Iterable[str]) -> None:
-        """The topics to load; before ``load``."""
-        self._topics = tuple(topics)
-        self._served = {topic: {} for topic in self._topics}
+    def declare(self, tables: Mapping[str, GlobalTable]) -> None:
+        """The tables to load, by topic; before ``load``."""
+        self._topics = tuple(tables)
+        self._deserializers = {topic: table.topic.deserialize_value for topic, table in tables.items()}
+        self._served = {topic: Rows() for topic in self._topics}
 
     def in_use(self) -> AbstractContextManager[None]:
         """Lets functions on this thread read the rows."""
@@ -153,10 +201,11 @@ class GlobalTables:
             self._consumer = None
 
     def told(self) -> dict[str, dict[str, Any]]:
-        """By topic, its rows and their bytes, and whether it is being loaded; for status."""
+        """By topic, its rows and their bytes, how many can't be read, and whether it is being loaded; for status."""
         return {
             topic: {
                 "rows": len(rows),
+                "unreadable": len(rows.unreadable),
                 "bytes": sum(each.memory(topic) for each in self._kept()),
                 "loading": self._load is not None,
                 "remaining": 0 if self._load is None else self._load.remaining,
@@ -192,7 +241,8 @@ class GlobalTables:
             self._consumer = self._cluster.changelog_consumer()
         self._consumer.assign(starts)
         now = self._cluster.clock.monotonic()
-        self._load = _Load({topic: {} for topic in self._topics}, starts, targets, now, told_at=now)
+        rows = {topic: Rows() for topic in self._topics}
+        self._load = _Load(rows, self._deserializers, starts, targets, now, told_at=now)
         self._following, self._is_stale = self._load, False
         self._tell_or_serve()
 
@@ -208,6 +258,8 @@ class GlobalTables:
             for place, end in ends.items():  # behind the last record may be markers, which move no position
                 into.positions[place] = max(end, into.positions[place])
             self._tell_or_serve()
+        if self._load is None:
+            into.tell_unreadable()
 
     def _tell_or_serve(self) -> None:
         load, now = self._load, self._cluster.clock.monotonic()

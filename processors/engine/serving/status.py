@@ -114,8 +114,8 @@ class ProcessorStatus:
     clock changes; None from a former version. ``maintenance`` is the running owner command: its id, its verb, and
     ``done`` of ``total`` (None if unknown). ``prepared`` tells whether it has the state of all tasks that the change of
     workers under way gives it; None without a change. ``memory_mib`` is the resident memory of its process.
-    ``global_tables`` has by topic the rows of global tables, their bytes of memory, whether they are being loaded, and
-    the offsets remaining;
+    ``global_tables`` has by topic the rows of global tables, how many of them can't be read, their bytes of memory,
+    whether they are being loaded, and the offsets remaining;
     ``warnings`` has what may lose rows of tables, with actions. ``lookups`` has by function of ``join_lookup`` the hits
     and misses of its cache, and its entries.
     """

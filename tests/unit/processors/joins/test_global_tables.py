@@ -14,9 +14,10 @@ import pytest
 from holdfast import Application, HoldfastError, InlineProcess, InMemoryCluster
 from holdfast.infra.kafka.records import Batch
 from holdfast.processors.arguments import ApplicationInvalid
-from holdfast.processors.engine.dataframe.global_tables import GlobalTable, GlobalTableUnread
+from holdfast.processors.engine.dataframe.global_tables import GlobalTable, GlobalTableUnread, Rows
 from holdfast.processors.engine.dataframe.merging import JoinInvalid
 from holdfast.processors.engine.runtime import global_tables
+from holdfast.processors.engine.runtime.failures import ProcessingFailed
 from holdfast.processors.engine.runtime.global_tables import GlobalTables
 from holdfast.processors.testing.cluster import ClusterView
 from holdfast.processors.testing.log import PartitionLog
@@ -109,6 +110,50 @@ def test_a_row_that_a_function_changes_stays_as_it_is() -> None:
     assert sent(cluster) == [{"seats": 181}, {"seats": 181}]
 
 
+def logged(capsys: pytest.CaptureFixture[str]) -> str:
+    return "\n".join(line for line in capsys.readouterr().out.splitlines() if "can't be read" in line)
+
+
+def test_a_row_that_can_not_be_read_is_told_when_it_is_loaded_and_named_by_the_message_that_asks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = world(partitions=1)
+    for key, row in ((b"A", b"{}"), (b"B", b"{broken"), (b"C", b"{old"), (b"C", b"{}"), (b"D", b"{gone"), (b"D", None)):
+        cluster.produce("planes", row, key)
+    for key in (b"A", b"B", b"C", b"D"):
+        feed(cluster, "flights", key, key.decode())
+    app = built(lambda flights, planes: flights.join_table(planes, "left", pair), dead_letter_topic="dead")
+    cluster.run(app)
+    told = logged(capsys)
+    assert "count=1" in told
+    assert "planes[0] offset 1: " in told
+    assert "offset 2" not in told
+    assert "offset 4" not in told
+    assert sent(cluster) == [["A", {}], ["C", {}], ["D", None]]
+    ((_, letter),) = cluster.read("dead")
+    said = {name: (value or b"").decode() for name, value in letter.headers or []}
+    assert (letter.key, said["holdfast.error.type"]) == (b"B", "GlobalTableUnread")
+    assert (
+        "The row of key b'B' in the global table of topic planes can't be read (planes[0] offset 1: "
+        in (said["holdfast.error"])
+    )
+    assert "Write the row to planes again" in said["holdfast.error.action"]
+    # The action that the error names.
+    feed(cluster, "planes", b"B", 7)
+    cluster.produce("flights", letter.value, letter.key)
+    cluster.run(app)
+    assert sent(cluster) == [["A", {}], ["B", 7], ["C", {}], ["D", None]]
+    assert logged(capsys) == ""
+
+
+def test_a_row_that_can_not_be_read_stops_the_worker_in_the_rows_name() -> None:
+    cluster = world(partitions=1)
+    cluster.produce("planes", b"{broken", b"B")
+    feed(cluster, "flights", b"B", 1)
+    with pytest.raises(ProcessingFailed, match=r"\(planes\[0\] offset 0: .*The message .* is not the cause"):
+        cluster.run(built(lambda flights, planes: flights.join_table(planes, "left", pair)))
+
+
 @pytest.mark.parametrize("step", variants([2, 1, 10_000], tested=1))
 def test_all_partitions_are_there_before_the_first_message_and_after_a_restart(
     step: int, monkeypatch: pytest.MonkeyPatch
@@ -130,9 +175,10 @@ def seen(cluster: InMemoryCluster) -> ClusterView:
 
 def followed(cluster: InMemoryCluster) -> tuple[GlobalTables, GlobalTable]:
     tables = GlobalTables(seen(cluster))
-    tables.declare(["planes"])
     app = application()
-    return tables, app.global_table(app.topic("planes"))
+    planes = app.global_table(app.topic("planes"))
+    tables.declare({"planes": planes})
+    return tables, planes
 
 
 def test_what_is_written_later_is_followed() -> None:
@@ -147,9 +193,32 @@ def test_what_is_written_later_is_followed() -> None:
         feed(cluster, "planes", None, 3)
         tables.follow()
         assert [planes.get("A"), planes.get("B")] == [None, 2]
-    rows = {b"B": b"2"}
+    rows = Rows()
+    rows[b"B"] = b"2"
     size = sys.getsizeof(rows) + sys.getsizeof(b"B") + sys.getsizeof(b"2")
-    assert tables.told() == {"planes": {"rows": 1, "bytes": size, "loading": False, "remaining": 0}}
+    assert tables.told() == {"planes": {"rows": 1, "bytes": size, "loading": False, "remaining": 0, "unreadable": 0}}
+
+
+def test_a_row_that_can_not_be_read_and_comes_later_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = world(partitions=1)
+    tables, planes = followed(cluster)
+    feed(cluster, "planes", b"A", 1)
+    tables.load(lambda: True)
+    with tables.in_use():
+        cluster.produce("planes", b"{broken", b"A")
+        tables.follow()
+        assert "planes[0] offset 1: " in logged(capsys)
+        assert (tables.told()["planes"]["rows"], tables.told()["planes"]["unreadable"]) == (1, 1)
+        with pytest.raises(GlobalTableUnread, match=r"planes\[0\] offset 1: ") as unread:
+            planes.get("A", default=0)
+        assert (unread.value.fields["row_partition"], unread.value.fields["row_offset"]) == (0, 1)
+        cluster.produce("planes", None, b"A")
+        tables.follow()
+        assert planes.get("A", default=0) == 0
+        feed(cluster, "planes", b"A", 2)
+        tables.follow()
+        assert (planes.get("A"), tables.told()["planes"]["unreadable"]) == (2, 0)
+    assert logged(capsys) == ""
 
 
 def test_memory_is_that_of_the_rows_that_are_there() -> None:
