@@ -1,0 +1,200 @@
+"""Bugs to plant in the engine, or in the cluster below it, which combinations have to notice.
+
+``FORMER`` are those that the engine had when the net was first cast. ``MORE`` are planted beside them.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.infra.kafka.read_ends import ReadEnds
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.dataframe import fusion
+from holdfast.processors.engine.dataframe.columnar_windows import ColumnarWindows
+from holdfast.processors.engine.runtime import loop, reading_order, task
+from holdfast.processors.engine.runtime.global_tables import GlobalTables
+from holdfast.processors.engine.runtime.task_timers import TaskTimers
+from holdfast.processors.engine.state.expiries import Expiries
+from holdfast.processors.engine.state.memory import MemoryDatabase
+from holdfast.processors.testing.broker import Broker
+from tests.combinations.run import Outcome, quiet, run_seed
+from tests.simulation import planted_groups, planted_time
+from tests.simulation.planted import Patch, Planted
+
+#: A seed that catches each bug, and holds without it.
+KNOWN_SEEDS = Path(__file__).with_name("known_seeds.txt")
+
+Plants = dict[str, Patch]
+
+
+# -- what the engine had -------------------------------------------------------------------------------------------------
+
+
+def _cut_is_passed_over(patch: pytest.MonkeyPatch) -> None:
+    def all_of_them(records: Iterable[Any], of: Any) -> Iterator[Any]:
+        yield from records
+
+    patch.setattr(loop, "in_turn", all_of_them)
+    patch.setattr(task, "in_turn", all_of_them)
+
+
+def _old_end_counts(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ReadEnds, "begin", lambda self, partitions: None)
+
+
+class _WorkersClock:
+    """A stream time, of which columns see how far the worker's clock is."""
+
+    def __init__(self, stream: Any) -> None:
+        self._of = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._of, "cap_ms" if name == "reach_ms" else name)
+
+    def advance(self, time_ms: int) -> None:
+        self._of.time_ms = max(self._of.time_ms, time_ms)
+
+
+def _columns_take_the_clock(patch: pytest.MonkeyPatch) -> None:
+    former = ColumnarWindows.__init__
+
+    def made(self: Any, *given: Any, **named: Any) -> None:
+        former(self, *given, **named)
+        self._stream = _WorkersClock(self._stream)
+
+    patch.setattr(ColumnarWindows, "__init__", made)
+
+
+FORMER: Plants = {
+    "records behind a run that was cut are taken": _cut_is_passed_over,
+    "an end from before a pause counts": _old_end_counts,
+    "columns take the worker's clock beside a repartition topic": _columns_take_the_clock,
+}
+
+
+# -- more ----------------------------------------------------------------------------------------------------------------
+
+
+def _equal_times_woven_otherwise(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(reading_order, "bisect_left", reading_order.bisect_right)
+
+
+def _generated_without_branch(patch: pytest.MonkeyPatch) -> None:
+    former = fusion._Writer._children
+
+    def some(self: Any, node: Any, *rest: Any) -> None:
+        kept = node.children
+        node.children = kept[:-1] if len(kept) > 3 else kept
+        try:
+            former(self, node, *rest)
+        finally:
+            node.children = kept
+
+    patch.setattr(fusion._Writer, "_children", some)
+
+
+def _ends_in_state_only(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Expiries, "are_over", lambda self, key: False)
+
+
+def _range_without_its_last(patch: pytest.MonkeyPatch) -> None:
+    former = MemoryDatabase.items
+
+    def items(self: MemoryDatabase, first: bytes) -> Iterator[tuple[bytes, bytes]]:
+        yield from list(former(self, first))[:-1]
+
+    patch.setattr(MemoryDatabase, "items", items)
+
+
+def _another_partitioner(patch: pytest.MonkeyPatch) -> None:
+    former = Broker.partition_for
+
+    def place(self: Broker, topic: str, key: bytes | None) -> Partition:
+        if key is None or not topic.endswith("-repartition"):
+            return former(self, topic, key)
+        return Partition(topic, zlib.crc32(key) % len(self.topics[topic].logs))
+
+    patch.setattr(Broker, "partition_for", place)
+
+
+def _global_table_later(patch: pytest.MonkeyPatch) -> None:
+    former = GlobalTables.follow
+    turns: dict[int, int] = {}
+
+    def follow(self: GlobalTables) -> None:
+        turns[id(self)] = turns.get(id(self), 0) + 1
+        if turns[id(self)] > 20:
+            former(self)
+
+    patch.setattr(GlobalTables, "load", lambda self, goes_on: None)
+    patch.setattr(GlobalTables, "follow", follow)
+
+
+def _timers_late(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(TaskTimers, "stop_messages", lambda self: False)
+
+
+MORE: Plants = {
+    "an input that is not read to its end is not waited for": planted_groups._not_waited_for,
+    "woven records of equal times have another order": _equal_times_woven_otherwise,
+    "a generated loop leaves out a branch": _generated_without_branch,
+    "a value is read until it leaves its store": _ends_in_state_only,
+    "a range of state in memory leaves out its last value": _range_without_its_last,
+    "a repartition topic has another partitioner than its inputs": _another_partitioner,
+    "a global table is served before it is loaded": _global_table_later,
+    "timers fire behind the messages of a run": _timers_late,
+    "windows that one commit leaves wait for the next message": planted_time._left_windows_wait,
+    "a restart forgets the stream time": planted_time._time_forgotten,
+}
+BUGS = [Planted(name, plant) for name, plant in {**FORMER, **MORE}.items()]
+
+
+def known_seeds() -> dict[str, int]:
+    """By bug, a seed that catches it."""
+    lines = KNOWN_SEEDS.read_text(encoding="utf-8").splitlines() if KNOWN_SEEDS.exists() else []
+    return {name: int(seed) for seed, _, name in (line.partition(" ") for line in lines) if name}
+
+
+def caught(bug: Planted, seeds: Sequence[int], folder: Path) -> Outcome | None:
+    """What the first of these seeds shows that catches a bug; None if none does."""
+    with bug.growing():
+        for seed in seeds:
+            outcome = run_seed(seed, folder)
+            if outcome.kind:
+                return outcome
+    return None
+
+
+def first_that_catches(bug: Planted, folder: Path, seeds_max: int) -> Outcome | None:
+    """The first seed that catches a bug and holds without it."""
+    holds: Callable[[int], bool] = lambda seed: not run_seed(seed, folder).kind  # noqa: E731
+    for seed in range(seeds_max):
+        outcome = caught(bug, [seed], folder)
+        if outcome is not None and holds(seed):
+            return outcome
+    return None
+
+
+def main() -> None:
+    """Writes the known seeds."""
+    known = known_seeds()
+    with quiet() as folder:
+        for bug in BUGS:
+            outcome = first_that_catches(bug, folder, 2_000)
+            if outcome is None:
+                print(f"| {bug.name} | **nothing** | |", flush=True)
+            else:
+                print(f"| {bug.name} | {outcome.kind} | {outcome.seed} |", flush=True)
+                known[bug.name] = outcome.seed
+            KNOWN_SEEDS.write_text(
+                "".join(f"{seed} {name}\n" for name, seed in sorted(known.items())), encoding="utf-8"
+            )
+
+
+if __name__ == "__main__":
+    main()
