@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Each file goes to one test process. Tests of real parts wait for half of their time: four processes fill two cores.
 PYTEST = $(BIN)/python -m pytest tests --dist loadfile --no-loadscope-reorder --numprocesses
 
-.PHONY: help setup demo ui ui-stop quick quick-on test test-thorough bill advisories test-simulation fuzz drills endurance lint bench docs reference lock clean
+.PHONY: help setup demo ui ui-stop quick quick-on test test-thorough bill advisories test-simulation test-combinations fuzz drills endurance lint bench docs reference lock clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
@@ -47,6 +47,9 @@ test-simulation: setup ## 25,000 simulated schedules of crashes and faults
 	@$(BIN)/python -m tests.simulation.run --of timed --seeds 5000
 	@$(BIN)/python -m tests.simulation.run --of grouped --seeds 5000
 	@$(BIN)/python -m tests.simulation.run --of joined --seeds 5000
+
+test-combinations: setup ## 5,000 topologies under schedules that promise one result
+	@$(BIN)/python -m tests.combinations.run --seeds $(or $(SEEDS),5000) --jobs 2
 
 fuzz: setup ## 100,000 fuzzed messages, functions and kills
 	@$(BIN)/python -m tests.fuzz.many

@@ -17,7 +17,7 @@ TIERS = ("quick", "test", "thorough")
 #: A test below one of these folders gets the folder's name as its marker.
 MARKED_FOLDERS = frozenset({"kafka", "spark", "dagster", "browser", "drills"})
 #: What `make quick` looks into. Of these it runs what has no marker of a real part and is not `slow`.
-QUICK_FOLDERS = frozenset({"unit", "contract", "simulation", "fuzz", "tidy", "docs"})
+QUICK_FOLDERS = frozenset({"unit", "contract", "simulation", "combinations", "fuzz", "tidy", "docs"})
 #: Seconds of each file with all its cases, as measured last; `--write-seconds` writes it.
 SECONDS = TESTS / "seconds.txt"
 #: What a case is taken to last in a file that was not measured yet.

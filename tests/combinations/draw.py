@@ -422,6 +422,7 @@ def _finished(scope: Scope, seed: int) -> Topology:
         calm=scope.groups and not scope.wild,
         plain=scope.groups and not scope.wild,
         text=text,
+        texts="join_table global" in {line.step for line in scope.lines},
         spoilt=fails,
     )
     settings: dict[str, Any] = {"dead_letter_topic": "dead"} if fails else {}

@@ -28,6 +28,7 @@ class Needs:
         calm: Messages are out of order by less than a grace.
         plain: Sums do not depend on their order.
         text: Keys are texts.
+        texts: Fields that are keys are texts, as those of a global table are.
         spoilt: Messages that can't be read, or that have no key, are put aside.
     """
 
@@ -36,6 +37,7 @@ class Needs:
     calm: bool = False
     plain: bool = False
     text: bool = False
+    texts: bool = False
     spoilt: bool = False
 
 
@@ -44,7 +46,7 @@ def draw_messages(random: Random, topics: Sequence[str], partitions: int, needs:
     keys: tuple[bytes | None, ...] = KEYS[: random.choice([1, 2, 4, len(KEYS) - needs.text])]
     if needs.spoilt:
         keys = (*keys, *keys, None)
-    fields = FIELDS[: random.choice([2, 3, len(FIELDS)])]
+    fields = FIELDS[: random.choice([2, 3, len(FIELDS) if not needs.texts else 4])]
     spread = random.choice([0, 300, 300, 5_000]) if not needs.calm else 300
     odd = not needs.plain and random.random() < 0.3
     steps = random.choice([(0, 1, 30), (0, 100, 200, 600), (50, 100)] if not needs.calm else [(0, 1, 30), (0, 60, 150)])

@@ -1,11 +1,10 @@
-"""Bugs to plant in the engine, or in the cluster below it, which combinations have to notice.
+"""Bugs to plant in the engine, or in the cluster below it: combinations have to notice each.
 
 ``FORMER`` are those that the engine had when the net was first cast. ``MORE`` are planted beside them.
 """
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,17 +12,14 @@ from typing import Any
 import pytest
 
 from holdfast.infra.kafka.read_ends import ReadEnds
-from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.dataframe import fusion
 from holdfast.processors.engine.dataframe.columnar_windows import ColumnarWindows
 from holdfast.processors.engine.runtime import loop, reading_order, task
-from holdfast.processors.engine.runtime.global_tables import GlobalTables
 from holdfast.processors.engine.runtime.task_timers import TaskTimers
 from holdfast.processors.engine.state.expiries import Expiries
 from holdfast.processors.engine.state.memory import MemoryDatabase
-from holdfast.processors.testing.broker import Broker
 from tests.combinations.run import Outcome, quiet, run_seed
-from tests.simulation import planted_groups, planted_time
+from tests.simulation import planted, planted_groups, planted_time
 from tests.simulation.planted import Patch, Planted
 
 #: A seed that catches each bug, and holds without it.
@@ -32,7 +28,7 @@ KNOWN_SEEDS = Path(__file__).with_name("known_seeds.txt")
 Plants = dict[str, Patch]
 
 
-# -- what the engine had -------------------------------------------------------------------------------------------------
+# -- what the engine had -----------------------------------------------------------------------------------------------
 
 
 def _cut_is_passed_over(patch: pytest.MonkeyPatch) -> None:
@@ -77,7 +73,7 @@ FORMER: Plants = {
 }
 
 
-# -- more ----------------------------------------------------------------------------------------------------------------
+# -- more --------------------------------------------------------------------------------------------------------------
 
 
 def _equal_times_woven_otherwise(patch: pytest.MonkeyPatch) -> None:
@@ -102,37 +98,13 @@ def _ends_in_state_only(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Expiries, "are_over", lambda self, key: False)
 
 
-def _range_without_its_last(patch: pytest.MonkeyPatch) -> None:
+def _range_without_its_first(patch: pytest.MonkeyPatch) -> None:
     former = MemoryDatabase.items
 
     def items(self: MemoryDatabase, first: bytes) -> Iterator[tuple[bytes, bytes]]:
-        yield from list(former(self, first))[:-1]
+        yield from list(former(self, first))[1:]
 
     patch.setattr(MemoryDatabase, "items", items)
-
-
-def _another_partitioner(patch: pytest.MonkeyPatch) -> None:
-    former = Broker.partition_for
-
-    def place(self: Broker, topic: str, key: bytes | None) -> Partition:
-        if key is None or not topic.endswith("-repartition"):
-            return former(self, topic, key)
-        return Partition(topic, zlib.crc32(key) % len(self.topics[topic].logs))
-
-    patch.setattr(Broker, "partition_for", place)
-
-
-def _global_table_later(patch: pytest.MonkeyPatch) -> None:
-    former = GlobalTables.follow
-    turns: dict[int, int] = {}
-
-    def follow(self: GlobalTables) -> None:
-        turns[id(self)] = turns.get(id(self), 0) + 1
-        if turns[id(self)] > 20:
-            former(self)
-
-    patch.setattr(GlobalTables, "load", lambda self, goes_on: None)
-    patch.setattr(GlobalTables, "follow", follow)
 
 
 def _timers_late(patch: pytest.MonkeyPatch) -> None:
@@ -144,12 +116,12 @@ MORE: Plants = {
     "woven records of equal times have another order": _equal_times_woven_otherwise,
     "a generated loop leaves out a branch": _generated_without_branch,
     "a value is read until it leaves its store": _ends_in_state_only,
-    "a range of state in memory leaves out its last value": _range_without_its_last,
-    "a repartition topic has another partitioner than its inputs": _another_partitioner,
-    "a global table is served before it is loaded": _global_table_later,
+    "a range of state in memory leaves out its first value": _range_without_its_first,
+    "a join with a history finds the newest row": planted_groups._row_too_new,
+    "the overlay survives an abort": planted._overlay_survives_abort,
     "timers fire behind the messages of a run": _timers_late,
     "windows that one commit leaves wait for the next message": planted_time._left_windows_wait,
-    "a restart forgets the stream time": planted_time._time_forgotten,
+    "messages to a repartition topic are sent outside of the transaction": planted_groups._sent_at_once,
 }
 BUGS = [Planted(name, plant) for name, plant in {**FORMER, **MORE}.items()]
 

@@ -1,6 +1,7 @@
 """Runs seeds: topologies under schedules.
 
 python -m tests.combinations.run --seeds 5000 --from 0     seeds 0 to 4999; prints progress and every failing seed
+python -m tests.combinations.run --seeds 50000 --jobs 2    the same on two processes
 python -m tests.combinations.run --seed 17                 one seed, with its topology
 """
 
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -110,28 +112,42 @@ def quiet() -> Iterator[Path]:
         structlog.configure(**former)
 
 
-def main() -> int:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Seeded topologies under schedules.")
-    parser.add_argument("--seed", type=int, help="run this one")
-    parser.add_argument("--seeds", type=int, default=200, help="how many")
-    parser.add_argument("--from", type=int, default=0, dest="first", help="the first of them")
-    parser.add_argument("--shrink", type=int, default=1, help="0 prints failing seeds as they are")
-    asked = parser.parse_args()
-    first, count = (asked.seed, 1) if asked.seed is not None else (asked.first, asked.seeds)
+def _share(first: int, last: int, step: int, shrinks: bool) -> int:
+    """Runs every ``step``-th seed, prints those that fail, and returns how many did."""
     began, failed = time.monotonic(), 0
     with quiet() as folder:
-        for done, seed in enumerate(range(first, first + count), 1):
+        for done, seed in enumerate(range(first, last, step), 1):
             outcome = run_seed(seed, folder)
             if outcome.kind:
                 failed += 1
                 print(outcome.text(), flush=True)
-                if asked.shrink and outcome.kind != "net":
+                if shrinks and outcome.kind != "net":
                     small = shrunk_of(outcome, folder)
-                    print("shrunk:", small.text() if asked.seed is None else small.text() + small.topology.script())
+                    print(f"shrunk: {small.text()}{small.topology.script()}", flush=True)
             if done % 50 == 0:
                 spent = time.monotonic() - began
-                print(f"{done} of {count} seeds, {failed} failed, {spent / done:.2f} s each", flush=True)
+                print(f"seed {seed}: {done} done, {failed} failed, {spent / done:.2f} s each", flush=True)
+    return failed
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Seeded topologies under schedules.")
+    parser.add_argument("--seed", type=int, help="run this one, and shrink it if it fails")
+    parser.add_argument("--seeds", type=int, default=200, help="how many")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first of them")
+    parser.add_argument("--jobs", type=int, default=1, help="how many processes")
+    parser.add_argument("--shrink", type=int, default=1, help="0 prints failing seeds as they are")
+    asked = parser.parse_args()
+    first, count = (asked.seed, 1) if asked.seed is not None else (asked.first, asked.seeds)
+    jobs = max(1, min(asked.jobs, count))
+    shares = [(first + job, first + count, jobs, bool(asked.shrink)) for job in range(jobs)]
+    if jobs == 1:
+        failed = _share(*shares[0])
+    else:
+        with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+            failed = sum(pool.starmap(_share, shares))
+    print(f"{count} seeds, {failed} failed")
     return 1 if failed else 0
 
 

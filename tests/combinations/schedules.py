@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from random import Random
+from typing import NamedTuple
 
 from tests.combinations.topology import Topology
 from tests.simulation.schedule import AIMS, Fault, Kind
@@ -25,6 +26,15 @@ WEIGHTS: dict[Kind, int] = {
     Kind.DISK_LOST: 10,
     Kind.CHECKPOINT: 8,
 }
+
+
+class Kill(NamedTuple):
+    """A worker that is gone for a while, from a share of the live input on; frozen, or dead."""
+
+    share: float
+    worker: int
+    away_s: float
+    frozen: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +56,7 @@ class Schedule:
         backend: ``memory``, or ``disk``.
         exactly_once: The guarantee.
         buffered_max: Records in the buffer of an input from which on it is paused.
+        kills: Of live input: at which shares of it a worker dies (``kill -9``) or freezes, and for how many seconds.
         faults: What strikes, one after the other.
         switching: How likely another process goes on at a point.
         patience_s: How long a client waits for the answer to a commit.
@@ -71,6 +82,7 @@ class Schedule:
     exactly_once: bool = True
     buffered_max: int = 10_000
     assignor: str = "range"
+    kills: tuple[Kill, ...] = ()
     faults: tuple[Fault, ...] = ()
     switching: float = 0.0
     patience_s: float = 3.0
@@ -171,13 +183,24 @@ def with_faults(made: Schedule, random: Random) -> Schedule:
         checkpoint_s=random.choice([0.2, 1.0, 5.0]),
         backend="disk" if random.random() < 0.8 else made.backend,
         standbys=random.choice([0, 0, 1]),
+        kills=_kills(random) if made.feed == "live" else (),
+    )
+
+
+def _kills(random: Random) -> tuple[Kill, ...]:
+    """Workers that are gone while others go on: for less than a session of the group, or for longer."""
+    return tuple(
+        Kill(
+            random.uniform(0.1, 0.7), random.randrange(3), random.choice([1.0, 8.0, 14.0, 25.0]), random.random() < 0.3
+        )
+        for _ in range(random.choice([0, 1, 1, 2]))
     )
 
 
 def _feed(topology: Topology, random: Random) -> str:
     choice = ["whole", "parts", "paused"]
-    if topology.rules & {"alone", "live"}:
-        choice += ["live", "live"]
+    if "alone" in topology.rules:
+        choice += ["live", "live"] if "grouped" not in topology.rules else 4 * ["live"]
     return random.choice(choice)
 
 

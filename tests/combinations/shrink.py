@@ -12,7 +12,20 @@ from tests.combinations.topology import Topology
 Shows = Callable[[Topology, Schedule], bool]
 #: What is made plainer in a schedule, one by one, in this order.
 _FIELDS = (
-    *("changes", "faults", "workers", "standbys", "feed", "parts", "backend", "turns", "switching", "woven", "columns"),
+    *(
+        "changes",
+        "kills",
+        "faults",
+        "workers",
+        "standbys",
+        "feed",
+        "parts",
+        "backend",
+        "turns",
+        "switching",
+        "woven",
+        "columns",
+    ),
     *("generated", "small", "buffered_max", "assignor", "exactly_once", "checkpoint_s", "patience_s", "live_s"),
     *("commit_interval_s", "commit_every", "slice_max", "poll_max"),
 )
@@ -64,7 +77,7 @@ def _descent(
 
 
 def _plainer(topology: Topology, schedule: Schedule) -> Iterator[tuple[Topology, Schedule]]:
-    for name in ("changes", "faults", "parts"):
+    for name in ("changes", "kills", "faults", "parts"):
         value = getattr(schedule, name)
         if len(value) > 1:
             for index in range(len(value)):

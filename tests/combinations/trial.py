@@ -23,7 +23,7 @@ from holdfast.processors.testing.consumers import InMemoryMember
 from holdfast.processors.testing.process import Process
 from tests.combinations.changes import changed_by
 from tests.combinations.judge import Result, Wrong, result_of
-from tests.combinations.schedules import Schedule
+from tests.combinations.schedules import Kill, Schedule
 from tests.combinations.switches import OLD_ENDS_S, switched
 from tests.combinations.topology import Topology
 from tests.simulation.faults import Faults
@@ -177,7 +177,7 @@ class Trial:
         for end in [] if self.schedule.feed == "live" else ends[1:]:
             self._until(self._consumed)
             self._interrupted(end)
-        horizon = self.clock.monotonic() + FAULTS_S
+        horizon = self.clock.monotonic() + FAULTS_S + self.schedule.live_s
         self.clock.call_at(horizon, lambda: None)
         self._until(lambda: (self._consumed() and (self.strike is None or not self._left())) or self._now >= horizon)
         self._heal()
@@ -222,6 +222,23 @@ class Trial:
             share = (latest - first) / (last - first or 1)
             self.clock.call_later(share * self.schedule.live_s, partial(self._feed_to, index + 1))
         self.clock.call_later(self.schedule.live_s, partial(self._feed_to, count))
+        for kill in self.schedule.kills:
+            self.clock.call_later(kill.share * self.schedule.live_s, partial(self._kill, kill))
+
+    def _kill(self, kill: Kill) -> None:
+        """A worker is gone for a while; the others go on."""
+        machine = self.machines[kill.worker % self.schedule.workers]
+        process = machine.alive
+        if process is None:
+            return
+        self.simulation.note(machine.name, f"KILL {kill}")
+        if kill.frozen:
+            process.freeze()
+            self.clock.call_later(kill.away_s, process.thaw)
+        else:
+            process.kill()
+            machine.disk.release(process)
+            machine.start_later(kill.away_s)
 
     def _cuts(self) -> list[int]:
         """Where parts of the input end; if it matters, all messages behind a cut are younger than those before it."""
