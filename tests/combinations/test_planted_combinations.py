@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.combinations.planted import BUGS, Planted, caught, known_seeds
+from tests.combinations.planted_bugs import BUGS, Planted, caught, known_seeds
 from tests.combinations.run import quiet, run_seed
 from tests.tiers import named
 
