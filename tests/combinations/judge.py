@@ -17,6 +17,11 @@ DEAD = "dead"
 #: What the engine keeps for itself in a store.
 _OWN_KEY, _OWN_NAMES = b"\x00holdfast", "__holdfast"
 
+#: Open windows of a key that have no room in its record: small portions (``Schedule.small``) leave less room.
+_OPEN_WINDOWS = "o/"
+#: What a record of a key's windows says of their place.
+_PLACES = ("open", "more", "closed")
+
 #: Value, time and headers of a record.
 Sent = tuple[bytes | None, int, tuple[tuple[str, bytes | None], ...]]
 
@@ -90,19 +95,21 @@ def result_of(cluster: InMemoryCluster, topology: Topology) -> Result:
     described = topology.described()
     stores = {
         name: {
-            place: _kept(value)
+            place: _kept(place[1], value)
             for place, value in _held(cluster, name, described).items()
-            if place[0] != _OWN_KEY and not place[1].startswith(_OWN_NAMES)
+            if place[0] != _OWN_KEY and not place[1].startswith((_OWN_NAMES, _OPEN_WINDOWS))
         }
         for name in topology.stores
     }
     return Result(outputs, compared, stores)
 
 
-def _kept(value: Any) -> Any:
-    """What a value of a store says: when a session's entry of the index was written last depends on commits."""
+def _kept(name: str, value: Any) -> Any:
+    """What a value of a store says, without what depends on commits or portions: how open windows are found again."""
+    if name == "time" and isinstance(value, dict):
+        return {field: of for field, of in value.items() if field not in _PLACES}
     if isinstance(value, dict) and isinstance(value.get("session"), dict):
-        return {**value, "session": {name: of for name, of in value["session"].items() if name != "entered"}}
+        return {**value, "session": {field: of for field, of in value["session"].items() if field != "entered"}}
     return value
 
 
