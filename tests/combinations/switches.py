@@ -36,8 +36,9 @@ def switched(schedule: Schedule) -> Iterator[None]:
         (reading_order, "WOVEN_MAX", 8),
         (decision, "SPARES_AT_LEAST", 1),
         (purge, "PURGE_EVERY_S", 0.5),
-        (watermarks, "OLD_ENDS_COUNT_S", OLD_ENDS_S),
     ]
+    if hasattr(watermarks, "OLD_ENDS_COUNT_S"):
+        values.append((watermarks, "OLD_ENDS_COUNT_S", OLD_ENDS_S))
     if not schedule.columns:
         values.append((task, "columnar_stream", _none))
     if not schedule.generated:
