@@ -264,7 +264,7 @@ def _is_determined_in_task(scope: Scope, step: Step, of: list[Made], tasks: _Tas
     if grouped and (tasks.timed or Mark.TIME & step.marks):
         return False
     if circle:
-        return step.name in _CIRCLES and (scope.circle or not tasks.joins)
+        return step.name in _CIRCLES and not tasks.joins
     if grouped and Mark.JOIN & step.marks and len(of) == 2 and of[0].topics & of[1].topics:
         return False  # a row of an interval join has the time of a message: of equal times, the order is open
     plain_table = step.name == "join_table" and of[1].kind == "table"
