@@ -183,7 +183,9 @@ def test_the_seeds_take_windows_by_columns_too(timed_seeds: SeedRunner, monkeypa
     for seed in bare:
         timed_seeds.run(seed)
     assert len(bare) > 5
-    assert min(taken.values()) >= 20, taken
+    # One short run of a seed may be all that fits: where messages come a few at a time, or are ahead of the clock.
+    assert min(taken.values()) >= 10, taken
+    assert sorted(taken.values())[1] >= 20, taken
 
 
 @pytest.mark.slow
