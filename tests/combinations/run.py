@@ -91,10 +91,10 @@ def run(topology: Topology, schedule: Schedule, folder: Path, expected: Result |
     return Trial(topology, schedule, folder, expected).run()
 
 
-def run_seed(seed: int, folder: Path) -> Outcome:
-    """A seed."""
+def run_seed(seed: int, folder: Path, schedules: int = SCHEDULES) -> Outcome:
+    """A seed, under so many schedules."""
     topology = draw_topology(seed)
-    return outcome_of(seed, topology, draw_schedules(topology, seed, SCHEDULES), folder)
+    return outcome_of(seed, topology, draw_schedules(topology, seed, schedules), folder)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from holdfast.infra.kafka.errors import ProducerFenced
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.infra.settings import CheckpointSettings, Settings
 from holdfast.processors.application import Application
+from holdfast.processors.engine.runtime import watermarks
 from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.testing.broker import Broker
@@ -37,8 +38,10 @@ from tests.simulation.world import EXPECTED_EXITS, SimulatedNetwork
 RECOVERY_S = 400.0
 #: Faults end so many virtual seconds after the input has come.
 FAULTS_S = 20.0
-#: Nothing more comes after so many virtual seconds without a change.
-QUIET_S, QUIET_GROUPED_S = 3.0, OLD_ENDS_S + 6.0
+#: A fault that has not come so many virtual seconds behind the last message does not come.
+PATIENCE_S = 2.0
+#: Nothing more comes after so many virtual seconds without a change; and so many more for each of three groupings.
+QUIET_S, GROUPED_S = 3.0, OLD_ENDS_S if hasattr(watermarks, "OLD_ENDS_COUNT_S") else 2.5
 #: Before the first message: all of them are in the past, so that the worker's clock holds no time back.
 PAST_MS = 3_600_000
 
@@ -107,6 +110,7 @@ class Trial:
         self._seen: tuple[int, ...] = ()
         self._seen_at = self._judge_at = 0.0
         self._wait_s = 0.25
+        self._rests_since = 0.0
         self._described = topology.described()
         # Behind group_by, what tasks tell again and again is written with the time of the stores there.
         self._stores_that_rest = () if self._described.repartitions else tuple(self._described.changelogs.values())
@@ -181,7 +185,7 @@ class Trial:
             self._interrupted(end)
         horizon = self.clock.monotonic() + FAULTS_S + self.schedule.live_s
         self.clock.call_at(horizon, lambda: None)
-        self._until(lambda: (self._consumed() and (self.strike is None or not self._left())) or self._now >= horizon)
+        self._until(lambda: self._rests() or self._now >= horizon)
         self._heal()
         self._until(self._consumed)
         self._seen_at = self._now
@@ -192,9 +196,13 @@ class Trial:
     def _now(self) -> float:
         return self.clock.monotonic()
 
-    def _left(self) -> bool:
-        """Whether a fault is still to come."""
-        return isinstance(self.strike, Faults) and bool(self.strike._faults)
+    def _rests(self) -> bool:
+        """Whether the input is processed, and no fault is to come, or none has come for a while."""
+        if not self._consumed():
+            self._rests_since = self._now
+            return False
+        left = isinstance(self.strike, Faults) and bool(self.strike._faults)
+        return not left or self._now - self._rests_since > PATIENCE_S
 
     def _is_global(self, topic: str) -> bool:
         return topic not in self._described.inputs
@@ -339,7 +347,7 @@ class Trial:
             self._seen, self._seen_at = seen, self._now
         quiet = self._now - self._seen_at
         if self._expected is None:
-            if quiet < (QUIET_GROUPED_S if self._described.repartitions else QUIET_S):
+            if quiet < QUIET_S + GROUPED_S * min(3, len(self._described.repartitions)):
                 return False
             self.result = result_of(self.cluster, self.topology)
             return True
@@ -348,7 +356,7 @@ class Trial:
         self._wait_s = min(2 * self._wait_s, 10.0)
         self._judge_at = self._now + self._wait_s
         self.result = result_of(self.cluster, self.topology)
-        return self._expected.differs(self.result, self.schedule) is None or quiet > 3 * QUIET_GROUPED_S
+        return self._expected.differs(self.result, self.schedule) is None or quiet > 10 * (QUIET_S + GROUPED_S)
 
     def _until(self, done: Callable[[], bool]) -> None:
         try:
