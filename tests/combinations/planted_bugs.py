@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.infra.kafka.read_ends import ReadEnds
-from holdfast.processors.engine.dataframe import fusion
+from holdfast.processors.engine.dataframe import compilation, fusion
 from holdfast.processors.engine.dataframe.columnar_windows import ColumnarWindows
 from holdfast.processors.engine.runtime import loop, reading_order, task
 from holdfast.processors.engine.runtime.task_timers import TaskTimers
@@ -66,9 +66,16 @@ def _columns_take_the_clock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(ColumnarWindows, "__init__", made)
 
 
+def _shared_in_place(patch: pytest.MonkeyPatch) -> None:
+    for module in (fusion, compilation):
+        patch.setattr(module, "copied", lambda value: value)
+        patch.setattr(module, "apart", lambda items: items)
+
+
 FORMER: Plants = {
     "records behind a run that was cut are taken": _cut_is_passed_over,
     "an end from before a pause counts": _old_end_counts,
+    "branches and matches share what a function changes in place": _shared_in_place,
     "columns take the worker's clock beside a repartition topic": _columns_take_the_clock,
 }
 
