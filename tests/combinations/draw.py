@@ -228,6 +228,8 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
         return False
     if Mark.SOURCE & marks and (first.grouped or first.window):
         return False
+    if step.name == "to_stream" and first.last:
+        return False  # its outputs have the deletions, too
     if step.name == "table join on" and not _fits_on(scope, of):
         return False
     if not scope.wild and not _is_determined(scope, step, of):
@@ -250,10 +252,10 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
 
 def _is_determined(scope: Scope, step: Step, of: list[Made]) -> bool:
     """Whether docs promise one result of a step behind these streams and tables."""
-    first, marks = of[0], step.marks
-    if Mark.ORDER & marks and not all(each.ordered for each in of) and not (step.name == "to_stream" and first.last):
+    marks = step.marks
+    if Mark.ORDER & marks and not all(each.ordered for each in of):
         return False
-    if any(each.last for each in of) and step.name not in ("shape", "apply", "filter", "to_stream"):
+    if any(each.last for each in of) and step.name not in ("shape", "apply", "filter"):
         return False
     return not any(each.loose for each in of) or _fits_loose(step, of)
 
@@ -339,7 +341,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
             topics,
             ordered=ordered and not (Mark.JOIN & step.marks and grouped),
             first=first.first and not step.marks & (Mark.STATE | Mark.FIRST) and step.name not in _NOT_FIRST,
-            window=any(each.window for each in of) or bool(Mark.WINDOW & step.marks),
+            window=any(each.window for each in of) or bool(Mark.WINDOW & step.marks) or _is_late(scope, step, code),
             odd=(bool((Mark.WINDOW | Mark.ODD) & step.marks)) if step.name != "shape" else False,
             last=any(each.last for each in of)
             or (bool(Mark.LAST & step.marks) and (not first.ordered or step.gives == "table")),
@@ -359,6 +361,11 @@ def _places(step: Step) -> list[str]:
     """What a step uses: the stream or table that it comes behind first."""
     found = dict.fromkeys(place for place in _OPERAND.findall(step.code) if place in _KINDS)
     return sorted(found, key="strwu".index)
+
+
+def _is_late(scope: Scope, step: Step, code: str) -> bool:
+    """Whether rows come so late that a window behind them takes them for late: outer rows of an interval join."""
+    return scope.groups and step.name == "join_interval" and "'inner'" not in code
 
 
 def _code(scope: Scope, step: Step, name: str, cases: Sequence[str]) -> tuple[str, int]:
@@ -381,8 +388,10 @@ def _code(scope: Scope, step: Step, name: str, cases: Sequence[str]) -> tuple[st
 
 
 def _add_outputs(scope: Scope) -> None:
-    for each in [each for each in scope.made if each.kind == "table" and not scope.used[each.name] and each.last]:
-        _fits(scope, _BY_NAME["to_stream"], [each])
+    for each in [each for each in scope.made if each.kind == "table" and each.last]:
+        out = scope.new("o")
+        code = f"{{0}}.to_stream().to_topic(app.topic({out!r}))"
+        scope.lines.append(Line("to_topic", code, (each.name,), sends=out, compared="order" if scope.wild else "last"))
     leaves = [each for each in scope.made if each.kind == "stream" and not scope.used[each.name]]
     leaves += [
         each for each in scope.made if each.kind == "stream" and each not in leaves and scope.random.random() < 0.15

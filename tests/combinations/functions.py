@@ -78,8 +78,8 @@ def later(value: Value, key: Any, timestamp: int, headers: Any) -> int:
 
 
 def of_value(value: Any, headers: Any, timestamp: int, kind: int) -> int:
-    """The event time of a message by its value."""
-    return timestamp - (value["n"] % 2 if isinstance(value, dict) else 0)
+    """The event time of a message: that of its record, so that no two topics get equal times by it."""
+    return int(timestamp)
 
 
 def length(value: Value) -> int:

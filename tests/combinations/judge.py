@@ -67,7 +67,7 @@ class Result:
 
 def _difference(right: list[Sent], seen: list[Sent], compared: Compared, schedule: Schedule) -> str | None:
     if compared == "last":  # its time is that of the message that came last
-        right, seen = [(each[0], 0, ()) for each in right[-1:]], [(each[0], 0, ()) for each in seen[-1:]]
+        right, seen = _last(right), _last(seen)
     if not schedule.exactly_once:
         missing, new = set(right) - set(seen), set(seen) - set(right)
         return f"missing {_few(missing)}, new {_few(new)}" if missing or new else None
@@ -79,6 +79,11 @@ def _difference(right: list[Sent], seen: list[Sent], compared: Compared, schedul
         differs = f"missing {_few(rights - seens)}, new {_few(seens - rights)}"
         return f"{len(seen)} records, {len(right)} in the reference; {differs}"
     return None
+
+
+def _last(sent: list[Sent]) -> list[Sent]:
+    """The last value; none where it is a deletion: whether a row was there for a while is open."""
+    return [(each[0], 0, ()) for each in sent[-1:] if each[0] is not None]
 
 
 def _few(records: Any) -> str:
