@@ -122,6 +122,16 @@ class Scope:
                 seen |= group
         return False
 
+    def before(self, tasks: _Tasks) -> list[_Tasks]:
+        """These tasks, and all whose messages come to them through groupings."""
+        found, look_at = [tasks], [topic for topic in tasks.topics if topic in self.writers]
+        while look_at:
+            for group in map(self.task_of, self.writers[look_at.pop()]):
+                if all(group is not each for each in found):
+                    found.append(group)
+                    look_at += [topic for topic in group.topics if topic in self.writers]
+        return found
+
     def is_grouped(self, tasks: _Tasks) -> bool:
         return any(topic in self.writers for topic in tasks.topics)
 
@@ -266,7 +276,7 @@ def _is_determined_in_task(scope: Scope, step: Step, of: list[Made], tasks: _Tas
     if grouped and (tasks.timed or Mark.TIME & step.marks):
         return False
     if circle:
-        return step.name in _CIRCLES and not tasks.joins
+        return step.name in _CIRCLES and not any(each.joins for each in scope.before(tasks))
     if grouped and Mark.JOIN & step.marks and len(of) == 2 and of[0].topics & of[1].topics:
         return False  # a row of an interval join has the time of a message: of equal times, the order is open
     plain_table = step.name == "join_table" and of[1].kind == "table"
@@ -404,7 +414,7 @@ def _add_outputs(scope: Scope) -> None:
 
 def _add_output(scope: Scope, stream: Made) -> None:
     out = scope.new("o")
-    with_key = not stream.odd and scope.random.random() < 0.15
+    with_key = not stream.odd and scope.random.random() < 0.15 and not stream.last
     step = _BY_NAME["to_topic key" if with_key else "to_topic"]
     together = len({id(scope.task_of(topic)) for topic in stream.topics}) == 1
     compared: Compared = (
