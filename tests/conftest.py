@@ -135,12 +135,21 @@ def answers_fit_their_schemas() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="module")
+def logging_begins_anew() -> None:
+    """What parts that are made once for a session, or for a module, set up in this process is not the next module's."""
+    structlog.reset_defaults()
+
+
 @pytest.fixture(autouse=True)
-def logging_is_everybodys() -> Iterator[None]:
+def logging_is_everybodys(logging_begins_anew: None) -> Iterator[None]:
     """A command that runs in this process sets its own logging up; the next test's is as before."""
-    before = structlog.get_config()
+    before, configured = structlog.get_config(), structlog.is_configured()
     yield
-    structlog.configure(**before)
+    if configured:
+        structlog.configure(**before)
+    else:
+        structlog.reset_defaults()
 
 
 @pytest.fixture(autouse=True)
