@@ -21,6 +21,8 @@ _SCALARS = frozenset((str, int, float, bool, type(None)))
 ALWAYS_BACK = frozenset((str, int, bool))
 _only_scalars, _only_texts = _SCALARS.issuperset, frozenset((str,)).issuperset
 _only_always = frozenset((*ALWAYS_BACK, type(None))).issuperset
+#: How the fault of a NaN and of an infinity ends.
+AS_NULL = ", which would come back as null"
 
 
 def comes_back(value: Any, text: bytes) -> bool:
@@ -70,6 +72,14 @@ def output_fault(value: Any, text: bytes) -> str | None:
     return None if _surely_back(value, text) else next(_faults(value, "value", _in_fields, text_keys=False), None)
 
 
+def number_fault(value: Any, text: bytes) -> str | None:
+    """The first NaN or infinity, with its place in the value; None when there is none."""
+    if b"null" not in text:
+        return None
+    faults = _faults(value, "value", _in_fields, text_keys=False)
+    return next((fault for fault in faults if fault.endswith(AS_NULL)), None)
+
+
 def _surely_back(value: Any, text: bytes) -> bool:
     """Whether a nested value surely comes back from its JSON text as it is; False when that is not known.
 
@@ -104,7 +114,7 @@ def _surely_back(value: Any, text: bytes) -> bool:
 def _faults(value: Any, path: str, other: Callable[[Any, str], Iterator[str]], *, text_keys: bool) -> Iterator[str]:
     if isinstance(value, float):
         if not math.isfinite(value):
-            yield f"{path} is {value!r}, which would come back as null"
+            yield f"{path} is {value!r}{AS_NULL}"
     elif value is None or isinstance(value, (str, int)):
         return
     elif isinstance(value, dict):

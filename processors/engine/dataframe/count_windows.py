@@ -30,6 +30,9 @@ from holdfast.processors.engine.state.window_keys import COUNTED, COUNTED_OPEN, 
 COUNTED_VERSION = 1
 #: Windows that overlap have their messages in this many chunks, of a few messages at least.
 CHUNKS, CHUNK_LEAST = 16, 8
+#: The place in the record of the last message with a large number; and from where a number is large: so many below it
+#: have a total that a float can hold.
+LARGE, SURE_MAX = "large", 1e300
 #: The part of a tumbling window's record that is no column.
 WINDOW = "window"
 #: A window may have this many messages at most: they share one record, or are read together.
@@ -143,14 +146,21 @@ class CountStore:
         number, chunks = known["messages"], known["chunks"]
         if not chunks or number >= chunks[-1] + self._chunk:
             chunks = [*chunks, number]
-        newest = [*(state.get(counted_key(chunks[-1])) or ()), [time_ms, spec.aggregation.read(value)]]
+        item = spec.aggregation.read(value)
+        large = known.get(LARGE)
+        if any(type(each) in (int, float) and not -SURE_MAX <= each <= SURE_MAX for each in item.values()):
+            large = number
+        newest = [*(state.get(counted_key(chunks[-1])) or ()), [time_ms, item]]
         state.set(counted_key(chunks[-1]), newest)
-        results = self._windows(number, chunks)
+        results = self._windows(number, chunks, large)
         needed = self._first_window(number + 1)
         while len(chunks) > 1 and chunks[1] <= needed:
             state.delete(counted_key(chunks[0]))
             chunks = chunks[1:]
-        state.set(COUNTED, {"format": COUNTED_VERSION, "messages": number + 1, "chunks": chunks})
+        made = {"format": COUNTED_VERSION, "messages": number + 1, "chunks": chunks}
+        if large is not None and large >= needed:
+            made[LARGE] = large
+        state.set(COUNTED, made)
         return results
 
     def _first_window(self, number: int) -> int:
@@ -158,12 +168,18 @@ class CountStore:
         step = self.spec.step
         return max(0, -(-(number - self.spec.count + 1) // step) * step)
 
-    def _windows(self, number: int, chunks: Sequence[int]) -> list[Result]:
-        """The results that the newest message gives, those of the windows that began first in front."""
+    def _windows(self, number: int, chunks: Sequence[int], large: int | None) -> list[Result]:
+        """The results that the newest message gives, those of the windows that began first in front.
+
+        ``large`` is the last message with a number from which totals may be beyond the largest float.
+        """
         spec = self.spec
         first = self._first_window(number)
-        # Also where it is not sent: a message that a window can't aggregate has to fail here.
-        begins = (first,) if spec.final else range(first, number + 1, spec.step)
+        # Also where they are not sent: a message that a window can't aggregate has to fail here. Otherwise the messages
+        # that fill the window would fail. The first window has all messages of the others; but in one of the others,
+        # a total may be larger.
+        one = spec.final and (large is None or large < first)
+        begins = (first,) if one else range(first, number + 1, spec.step)
         items = [item for chunk in chunks for item in self._state.get(counted_key(chunk)) or ()]
         results = []
         for begin in begins:
@@ -173,4 +189,6 @@ class CountStore:
             times = [item[0] for item in inside]
             result = spec.aggregation.computed(min(times), max(times), inside)
             results.append((result, result["start"]))
-        return results if not spec.final or number - first + 1 == spec.count else []
+        if not spec.final:
+            return results
+        return results[:1] if number - first + 1 == spec.count and first >= chunks[0] else []

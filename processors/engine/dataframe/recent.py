@@ -7,12 +7,14 @@ from bisect import insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from fractions import Fraction
 from math import fsum, isfinite
 from typing import Any, ClassVar
 
 import msgspec
 
 from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.changelog.json_values import number_fault
 from holdfast.processors.engine.dataframe.aggregation import AggregationInvalid, Aggregator, Field
 from holdfast.processors.engine.dataframe.durations import milliseconds
 from holdfast.processors.engine.dataframe.store_options import BY_VALUE, StoreOptions
@@ -38,11 +40,10 @@ def _is_finite(number: float) -> bool:
 
 
 def _mean(numbers: Sequence[float]) -> float:
-    count = len(numbers)
     try:
-        return fsum(numbers) / count
+        return fsum(numbers) / len(numbers)
     except OverflowError:  # the total is above the largest float; the mean is not
-        return fsum(each / count for each in numbers)
+        return float(sum(map(Fraction, numbers)) / len(numbers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,8 @@ class DropDuplicates:
             text = _encode(read)
         except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as failure:
             raise self._by.failed("duplicates", f"is no JSON: {failure}", type(read).__name__) from failure
+        if (fault := number_fault(read, text)) is not None:
+            raise self._by.failed("duplicates", f"is no JSON: {fault}", type(read).__name__)
         short = len(text) <= TEXT_BYTES_MAX
         key = f"{SEEN}{text.decode() if short else 'sha256:' + hashlib.sha256(text).hexdigest()}"
         times = state.key_times

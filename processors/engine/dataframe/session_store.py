@@ -301,7 +301,7 @@ class SessionStore(StoredWindows):
                 else:
                     self._closing.append((place, raw_key, session))
                     if spec.final:
-                        result = spec.aggregation.result(session.start, session.end, session.stored)
+                        result = spec.aggregation.due(session.start, session.end, session.stored)
             found.append(Closing(place, raw_key, result, 0 if session is None else session.start))
         self._state.keep_message()
         return found

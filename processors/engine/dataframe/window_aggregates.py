@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.aggregation import (
     AGGREGATORS,
     FORMAT,
@@ -32,6 +33,16 @@ from holdfast.processors.engine.dataframe.custom_columns import (
 from holdfast.processors.engine.dataframe.in_place import copied, may_change
 
 _NOTHING: Mapping[str, Any] = {}
+#: Not subclasses of Exception, but raised by a user's function: they count as failures of its window.
+_ENDING = (SystemExit, GeneratorExit)
+
+
+class FailedResult(dict[str, Any]):
+    """Start and end of a window that closes, in place of its result, and the error that a column raised."""
+
+    def __init__(self, start: int, end: int, error: BaseException) -> None:
+        super().__init__(start=start, end=end)
+        self.error = error
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,6 +308,15 @@ class WindowAggregation(Aggregation):
                     there[0] if len(there) == 1 else made.merge(there[0], there[1], name)
                 )
         return stored
+
+    def due(self, start: int, end: int, stored: Any) -> dict[str, Any]:
+        """``result`` for a window that closes without a message, which could fail: an error is returned with it."""
+        try:
+            return self.result(start, end, stored)
+        except FormatUnknown:
+            raise  # the state is at fault, not the window
+        except (Exception, *_ENDING) as error:
+            return FailedResult(start, end, error)
 
     def result(self, start: int, end: int, stored: Any) -> dict[str, Any]:
         """A window's value: its start, its end, and its columns; a column that no message filled is None."""

@@ -187,7 +187,7 @@ class WindowStore(StoredWindows):
         found = []
         for start, end in self._passed(self._of_key()):
             stored = self._state.get(window_key(start, end))
-            made = None if stored is None else self.spec.aggregation.result(start, end, stored)
+            made = None if stored is None else self.spec.aggregation.due(start, end, stored)
             found.append((start, end, made))
         return found
 
@@ -240,4 +240,4 @@ class WindowStore(StoredWindows):
     def _result(self, entry: DueEntry) -> dict[str, Any] | None:
         """The result of the window of an entry, from the store; None if a command deleted it meanwhile."""
         stored = self._of(entry.message_key, window_key(entry.start, entry.end))
-        return None if stored is None else self.spec.aggregation.result(entry.start, entry.end, stored)
+        return None if stored is None else self.spec.aggregation.due(entry.start, entry.end, stored)

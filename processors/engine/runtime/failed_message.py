@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import msgspec
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import HeadersUnreadable
 from holdfast.infra.kafka.records import Batch, Headers, Partition
+from holdfast.processors.engine.changelog.format import encode_json
 from holdfast.processors.engine.dataframe.outbox import Output
 
 
@@ -43,6 +47,22 @@ class FailedMessage:
 
 #: Decides about a failed message: returns its dead letter, or None to skip the message; raises to stop the worker.
 OnFailure = Callable[[FailedMessage], Output | None]
+
+
+def as_json(value: Any) -> bytes:
+    """A result or a timer as the value of its dead letter; of what JSON can't write there is the type."""
+    try:
+        return encode_json(value)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError):
+        return encode_json({name: _writable(part) for name, part in value.items()})
+
+
+def _writable(part: Any) -> Any:
+    try:
+        encode_json(part)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError):
+        return f"{type(part).__name__} that JSON can't write"
+    return part
 
 
 def exits(error: BaseException) -> FunctionExits:

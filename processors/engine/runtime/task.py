@@ -39,7 +39,7 @@ from operator import length_hint
 from typing import Any
 
 from holdfast.infra.kafka.records import Batch, Partition
-from holdfast.processors.engine.changelog.format import FormatUnknown, encode_json
+from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.compilation import Timing
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.fusion import Run as Steps
@@ -54,7 +54,7 @@ from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused,
 from holdfast.processors.engine.runtime.awaited import AwaitedStream, awaited_stream
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
 from holdfast.processors.engine.runtime.deserialized import ENDING, RECORDS_AT_ONCE, Readable, read
-from holdfast.processors.engine.runtime.failed_message import FailedMessage, OnFailure, exits, failed_record
+from holdfast.processors.engine.runtime.failed_message import FailedMessage, OnFailure, as_json, exits, failed_record
 from holdfast.processors.engine.runtime.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.store_time import declared_stores
 from holdfast.processors.engine.runtime.task_time import TaskTime
@@ -267,7 +267,7 @@ class Task:
             raise error
         place, offset = Partition(topic, self.partition), self.positions[topic] - 1
         raised = error if isinstance(error, Exception) else exits(error)
-        return FailedMessage(place, offset, key, encode_json(value), timestamp_ms, None, raised)
+        return FailedMessage(place, offset, key, as_json(value), timestamp_ms, None, raised)
 
     def _put_aside(self, failed: FailedMessage, words: str, timer: str | None, on_failure: OnFailure) -> None:
         instead = on_failure(replace(failed, made=f"{words} behind {failed.place}", timer=timer))

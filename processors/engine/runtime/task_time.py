@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import length_hint
 
@@ -21,6 +21,7 @@ from holdfast.processors.engine.dataframe.held_back import HeldBack
 from holdfast.processors.engine.dataframe.keys_ahead import KeysAhead
 from holdfast.processors.engine.dataframe.serialization import Deserializer
 from holdfast.processors.engine.dataframe.stored_windows import Closes, Closing, MessagePlace, StoredWindows, Taker
+from holdfast.processors.engine.dataframe.window_aggregates import FailedResult
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.store_time import StoreTime
 from holdfast.processors.engine.runtime.task_timers import OnTimerError, TaskTimers
@@ -233,6 +234,20 @@ class TaskTime:
 
     def _close(self, steps: WindowSteps, on_error: OnWindowError) -> int:
         found = steps.windows.closing(CLOSED_AT_ONCE)
+        begin = 0
+        for at, closing in enumerate(found):
+            if isinstance(closing.result, FailedResult):
+                self._send(steps, found[begin:at], on_error)
+                on_error(steps.topic, closing, closing.result.error)
+                begin = at + 1
+        self._send(steps, found[begin:], on_error)
+        if found:
+            steps.windows.closed(found[-1])
+            self.dirty = True
+        return len(found)
+
+    def _send(self, steps: WindowSteps, found: Sequence[Closing], on_error: OnWindowError) -> None:
+        """Runs the steps behind windows that close. All of them are closed then, and those before one that stops."""
         live = [closing for closing in found if closing.result is not None]
         values, raw_keys = iter([closing.result for closing in live]), iter([closing.message_key for closing in live])
         keys = iter([steps.deserialize_key(closing.message_key) for closing in live])
@@ -253,5 +268,3 @@ class TaskTime:
                 break
         if found:
             steps.windows.closed(found[-1])
-            self.dirty = True
-        return len(found)

@@ -85,7 +85,11 @@ class StateMethods:
         for number, what in ((held, f"holds {_shown(held)}"), (by, f"is to be incremented by {_shown(by)}")):
             if isinstance(number, bool) or not isinstance(number, (int, float)):
                 raise self._unfit(key, what, "a number", "Set it to a number first, or use another key.")
-        total = held + by
+        try:
+            total = held + by
+        except OverflowError as failure:
+            seen = f"holds {_shown(held)}, to be incremented by {_shown(by)}: no float can hold one of them"
+            raise self._unfit(key, seen, "numbers that add up", "Increment it by a whole number.") from failure
         self.set(key, total)
         return total
 

@@ -102,8 +102,8 @@ def _loses_the_count_at_a_restart(patch: pytest.MonkeyPatch) -> None:
 def _a_chunk_leaves_too_soon(patch: pytest.MonkeyPatch) -> None:
     former = CountStore._windows
 
-    def windows(self: CountStore, number: int, chunks: Any) -> Any:
-        results = former(self, number, chunks)
+    def windows(self: CountStore, number: int, chunks: Any, large: Any) -> Any:
+        results = former(self, number, chunks, large)
         if len(chunks) > 1:
             self._state.set(f"n/{chunks[0]:015d}", [[1, {"total": 0, "all": 0}]] * (chunks[1] - chunks[0]))
         return results
