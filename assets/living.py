@@ -43,7 +43,7 @@ def facts_of(statuses: Sequence[ProcessorStatus], before: Any) -> tuple[dict[str
     if lags and len(known) == len(lags):
         facts["lag_records"] = sum(known)
     at = max((status.heartbeat_at for status in statuses), default=0.0)
-    started = max((status.started_at for status in statuses), default=0.0)
+    started = sorted(status.started_at for status in statuses)  # totals of the same workers only have a difference
     if before and before.get("started") == started and at > before.get("at", at):
         seconds = at - before["at"]
         facts["records_per_s"] = round((processed - before["processed"]) / seconds, 2)

@@ -147,7 +147,7 @@ def _describe(definition: ProcessorDefinition, store: str, done: Published, newe
             "snapshot_mib": dg.MetadataValue.float(round(result.size / MIB, 3)),
             "history_corrections": dg.MetadataValue.int(result.corrections),
             "versions_committed": dg.MetadataValue.int(int(result.committed)),
-            "lag_seconds": dg.MetadataValue.float(round(time.time() - newest.taken_at, 1)),
+            "lag_seconds": dg.MetadataValue.float(round(max(0.0, time.time() - newest.taken_at), 1)),
             # as text: the id has more digits than a number in a browser
             "iceberg_snapshot_id": dg.MetadataValue.text(str(result.version)),
         }

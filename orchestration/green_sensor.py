@@ -232,9 +232,11 @@ def _observed(topics: Mapping[str, dict[str, Any]], memo: Memo, now: float) -> l
     events = []
     for name, facts in topics.items():
         records, at = memo.observed.get(name, (-1, 0.0))
-        if facts["records"] == records or (records >= 0 and now - at < OBSERVE_EVERY_S):
+        if facts["records"] == records or (records >= 0 and abs(now - at) < OBSERVE_EVERY_S):
             continue
-        rate = {} if records < 0 else {"records_per_s": round(max(0, facts["records"] - records) / (now - at), 2)}
+        rate = {}
+        if records >= 0 and now > at:  # the clock may have been set back
+            rate = {"records_per_s": round(max(0, facts["records"] - records) / (now - at), 2)}
         events.append(dg.AssetObservation(keys.topic_key(name), metadata={**facts, **rate}))
         memo.observed[name] = (facts["records"], now)
     return events
@@ -242,7 +244,7 @@ def _observed(topics: Mapping[str, dict[str, Any]], memo: Memo, now: float) -> l
 
 def _is_ready(wanted: Wanted, memo: Memo, now: float) -> bool:
     """Whether to ask for a run now, or to wait for what other sensors report first."""
-    return wanted.at_once or now - memo.due_since.get(wanted.subject, now) >= OTHERS_WAIT_S
+    return wanted.at_once or abs(now - memo.due_since.get(wanted.subject, now)) >= OTHERS_WAIT_S
 
 
 def _request(wanted: Wanted, settings: Settings, graph: BaseAssetGraph[Any]) -> dg.RunRequest:

@@ -240,7 +240,7 @@ def _request(
         return None
     ended_at = max((each.end_time or each.update_timestamp.timestamp() for each in tried), default=None)
     pause_s = NEXT_RUN_AFTER_S * 2 ** (len(tried) - 1)
-    if ended_at is not None and lifecycle.world.clock().timestamp() - ended_at < pause_s:
+    if ended_at is not None and abs(lifecycle.world.clock().timestamp() - ended_at) < pause_s:
         return None
     return dg.RunRequest(
         run_key=f"incident-{incident.id}-{asked + 1}",
@@ -317,7 +317,7 @@ def is_news(facts: Mapping[str, int | float], told: Mapping[str, Any] | None, no
 
     ``told`` has the facts of the last observation and its time, ``told_at``; ``now`` is seconds since 1970.
     """
-    if not told or now - told.get("told_at", 0.0) >= OBSERVE_EVERY_S:
+    if not told or abs(now - told.get("told_at", 0.0)) >= OBSERVE_EVERY_S:
         return True
     if any(facts.get(name) != told.get(name) for name in ("instances", "tasks_running")):
         return True

@@ -108,7 +108,7 @@ def _records(
         if (again := registry.incident(number)) is not None:
             incidents[number] = again
     actions = registry.actions_after(cursor.actions.low, RECORDS_MAX)
-    young = (n for n, each in enumerate(actions) if now - each.finished_at.timestamp() < ACTION_SETTLES_S)
+    young = (n for n, each in enumerate(actions) if abs(now - each.finished_at.timestamp()) < ACTION_SETTLES_S)
     actions = actions[: next(young, len(actions))]
     return {
         "applies": [

@@ -173,7 +173,7 @@ def gap_free(plan: SnapshotPlan, changelog: ChangelogNow | None, ended: float) -
         return False
     fed = all(part.feed_start <= base.ends.get(part.partition, -1) for part in plan.partitions)
     quiet = all(part.end == base.ends.get(part.partition) for part in plan.partitions)
-    return fed and (quiet or ended - base.taken_at < changelog.compaction_lag_s * WINDOW_PART_SAFE)
+    return fed and (quiet or 0 <= ended - base.taken_at < changelog.compaction_lag_s * WINDOW_PART_SAFE)
 
 
 def _whole_vector(facts: SnapshotFacts) -> tuple[StorePoint, ...]:
@@ -265,7 +265,7 @@ def _against_incremental(
     elif _generation(facts, points) != base.generation:
         yield "an interrupted run fed the history from another changelog, or beyond this checkpoint"
     full_at = facts.table.full_at
-    if full_at is None or facts.now - full_at >= full_every_s:
+    if full_at is None or not 0 <= facts.now - full_at < full_every_s:
         yield "the last full snapshot is " + ("unknown" if full_at is None else f"{_age(facts.now - full_at)} old")
     moved = {point.partition: point for point in points if point.end > base.ends[point.partition]}
     if not moved:

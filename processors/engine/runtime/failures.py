@@ -32,6 +32,14 @@ SEND_AGAIN = (
 )
 #: Characters kept of an error's text, so that the headers do not make the dead letter too large.
 REASON_MAX = 2_000
+#: The headers that a dead letter may have of its failure.
+_OURS = frozenset(
+    f"holdfast.{name}"
+    for name in (
+        *("error", "error.type", "error.action", "topic", "partition", "offset", "timestamp", "processor"),
+        *("code_version", "left_out", "timer"),
+    )
+)
 
 
 class ProcessingFailed(HoldfastError):
@@ -119,7 +127,8 @@ class FailurePolicy:
         }
         # An error's text may contain anything, also invalid UTF-8.
         encoded = ((name, text.encode(errors="backslashreplace")) for name, text in ours.items())
-        return [*(failed.headers or []), *encoded]
+        # A dead letter that was sent again has the headers of its former failure: each failure would add ten more.
+        return [*(pair for pair in failed.headers or () if pair[0] not in _OURS), *encoded]
 
 
 def _reason(error: Exception) -> str:

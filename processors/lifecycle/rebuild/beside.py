@@ -382,8 +382,9 @@ class Rebuilding:
             if now - told >= TELL_EVERY_S:
                 told, done, total = now, int(ticket["done"]), int(ticket["total"] or 0)
                 rate = done / max(now - began, 0.001)
-                left = f", about {(total - done) / rate:,.0f} s left" if rate > 0 else ""
-                tell(f"{done:,} of {total:,} records read, {rate:,.0f} per second{left}")
+                left = f", about {(total - done) / rate:,.0f} s left" if rate > 0 and total > done else ""
+                of = f" of {total:,}" if total else ""
+                tell(f"{done:,}{of} records read, {rate:,.0f} per second{left}")
             if since is not None and now - looked >= LOOK_AFTER_EVERY_S:
                 looked = now
                 self._look_after(processor, tell)

@@ -93,7 +93,7 @@ def of_apply(record: ApplyRecord) -> list[Entry]:
             outcome=record.outcome,
             who=record.who,
             plan=record.plan_hash,
-            seconds=(record.finished_at - record.started_at).total_seconds(),
+            seconds=max(0.0, (record.finished_at - record.started_at).total_seconds()),
             stores=stores,
             provisions=done and isinstance(request, Provision | Deploy),
             deploys=done and isinstance(request, Deploy),
@@ -149,7 +149,7 @@ def of_action(action: Action) -> list[Entry]:
             at=action.finished_at,
             outcome=action.outcome,
             who=action.who,
-            seconds=(action.finished_at - action.started_at).total_seconds(),
+            seconds=max(0.0, (action.finished_at - action.started_at).total_seconds()),
         )
     ]
 

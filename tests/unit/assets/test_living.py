@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,15 @@ def test_the_numbers_of_all_workers_are_plotted_together() -> None:
     later = [replace(worker(slot, 0), heartbeat_at=1_110.0, records={"processed": 750}) for slot in "01"]
     again, _ = facts_of(later, {**facts, **figures})
     assert (again["records_per_s"], again["commits_per_s"]) == (50.0, 3.8)
+
+
+def test_rates_are_of_the_same_workers() -> None:
+    """The totals of fewer workers are less: the rate was negative."""
+    facts, figures = facts_of([worker("0", 30), worker("1", 12)], None)
+    alone, kept = facts_of([replace(worker("0", 30), heartbeat_at=1_110.0)], {**facts, **figures})
+    assert not {"records_per_s", "commits_per_s"} & alone.keys()
+    later = replace(worker("0", 0), heartbeat_at=1_120.0, records={"processed": 700})
+    assert facts_of([later], json.loads(json.dumps({**alone, **kept})))[0]["records_per_s"] == 20.0
 
 
 def test_what_a_worker_does_not_say_is_left_out() -> None:

@@ -8,7 +8,7 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.dataframe.compilation import null_key
 from holdfast.processors.engine.dataframe.merging import MergeFailed
 from holdfast.processors.engine.runtime.failed_message import FailedMessage
-from holdfast.processors.engine.runtime.failures import REASON_MAX, FailurePolicy, ProcessingFailed
+from holdfast.processors.engine.runtime.failures import _OURS, REASON_MAX, FailurePolicy, ProcessingFailed
 
 
 class Speechless(Exception):
@@ -65,3 +65,21 @@ def test_a_result_of_a_window_that_fails_is_told_as_such_and_not_as_the_message_
         "Correct the steps behind the window. Or set `dead_letter_topic` to put failed results aside. Then restart: "
         "the result comes again. The message at that offset is not the cause."
     )
+
+
+def test_a_dead_letter_that_fails_again_has_the_headers_of_its_last_failure_only():
+    policy, headers = FailurePolicy("dead", None, "p", "v1"), [("trace", b"1"), ("holdfast.note", b"mine")]
+    timer = replace(failed(ValueError("first")), headers=headers, timer="t", without_headers=True)
+    told = MergeFailed("Both have the field id.", action="Rename it.")
+    for error in (ValueError("second"), told, ValueError("last")):
+        letter = policy(replace(timer, error=error))
+        assert letter is not None
+        timer = replace(failed(error), headers=letter.headers)
+    names = [name for name, _ in letter.headers]
+    assert len(names) == len(set(names))
+    assert letter.headers[:2] == headers
+    assert dict(letter.headers)["holdfast.error"] == b"last"
+    assert not {"holdfast.timer", "holdfast.left_out", "holdfast.error.action"}.intersection(names)
+    given = policy(replace(timer, timer="t", without_headers=True, error=told))
+    assert given is not None
+    assert {name for name, _ in given.headers if name not in ("trace", "holdfast.note")} == _OURS

@@ -34,6 +34,11 @@ def incident(**facts: Any) -> Incident:
     return Incident(**{**usual, **facts})
 
 
+def test_no_duration_is_negative_where_the_clock_was_set_back() -> None:
+    (entry,) = timeline.of_apply(apply_of(Deploy("fleet"), finished_at=NOW - timedelta(hours=1)))
+    assert entry.seconds == 0.0
+
+
 def test_an_apply_says_who_what_plan_and_how_long() -> None:
     (entry,) = timeline.of_apply(apply_of(Deploy("fleet")))
     assert (entry.processor, entry.who, entry.seconds, entry.outcome) == ("fleet", "ann (pid 7)", 90.0, "done")
