@@ -62,14 +62,22 @@ def number(value: dict[str, Any]) -> Any:
     return MADE[value["made"]] if "made" in value else value["v"]
 
 
+def sized(value: dict[str, Any]) -> Any:
+    """The number, for functions that compare: a value of another type would fail the messages behind it."""
+    made = number(value)
+    if type(made) not in (int, float):
+        raise TypeError(f"expected a number, got {made!r}")
+    return made
+
+
 def arithmetic(of: Any) -> dict[str, Any]:
     return {"n": Count(), "sum": Sum(of), "mean": Mean(of), "least": Min(of), "most": Max(of)}
 
 
 def kept(of: Any) -> dict[str, Any]:
     reduced = Reduce(
-        reducer=lambda total, value: max(total, number(value)),
-        initializer=number,
+        reducer=lambda total, value: max(total, sized(value)),
+        initializer=sized,
         merger=lambda earlier, later: max(earlier, later),
     )
     return {
