@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from holdfast.processors.engine.changelog.format import unknown_version
+from holdfast.processors.engine.dataframe.aggregation import Mean, Sum
 from holdfast.processors.engine.dataframe.stored_windows import Result
 from holdfast.processors.engine.dataframe.window_aggregates import WindowAggregation
 from holdfast.processors.engine.dataframe.window_spec import WINDOWS_OF_A_MESSAGE_MAX, WindowInvalid
@@ -109,6 +110,8 @@ class CountStore:
     def __init__(self, spec: CountSpec, state: StoreState) -> None:
         self.spec, self._state = spec, state
         self._chunk = max(CHUNK_LEAST, spec.count // CHUNKS)
+        #: The columns that add.
+        self._added = [name for name, made in spec.aggregation.columns.items() if isinstance(made, (Sum, Mean))]
         self._take = self._tumble if spec.step == spec.count else self._overlap
 
     def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
@@ -148,8 +151,9 @@ class CountStore:
             chunks = [*chunks, number]
         item = spec.aggregation.read(value)
         large = known.get(LARGE)
-        if any(type(each) in (int, float) and not -SURE_MAX <= each <= SURE_MAX for each in item.values()):
-            large = number
+        for name in self._added:
+            if not -SURE_MAX <= item[name] <= SURE_MAX:
+                large = number
         newest = [*(state.get(counted_key(chunks[-1])) or ()), [time_ms, item]]
         state.set(counted_key(chunks[-1]), newest)
         results = self._windows(number, chunks, large)
