@@ -3,10 +3,12 @@
 All state is written with ``State``, values of one message key under state keys that begin with their kind::
 
     table      row           the value
-    interval   l/<time>      left values of this event time, as [[value, has matched], ...]; r/<time> for the right side
+    interval   l/<time>      a left value of this event time, as [[value, has matched]]; r/<time> for the right side
+               l/<time>/<n>  the same of further values of this time, in the order in which they came
 
-``<time>`` has 15 digits, so that texts are in the order of times. Values of streams are inside lists: None, 0, "" and
-false are values like others. In a table None is no row.
+``<time>`` has 15 digits and ``<n>`` has 9, so that texts are in the order of times. Older versions kept all values of a
+time in one record, which grew with each of them: such records are read. Values of streams are inside lists: None, 0, ""
+and false are values like others. In a table None is no row.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from holdfast.processors.engine.dataframe.as_of import AsOfLeft, AsOfRight
 from holdfast.processors.engine.dataframe.merging import OnMerge, check_how, check_merge, merge_function, name_of
 from holdfast.processors.engine.dataframe.processing import Context, Processing
 from holdfast.processors.engine.dataframe.store_options import BY_VALUE, StoreOptions
-from holdfast.processors.engine.state.dated_values import Dating, Rest, line_of, place_of, time_text
+from holdfast.processors.engine.state.dated_values import NUMBERS, Dating, Rest, line_of, place_at, time_of
 from holdfast.processors.engine.state.declared import DeclaredState
 from holdfast.processors.engine.state.end_timers import EndTimers
 from holdfast.processors.engine.state.interface import State
@@ -123,7 +125,7 @@ class Interval:
         if self.how != "inner" and self.is_sent(left=left) and not _is_matched(raw):
             return None
         behind_ms = self.forward_ms if left else self.backward_ms
-        return int(name[len(_LEFT) :]) + behind_ms + self.grace_ms + 1
+        return time_of(name, _LEFT) + behind_ms + self.grace_ms + 1
 
     def is_sent(self, *, left: bool) -> bool:
         """Whether a message of this side is sent if it has no match."""
@@ -176,18 +178,14 @@ class InnerInterval:
         end_ms = time_ms + side.lasts_ms + 1
         if end_ms <= dated.stream_ms and not side.sent:
             return
-        line = line_of(state.message_key, side.own)
-        held = state.read_place(place_of(line, time_ms)) if dated.has(line, time_ms) else None
         raw = encode_value(value, time_ms, where=f" in store {state.name!r}")
-        before = b"[" if held is None else held[HEAD_SIZE:-1] + b","
-        made = b"%b%b[%b,%b]]" % (raw[:HEAD_SIZE], before, raw[HEAD_SIZE:], b"true" if matched else b"false")
-        dated.put(line, time_ms, made, is_new=held is None)
+        made = b"%b[[%b,%b]]" % (raw[:HEAD_SIZE], raw[HEAD_SIZE:], b"true" if matched else b"false")
+        name = dated.add(line_of(state.message_key, side.own), time_ms, made)
         if side.sent and not _is_matched(made):
-            if held is None or _is_matched(held):
-                # Its timer sends and deletes it. ``end_of`` keeps it until then.
-                context._own_timers().set(Timer(side.name + time_text(time_ms), end_ms, "stream"))
-        elif held is None:
-            dated.ends(side.name + time_text(time_ms), end_ms)
+            # Its timer sends and deletes it. ``end_of`` keeps it until then.
+            context._own_timers().set(Timer(name, end_ms, "stream"))
+        else:
+            dated.ends(name, end_ms)
 
     def _match(self, side: _Side, value: Any, context: Context) -> bool:
         state: DeclaredState = context.state  # type: ignore[assignment]
@@ -196,12 +194,12 @@ class InnerInterval:
         # What ends before stream time is over, also while it is still in the store.
         first_ms = max(time_ms - side.before_ms, dated.stream_ms - other.lasts_ms)
         matched = False
-        for at_ms in dated.times(line, first_ms, time_ms + side.behind_ms):
-            place = place_of(line, at_ms)
+        for moment in dated.moments(line, first_ms, time_ms + side.behind_ms):
+            place = place_at(line, moment)
             raw = state.read_place(place)
             if raw is None:
                 continue
-            held = decode_value(raw)
+            held, at_ms = decode_value(raw), moment // NUMBERS
             for found, _ in held:
                 context.emit(_row(side, max(at_ms, time_ms), value, found))
                 matched = True
@@ -214,22 +212,23 @@ class IntervalJoin(InnerInterval):
     """The same with rows for messages without a match, of one side or both: timers send them."""
 
     def on_timer(self, name: str, time: int, context: Context) -> None:
-        """Emits the values of one side and time that have not matched, and deletes all of it."""
+        """Emits the values of a record that have not matched, and deletes it."""
         side = self._sides[name.startswith(_LEFT)]
+        time_ms = time_of(name, side.name)
         for value, matched in context.state.pop(name, []):
             if not matched:
-                context.emit(_row(side, int(name[len(side.name) :]), value, None))
+                context.emit(_row(side, time_ms, value, None))
 
 
 def _matched(raw: bytes, held: list[list[Any]], time_ms: int) -> bytes:
-    """The stored form of values of one time, once all have matched."""
+    """The stored form of a record, once all of its values have matched; one of an older version has several."""
     if len(held) > 1:
         return encode_value([[value, True] for value, _ in held], time_ms)
     return pack_head(VALUE_VERSION, CODEC_JSON, time_ms) + raw[HEAD_SIZE : -len(b"false]]")] + b"true]]"
 
 
 def _is_matched(raw: bytes) -> bool:
-    """Whether all values of one time have matched; False may be wrong."""
+    """Whether all values of a record have matched; False may be wrong."""
     return b",false]" not in raw
 
 

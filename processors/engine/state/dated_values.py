@@ -2,25 +2,28 @@
 
     message key     state key                                                      value
     the message's   <side><time>                                                   what the step stores
+    the message's   <side><time>/<number>                                          the same, of further values of a time
     OWN_KEY         __holdfast/expires/<time>/<message key in hex>/<state key>     1
 
-``<time>`` has 15 digits. A step tells from a state key and its value what is left of it at a time, so there is no
-record of the end. Reads do not look at ends: the step asks for the times that it may use.
+``<time>`` has 15 digits, ``<number>`` has 9 and begins with 1: so no record grows with the values of its time. A step
+tells from a state key and its value what is left of it at a time, so there is no record of the end. Reads do not look
+at ends: the step asks for the times that it may use.
 
-The times of the keys that messages come for are also in memory, so that a message costs no read of a range::
+A time and a number are a moment: one whole number. The moments of the keys that messages come for are also in memory,
+so that a message costs no read of a range::
 
-    times of one key and side   ──x───x─┬─x──x────x──► time
-                             in the store │ in memory, too
-                                          └ floor
+    moments of one key and side   ──x───x─┬─x──xx───x──► time
+                               in the store │ in memory, too
+                                            └ floor
 
 Invariants:
     - Each value that ends has an entry in the index, when the step looks at it. An entry without its value leaves then.
-    - In memory are all times of a key and side from the floor on. A failed message forgets those of its key.
+    - In memory are all moments of a key and side from the floor on. A failed message forgets those of its key.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple, Protocol
@@ -33,9 +36,11 @@ from holdfast.processors.engine.state.time_index import Entry, OwnRecords, TimeI
 
 #: Digits of a time in a state key.
 DIGITS = 15
-#: Memory of a time, and of a key and side with times, in bytes: the objects and their share of list and dict.
-TIME_BYTES, LINE_BYTES = 40, 400
-#: Times of one key and side in memory from which on old ones are taken out.
+#: What the times of moments are multiplied with: more values of one key and time do not come.
+NUMBERS = 10**9
+#: Memory of a moment, and of a key and side with moments, in bytes: the objects and their share of list and dict.
+MOMENT_BYTES, LINE_BYTES = 56, 400
+#: Moments of one key and side in memory from which on old ones are taken out.
 TRIM_FROM = 64
 
 #: Memory of a value that is kept as it was read, in bytes, beside two times that of its stored form.
@@ -59,7 +64,7 @@ class Dating(NamedTuple):
     Attributes:
         sides: What the state keys of values with a time begin with.
         rest_of: What is left of a value.
-        slack_ms: How far before a time that is asked for the times are also kept in memory.
+        slack_ms: How far before a time that is asked for the moments are also kept in memory.
     """
 
     sides: tuple[str, ...]
@@ -94,14 +99,30 @@ def time_text(time_ms: int) -> str:
     return f"{time_ms:015d}"
 
 
+def time_of(name: str, side: str) -> int:
+    """The event time in the state key of a value, whatever its number."""
+    return int(name[len(side) : len(side) + DIGITS])
+
+
 def line_of(message_key: bytes, side: bytes) -> bytes:
     """What the changelog keys of all times of a message key and a side begin with."""
     return key_prefix(message_key) + side
 
 
 def place_of(line: bytes, time_ms: int) -> bytes:
-    """The changelog key of the value of a time; ``line`` as of ``line_of``."""
+    """The changelog key of the first value of a time; ``line`` as of ``line_of``."""
     return line + b"%015d" % time_ms
+
+
+def place_at(line: bytes, moment: int) -> bytes:
+    """The changelog key of the value of a moment."""
+    time_ms, number = divmod(moment, NUMBERS)
+    return b"%b%015d/%09d" % (line, time_ms, number) if number else b"%b%015d" % (line, time_ms)
+
+
+def _moment_in(text: bytes) -> int:
+    """The moment at the end of a state key."""
+    return int(text[:DIGITS]) * NUMBERS + int(text[DIGITS + 1 :] or 0)
 
 
 class DatedValues:
@@ -120,7 +141,7 @@ class DatedValues:
         self._rest_of, self._slack_ms = dating.rest_of, dating.slack_ms
         self._index = TimeIndex(state, EXPIRES)
         state.scattered = dating.sides
-        #: By line, its floor and its times from there on, ascending.
+        #: By line, its floor in milliseconds, and its moments from there on, ascending.
         self._near: dict[bytes, tuple[int, list[int]]] = {}
         self._bytes = 0
         #: By message key, a value as a step has read or set it. With each commit it is made empty if it is too large.
@@ -141,37 +162,40 @@ class DatedValues:
         """The stream time of the task, in milliseconds; ``NO_TIME`` before the first message."""
         return self.stream.time_ms
 
-    def times(self, line: bytes, first_ms: int, last_ms: int) -> Sequence[int]:
-        """The times with values from ``first_ms`` to ``last_ms``, both included, of the current message's key."""
+    def moments(self, line: bytes, first_ms: int, last_ms: int) -> Sequence[int]:
+        """The moments with values from ``first_ms`` to ``last_ms``, both included, of the current message's key."""
         near = self._near.get(line)
         if near is None:
             near = self._load(line, first_ms)
-        floor_ms, times = near
+        floor_ms, moments = near
         if first_ms < floor_ms:
             return self._read(line, first_ms, last_ms)
-        if not times or times[-1] < first_ms:
+        first = first_ms * NUMBERS
+        if not moments or moments[-1] < first:
             return ()
-        return times[bisect_left(times, first_ms) : bisect_right(times, last_ms)]
+        return moments[bisect_left(moments, first) : bisect_left(moments, (last_ms + 1) * NUMBERS)]
 
-    def has(self, line: bytes, time_ms: int) -> bool:
-        """Whether the current message's key may have a value of this time: False is sure."""
-        near = self._near.get(line)
-        if near is None:
-            near = self._load(line, time_ms)
-        times = near[1]
-        if time_ms >= near[0] and (not times or times[-1] < time_ms):
-            return False
-        return bool(self.times(line, time_ms, time_ms))
-
-    def put(self, line: bytes, time_ms: int, raw: bytes, *, is_new: bool) -> None:
-        """Sets the stored value of a time of the current message's key; ``is_new`` if the time had none.
+    def add(self, line: bytes, time_ms: int, raw: bytes) -> str:
+        """Keeps a value of the current message's key behind those of its time; returns its state key.
 
         Raises:
             RecordTooLarge: The record is larger than the changelog allows.
         """
-        self._state.write_place(place_of(line, time_ms), raw)
-        if is_new:
-            self._add(line, time_ms)
+        near = self._near.get(line)
+        if near is None:
+            near = self._load(line, time_ms)
+        floor_ms, moments = near
+        moment = time_ms * NUMBERS
+        if time_ms < floor_ms:
+            moment = self._free(line, time_ms)
+        elif moments and moments[-1] >= moment:
+            at = bisect_left(moments, moment + NUMBERS)
+            moment = max(moment, moments[at - 1] + 1) if at else moment
+        place = place_at(line, moment)
+        self._state.write_place(place, raw)
+        if time_ms >= floor_ms:
+            self._remember(line, moments, moment)
+        return place[len(key_prefix(self._state.message_key)) :].decode()
 
     def ends(self, name: str, end_ms: int) -> None:
         """Looks at a value of the current message's key at this time, and deletes it if it has ended then."""
@@ -212,7 +236,7 @@ class DatedValues:
         self.forget_all()
 
     def forget(self, message_key: bytes) -> None:
-        """The last message of a key failed: its times and its value are read again."""
+        """The last message of a key failed: its moments and its value are read again."""
         self.read.pop(message_key, None)
         if self._near:
             prefix = key_prefix(message_key)
@@ -220,40 +244,47 @@ class DatedValues:
                 self._near.pop(prefix + side, None)
 
     def forget_all(self) -> None:
-        """All times and values are read again."""
+        """All moments and values are read again."""
         self._near, self._bytes = {}, 0
         self.read.clear()
 
-    def _add(self, line: bytes, time_ms: int) -> None:
-        near = self._near.get(line)
-        if near is None or time_ms < near[0]:
+    def _remember(self, line: bytes, moments: list[int], moment: int) -> None:
+        self._bytes += MOMENT_BYTES
+        if moments and moment <= moments[-1]:
+            insort(moments, moment)
             return
-        times = near[1]
-        self._bytes += TIME_BYTES
-        if times and time_ms <= times[-1]:
-            insort(times, time_ms)
-            return
-        times.append(time_ms)
-        if len(times) > TRIM_FROM and times[len(times) // 2] < time_ms - self._slack_ms:
-            cut = bisect_left(times, time_ms - self._slack_ms)
-            del times[:cut]
-            self._bytes -= cut * TIME_BYTES
-            self._near[line] = time_ms - self._slack_ms, times
+        moments.append(moment)
+        floor_ms = moment // NUMBERS - self._slack_ms
+        if len(moments) > TRIM_FROM and moments[len(moments) // 2] < floor_ms * NUMBERS:
+            cut = bisect_left(moments, floor_ms * NUMBERS)
+            del moments[:cut]
+            self._bytes -= cut * MOMENT_BYTES
+            self._near[line] = floor_ms, moments
+
+    def _free(self, line: bytes, time_ms: int) -> int:
+        """The moment behind all values of a time in the store."""
+        side = self._side_of(line)
+        first = side + b"%015d" % time_ms
+        found = state_keys(self._state, self._state.message_key, first, behind(first), reverse=True)
+        with closing(found):
+            return next((_moment_in(key[len(side) :]) + 1 for key, _ in found), time_ms * NUMBERS)
 
     def _load(self, line: bytes, first_ms: int) -> tuple[int, list[int]]:
         floor_ms = max(0, first_ms - self._slack_ms)
-        times = self._read(line, floor_ms)
-        self._bytes += LINE_BYTES + len(times) * TIME_BYTES
+        moments = self._read(line, floor_ms)
+        self._bytes += LINE_BYTES + len(moments) * MOMENT_BYTES
         if self._bytes > self._state.cache_bytes // 4:
             self.forget_all()
-            self._bytes = LINE_BYTES + len(times) * TIME_BYTES
-        near = self._near[line] = floor_ms, times
+            self._bytes = LINE_BYTES + len(moments) * MOMENT_BYTES
+        near = self._near[line] = floor_ms, moments
         return near
 
     def _read(self, line: bytes, first_ms: int, last_ms: int = EVENT_TIME_END_MS - 1) -> list[int]:
-        message_key = self._state.message_key
-        side = line[len(key_prefix(message_key)) :]
+        side = self._side_of(line)
         end = behind(side + b"%015d" % min(last_ms, EVENT_TIME_END_MS - 1)) if last_ms >= 0 else side
-        found = state_keys(self._state, message_key, side + b"%015d" % max(0, first_ms), end, reverse=False)
-        with closing(found):
-            return [int(key[len(side) :]) for key, _ in found]
+        first = side + b"%015d" % max(0, first_ms)
+        with closing(state_keys(self._state, self._state.message_key, first, end, reverse=False)) as found:
+            return [_moment_in(key[len(side) :]) for key, _ in found]
+
+    def _side_of(self, line: bytes) -> bytes:
+        return line[len(key_prefix(self._state.message_key)) :]

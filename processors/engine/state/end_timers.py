@@ -1,10 +1,11 @@
 """Stream timers at the ends of values with a time in their state keys, as outer joins have them.
 
     message key     state key                                                           value
-    the message's   <side><time>                                                        what the step stores
-    OWN_KEY         __holdfast/timers-by-stream/<end>/<message key in hex>/<side><time> 1
+    the message's   <state key>                                                         what the step stores
+    OWN_KEY         __holdfast/timers-by-stream/<end>/<message key in hex>/<state key>  1
 
-The name of such a timer is the state key of its value, so there is no record of the timer under the message key.
+``<state key>`` is ``<side><time>`` or ``<side><time>/<number>``, as in ``dated_values``. It is the name of the timer, so
+there is no record of the timer under the message key.
 
 Invariants:
     - Each value has one entry in the index, at its end. An entry without its value fires nothing, and leaves when due.

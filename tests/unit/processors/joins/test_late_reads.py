@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.processors.engine.state.dated_values import DatedValues, Dating, Rest, line_of
+from holdfast.processors.engine.state.dated_values import NUMBERS, DatedValues, Dating, Rest, line_of
 from holdfast.processors.engine.state.declared import DeclaredState
 from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.store import StoreState
@@ -17,19 +17,28 @@ from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 KEY = b"k"
 
 
-@pytest.mark.parametrize("younger", [100, 2_000])
-def test_a_late_message_reads_its_own_times_alone(monkeypatch: pytest.MonkeyPatch, younger: int) -> None:
+def kept() -> tuple[DeclaredState, DatedValues]:
     plain = StoreState("s", TaskStore(MemoryDatabases(lambda path, items: None), Path("unused")))
     state = DeclaredState(plain, None)
     dating = Dating(("l/",), lambda name, raw, look_ms, now_ms: Rest(raw), 10)
     dated = state.keep_dated(DatedValues(state, StreamTime(), dating))
     state.point_at(KEY, 0)
-    line = line_of(KEY, b"l/")
-    for at in (5, 6, 7, *range(1_000_000, 1_000_000 + younger)):
-        dated.put(line, at, b"v", is_new=True)
+    return state, dated
+
+
+def commit(state: DeclaredState) -> None:
     state._backend.write(state.rocks_changes(state.writes()), TaskMeta())
     state.committed()
-    assert len(dated.times(line, 1_000_000, 2_000_000)) == younger  # in memory, from its floor on
+
+
+@pytest.mark.parametrize("younger", [100, 2_000])
+def test_a_late_message_reads_its_own_times_alone(monkeypatch: pytest.MonkeyPatch, younger: int) -> None:
+    state, dated = kept()
+    line = line_of(KEY, b"l/")
+    for at in (5, 6, 7, *range(1_000_000, 1_000_000 + younger)):
+        dated.add(line, at, b"v")
+    commit(state)
+    assert len(dated.moments(line, 1_000_000, 2_000_000)) == younger  # in memory, from its floor on
     read, former = list[bytes](), StoreState.stored
 
     def counted(self: StoreState, message_key: bytes, first: bytes) -> Generator[tuple[bytes, bytes]]:
@@ -38,7 +47,35 @@ def test_a_late_message_reads_its_own_times_alone(monkeypatch: pytest.MonkeyPatc
             yield found
 
     monkeypatch.setattr(StoreState, "stored", counted)
-    assert list(dated.times(line, 5, 6)) == [5, 6]
-    assert list(dated.times(line, 7, 999)) == [7]
-    assert list(dated.times(line, -9, -1)) == []
+    assert list(dated.moments(line, 5, 6)) == [5 * NUMBERS, 6 * NUMBERS]
+    assert list(dated.moments(line, 7, 999)) == [7 * NUMBERS]
+    assert list(dated.moments(line, -9, -1)) == []
     assert len(read) <= 7
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_late_value_reads_one_of_its_time_however_many_there_are(
+    monkeypatch: pytest.MonkeyPatch, committed: bool
+) -> None:
+    state, dated = kept()
+    line = line_of(KEY, b"l/")
+    assert dated.moments(line, 1_000_000, 2_000_000) == ()  # in memory from there on
+    read, former = list[bytes](), StoreState.stored_back
+
+    def counted(self: StoreState, message_key: bytes, end: bytes | None) -> Generator[tuple[bytes, bytes]]:
+        for found in former(self, message_key, end):
+            read.append(found[0])
+            yield found
+
+    monkeypatch.setattr(StoreState, "stored_back", counted)
+    for at in (4, 6):
+        dated.add(line, at, b"v")
+    names = []
+    for _ in range(200):
+        names.append(dated.add(line, 5, b"v"))
+        if committed:
+            commit(state)
+    assert names == ["l/000000000000005", *(f"l/000000000000005/{number:09d}" for number in range(1, 200))]
+    assert len(read) <= 2 * len(names)
+    assert list(dated.moments(line, 5, 5)) == [5 * NUMBERS + number for number in range(200)]
+    assert dated.add(line, 5_000_000, b"v") == "l/000000005000000"
