@@ -29,11 +29,11 @@ from holdfast.processors.engine.changelog.format import (
 )
 from holdfast.processors.engine.commands import sweep
 from holdfast.processors.engine.commands.content import Difference, Read, of_keys_in
-from holdfast.processors.engine.dataframe.stored_windows import CLOCK_VERSIONS
+from holdfast.processors.engine.dataframe import stored_windows
 from holdfast.processors.engine.runtime.commands import CommandFailed
 from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.state import store_clock
 from holdfast.processors.engine.state.keys import store_prefix
-from holdfast.processors.engine.state.store_clock import CLOCK_VERSION
 from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.engine.state.time_records import CLOCKS_OF_STORES, OWN, Look, is_own, session_of
 from holdfast.processors.engine.state.window_keys import (
@@ -191,7 +191,7 @@ def _clock(content: TaskStore, store: str) -> dict[str, Any] | None:
 def _check_fit(store: str, clock: dict[str, Any] | None, closing: str | None) -> None:
     if clock is None:
         return
-    known = CLOCK_VERSIONS if closing is not None else (CLOCK_VERSION,)
+    known = (store_clock if closing is None else stored_windows).CLOCK_VERSIONS
     if clock.get("format") not in known or clock.get("closing") != closing:
         raise CommandFailed(
             f"The export of store {store} has windows of format version {clock.get('format')}, closed by "

@@ -111,7 +111,7 @@ class Interval:
     def options(self, store: str) -> StoreOptions:
         """What the join's store is declared with."""
         slack_ms = self.backward_ms + self.forward_ms + _SLACK_MS
-        dating = Dating((_LEFT, _RIGHT), self.rest_of, slack_ms)
+        dating = Dating((_LEFT, _RIGHT), self.rest_of, slack_ms, numbered=True)
         return StoreOptions(store, ttl=BY_VALUE, steps=("join by interval",), dating=dating)
 
     def rest_of(self, name: str, raw: bytes, look_ms: int, now_ms: int) -> Rest:

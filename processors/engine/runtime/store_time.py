@@ -19,7 +19,7 @@ from holdfast.processors.engine.state.declared import DeclaredState
 from holdfast.processors.engine.state.expiries import Expiries
 from holdfast.processors.engine.state.key_times import KeyTimes
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.store_clock import StoreClock
+from holdfast.processors.engine.state.store_clock import NUMBERED, PLAIN, StoreClock
 from holdfast.processors.engine.state.stream_time import Remembered, StreamTime
 from holdfast.processors.engine.state.time_records import Look, is_own
 
@@ -44,7 +44,8 @@ class StoreTime:
         self, state: DeclaredState, options: StoreOptions | None, stream: StreamTime, *, regrouped: bool = False
     ) -> None:
         self._state = state
-        self._clock = StoreClock(state, stream)
+        is_numbered = options is not None and options.dating is not None and options.dating.numbered
+        self._clock = StoreClock(state, stream, NUMBERED if is_numbered else PLAIN)
         self._expiries = _ends_of(state, options, stream, regrouped=regrouped)
 
     @property

@@ -65,11 +65,13 @@ class Dating(NamedTuple):
         sides: What the state keys of values with a time begin with.
         rest_of: What is left of a value.
         slack_ms: How far before a time that is asked for the moments are also kept in memory.
+        numbered: Whether a time may have several values, so that versions without numbers must not read the store.
     """
 
     sides: tuple[str, ...]
     rest_of: RestOf
     slack_ms: int
+    numbered: bool = False
 
 
 class PlacedRecords(OwnRecords, Protocol):

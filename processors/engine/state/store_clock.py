@@ -13,17 +13,20 @@ from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE
 from holdfast.processors.engine.state.stream_time import Remembered, StreamTime
 from holdfast.processors.engine.state.window_keys import OWN_KEY
 
-CLOCK_VERSION = 1
+#: The versions of the record that are read. Stores of interval joins have the second one: their values may have numbers,
+#: which versions before can't read, so they refuse it. A former record becomes one of version 2 with the next commit.
+CLOCK_VERSIONS = (1, 2)
+PLAIN, NUMBERED = CLOCK_VERSIONS
 
 
 class StoreClock:
-    """Keeps the stream time of a task in one of its stores."""
+    """Keeps the stream time of a task in one of its stores, in a record of a version."""
 
     #: The changelog key of the record.
     key = key_prefix(OWN_KEY) + CLOCK_OF_STORE.encode()
 
-    def __init__(self, state: DeclaredState, stream: StreamTime) -> None:
-        self._state, self._stream = state, stream
+    def __init__(self, state: DeclaredState, stream: StreamTime, version: int = PLAIN) -> None:
+        self._state, self._stream, self._version = state, stream, version
         self._saved: dict[str, Any] | None = None
         self._pending: dict[str, Any] | None = None
 
@@ -39,8 +42,8 @@ class StoreClock:
             FormatUnknown: It has another format version.
         """
         self._saved = record = self._state.read_own(OWN_KEY, CLOCK_OF_STORE)
-        if record is not None and record.get("format") != CLOCK_VERSION:
-            raise unknown_version(f"The clock of store {self._state.name}", record.get("format"), CLOCK_VERSION)
+        if record is not None and record.get("format") not in CLOCK_VERSIONS:
+            raise unknown_version(f"The clock of store {self._state.name}", record.get("format"), self._version)
         return self.restore()
 
     def restore(self) -> Remembered:
@@ -51,7 +54,7 @@ class StoreClock:
     def save(self) -> bool:
         """Writes the time into the store; False if it is as committed."""
         stream = self._stream
-        record = {"format": CLOCK_VERSION, **stream.record()}
+        record = {"format": self._version, **stream.record()}
         if record == self._saved or (self._saved is None and not stream.known):
             return False
         self._pending = record

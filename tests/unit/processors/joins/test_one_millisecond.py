@@ -8,10 +8,18 @@ from typing import Any
 import pytest
 
 from holdfast import Application, InMemoryCluster
-from holdfast.processors.engine.changelog.format import META_KEY, decode_value, encode_value, event_time_ms, split_key
+from holdfast.processors.engine.changelog.format import (
+    META_KEY,
+    decode_value,
+    encode_value,
+    event_time_ms,
+    key_prefix,
+    split_key,
+)
 from holdfast.processors.engine.commands.table import COMMANDS
 from holdfast.processors.engine.runtime import task_time
 from holdfast.processors.engine.runtime.commands import Read
+from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE
 from holdfast.processors.engine.state.window_keys import OWN_KEY
 
 CHANGELOG = "g-j-changelog"
@@ -61,7 +69,7 @@ def rows(cluster: InMemoryCluster) -> list[Any]:
 def kept(cluster: InMemoryCluster, app: Application) -> tuple[dict[str, Any], list[str]]:
     """What the join's store has of the key, and the entries of its indexes."""
     state = cluster.state(app, "j")
-    entries = [name for key, name in state if key == OWN_KEY and name != "__holdfast/clock"]
+    entries = [name for key, name in state if key == OWN_KEY and name != CLOCK_OF_STORE]
     return {name: value for (key, name), value in state.items() if key == b"k"}, entries
 
 
@@ -154,6 +162,10 @@ def written_by_former(cluster: InMemoryCluster) -> None:
             together.setdefault(key[: -len("/000000001")] if key[-10:-9] == b"/" else key, []).extend(decode_value(raw))
         if key[-10:-9] == b"/":
             cluster.produce(CHANGELOG, None, key)
+    clock = key_prefix(OWN_KEY) + CLOCK_OF_STORE.encode()
+    record = decode_value(content[clock])
+    assert record["format"] == 2  # older versions refuse it
+    cluster.produce(CHANGELOG, encode_value({**record, "format": 1}, event_time_ms(content[clock])), clock)
     for key, values in together.items():
         cluster.produce(CHANGELOG, encode_value(values, event_time_ms(content[key])), key)
     meta = [record for _, record in cluster.read(CHANGELOG) if record.key == META_KEY][-1]
@@ -173,6 +185,7 @@ def test_a_store_of_former_versions_is_read_joined_and_expires(
     assert (former, len(entries)) == ({place: [[1, False], [2, False], [3, False]]}, 1)
     feed(cluster, "l", 4, 5)
     cluster.run(app)
+    assert cluster.state(app, "j")[OWN_KEY, CLOCK_OF_STORE]["format"] == 2  # also as no time has passed
     assert kept(cluster, app)[0] == {
         **former,
         f"{place}/000000001": [[4, False]],
