@@ -4,7 +4,7 @@
     the message's   <state key>                                                         what the step stores
     OWN_KEY         __holdfast/timers-by-stream/<end>/<message key in hex>/<state key>  1
 
-``<state key>`` is ``<side><time>`` or ``<side><time>/<number>``, as in ``dated_values``. It is the timer's name, so there
+A state key is ``<side><time>`` or ``<side><time>/<number>``, as in ``dated_values``. It is the timer's name, so there
 is no record of the timer under the message key.
 
 Invariants:

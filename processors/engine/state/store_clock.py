@@ -13,8 +13,9 @@ from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE
 from holdfast.processors.engine.state.stream_time import Remembered, StreamTime
 from holdfast.processors.engine.state.window_keys import OWN_KEY
 
-#: The versions of the record that are read. Stores of interval joins have the second one: their values may have numbers,
-#: which versions before can't read, so they refuse it. A former record becomes one of version 2 with the next commit.
+#: The versions of the record that are read. Stores of interval joins have the second one: their values may have
+#: numbers, which versions before can't read, so they refuse it. A record of version 1 is of version 2 from the next
+#: commit on.
 CLOCK_VERSIONS = (1, 2)
 PLAIN, NUMBERED = CLOCK_VERSIONS
 
