@@ -3,12 +3,13 @@
 All state is written with ``State``, values of one message key under state keys that begin with their kind::
 
     table      row           the value
-    interval   l/<time>      a left value of this event time, as [[value, has matched]]; r/<time> for the right side
-               l/<time>/<n>  the same of further values of this time, in the order in which they came
+    interval   l/<time>      left values of this event time, as [[value, has matched], ...]; r/<time> for the right side
+               l/<time>/<n>  the same, further values of this time, in the order in which they came
 
-``<time>`` has 15 digits and ``<n>`` has 9, so that texts are in the order of times. Older versions kept all values of a
-time in one record, which grew with each of them: such records are read. Values of streams are inside lists: None, 0, ""
-and false are values like others. In a table None is no row.
+``<time>`` has 15 digits and ``<n>`` has 9, so that texts are in the order of times. A record has one value if its side
+is sent without a match: each has a timer. Others take values up to ``TOGETHER_BYTES``: a second may be the finest time
+that a topic has. Older versions kept all values of a time in one record: it is read. Values of streams are inside
+lists: None, 0, "" and false are values like others. In a table None is no row.
 """
 
 from __future__ import annotations
@@ -41,6 +42,8 @@ How = Literal["inner", "left", "right", "outer"]
 #: The state key of a table's row.
 ROW = "row"
 _LEFT, _RIGHT = "l/", "r/"
+#: Bytes of a record up to which it takes further messages of its time.
+TOGETHER_BYTES = 1_024
 #: How far behind the interval times are kept in memory, in milliseconds; a later message costs a read of a range.
 _SLACK_MS = 1_000
 
@@ -178,9 +181,13 @@ class InnerInterval:
         end_ms = time_ms + side.lasts_ms + 1
         if end_ms <= dated.stream_ms and not side.sent:
             return
+        line = line_of(state.message_key, side.own)
+        last = dated.last(line, time_ms)
         raw = encode_value(value, time_ms, where=f" in store {state.name!r}")
         made = b"%b[[%b,%b]]" % (raw[:HEAD_SIZE], raw[HEAD_SIZE:], b"true" if matched else b"false")
-        name = dated.add(line_of(state.message_key, side.own), time_ms, made)
+        if last is not None and not side.sent and _joins_last(state, place_at(line, last), made):
+            return
+        name = dated.put(line, time_ms * NUMBERS if last is None else last + 1, made)
         if side.sent and not _is_matched(made):
             # Its timer sends and deletes it. ``end_of`` keeps it until then.
             context._own_timers().set(Timer(name, end_ms, "stream"))
@@ -220,8 +227,17 @@ class IntervalJoin(InnerInterval):
                 context.emit(_row(side, time_ms, value, None))
 
 
+def _joins_last(state: DeclaredState, place: bytes, made: bytes) -> bool:
+    """Puts a message into the last record of its time, which has an end; False if that is full, or gone."""
+    held = state.read_place(place)
+    if held is None or len(held) + len(made) > min(TOGETHER_BYTES, state.record_bytes_max // 2):
+        return False
+    state.write_place(place, b"%b%b,%b" % (made[:HEAD_SIZE], held[HEAD_SIZE:-1], made[HEAD_SIZE + 1 :]))
+    return True
+
+
 def _matched(raw: bytes, held: list[list[Any]], time_ms: int) -> bytes:
-    """The stored form of a record, once all of its values have matched; one of an older version has several."""
+    """The stored form of a record, once all of its values have matched; only those of older versions have several."""
     if len(held) > 1:
         return encode_value([[value, True] for value, _ in held], time_ms)
     return pack_head(VALUE_VERSION, CODEC_JSON, time_ms) + raw[HEAD_SIZE : -len(b"false]]")] + b"true]]"

@@ -177,26 +177,29 @@ class DatedValues:
             return ()
         return moments[bisect_left(moments, first) : bisect_left(moments, (last_ms + 1) * NUMBERS)]
 
-    def add(self, line: bytes, time_ms: int, raw: bytes) -> str:
-        """Keeps a value of the current message's key behind those of its time; returns its state key.
-
-        Raises:
-            RecordTooLarge: The record is larger than the changelog allows.
-        """
+    def last(self, line: bytes, time_ms: int) -> int | None:
+        """The last moment of a time that the current message's key may have a value at: None is sure."""
         near = self._near.get(line)
         if near is None:
             near = self._load(line, time_ms)
         floor_ms, moments = near
-        moment = time_ms * NUMBERS
         if time_ms < floor_ms:
-            moment = self._free(line, time_ms)
-        elif moments and moments[-1] >= moment:
-            at = bisect_left(moments, moment + NUMBERS)
-            moment = max(moment, moments[at - 1] + 1) if at else moment
+            return self._read_last(line, time_ms)
+        first = time_ms * NUMBERS
+        if not moments or moments[-1] < first:
+            return None
+        at = bisect_left(moments, first + NUMBERS)
+        return moments[at - 1] if at and moments[at - 1] >= first else None
+
+    def put(self, line: bytes, moment: int, raw: bytes) -> str:
+        """Keeps a value of the current message's key at a moment that has none; returns its state key.
+
+        Raises:
+            RecordTooLarge: The record is larger than the changelog allows.
+        """
         place = place_at(line, moment)
         self._state.write_place(place, raw)
-        if time_ms >= floor_ms:
-            self._remember(line, moments, moment)
+        self._remember(line, moment)
         return place[len(key_prefix(self._state.message_key)) :].decode()
 
     def ends(self, name: str, end_ms: int) -> None:
@@ -250,7 +253,11 @@ class DatedValues:
         self._near, self._bytes = {}, 0
         self.read.clear()
 
-    def _remember(self, line: bytes, moments: list[int], moment: int) -> None:
+    def _remember(self, line: bytes, moment: int) -> None:
+        near = self._near.get(line)
+        if near is None or moment < near[0] * NUMBERS:
+            return
+        moments = near[1]
         self._bytes += MOMENT_BYTES
         if moments and moment <= moments[-1]:
             insort(moments, moment)
@@ -263,13 +270,11 @@ class DatedValues:
             self._bytes -= cut * MOMENT_BYTES
             self._near[line] = floor_ms, moments
 
-    def _free(self, line: bytes, time_ms: int) -> int:
-        """The moment behind all values of a time in the store."""
+    def _read_last(self, line: bytes, time_ms: int) -> int | None:
         side = self._side_of(line)
         first = side + b"%015d" % time_ms
-        found = state_keys(self._state, self._state.message_key, first, behind(first), reverse=True)
-        with closing(found):
-            return next((_moment_in(key[len(side) :]) + 1 for key, _ in found), time_ms * NUMBERS)
+        with closing(state_keys(self._state, self._state.message_key, first, behind(first), reverse=True)) as found:
+            return next((_moment_in(key[len(side) :]) for key, _ in found), None)
 
     def _load(self, line: bytes, first_ms: int) -> tuple[int, list[int]]:
         floor_ms = max(0, first_ms - self._slack_ms)

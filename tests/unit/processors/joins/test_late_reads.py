@@ -36,7 +36,7 @@ def test_a_late_message_reads_its_own_times_alone(monkeypatch: pytest.MonkeyPatc
     state, dated = kept()
     line = line_of(KEY, b"l/")
     for at in (5, 6, 7, *range(1_000_000, 1_000_000 + younger)):
-        dated.add(line, at, b"v")
+        dated.put(line, at * NUMBERS, b"v")
     commit(state)
     assert len(dated.moments(line, 1_000_000, 2_000_000)) == younger  # in memory, from its floor on
     read, former = list[bytes](), StoreState.stored
@@ -69,13 +69,14 @@ def test_a_late_value_reads_one_of_its_time_however_many_there_are(
 
     monkeypatch.setattr(StoreState, "stored_back", counted)
     for at in (4, 6):
-        dated.add(line, at, b"v")
+        dated.put(line, at * NUMBERS, b"v")
     names = []
-    for _ in range(200):
-        names.append(dated.add(line, 5, b"v"))
+    for number in range(200):
+        assert dated.last(line, 5) == (5 * NUMBERS + number - 1 if number else None)
+        names.append(dated.put(line, 5 * NUMBERS + number, b"v"))
         if committed:
             commit(state)
     assert names == ["l/000000000000005", *(f"l/000000000000005/{number:09d}" for number in range(1, 200))]
     assert len(read) <= 2 * len(names)
     assert list(dated.moments(line, 5, 5)) == [5 * NUMBERS + number for number in range(200)]
-    assert dated.add(line, 5_000_000, b"v") == "l/000000005000000"
+    assert dated.last(line, 5_000_000) is None
