@@ -6,10 +6,11 @@ All state is written with ``State``, values of one message key under state keys 
     interval   l/<time>      left values of this event time, as [[value, has matched], ...]; r/<time> for the right side
                l/<time>/<n>  the same, further values of this time, in the order in which they came
 
-``<time>`` has 15 digits and ``<n>`` has 9, so that texts are in the order of times. A record has one value if its side
-is sent without a match: each has a timer. Others take values up to ``TOGETHER_BYTES``: a second may be the finest time
-that a topic has. Older versions kept all values of a time in one record: it is read. Values of streams are inside
-lists: None, 0, "" and false are values like others. In a table None is no row.
+``<time>`` has 15 digits and ``<n>`` has 9, so that texts are in the order of times. A value that is to be sent without
+a match has a record and a timer of its own. Other records take values up to ``TOGETHER_BYTES``, as many topics have
+whole seconds for times. Older versions kept all values of a time in one record, which is read.
+
+Values of streams are inside lists: None, 0, "" and false are values like others. In a table None is no row.
 """
 
 from __future__ import annotations
@@ -185,10 +186,11 @@ class InnerInterval:
         last = dated.last(line, time_ms)
         raw = encode_value(value, time_ms, where=f" in store {state.name!r}")
         made = b"%b[[%b,%b]]" % (raw[:HEAD_SIZE], raw[HEAD_SIZE:], b"true" if matched else b"false")
-        if last is not None and not side.sent and _joins_last(state, place_at(line, last), made):
+        is_timed = side.sent and not _is_matched(made)
+        if last is not None and not is_timed and _joins_last(state, side, place_at(line, last), made):
             return
         name = dated.put(line, time_ms * NUMBERS if last is None else last + 1, made)
-        if side.sent and not _is_matched(made):
+        if is_timed:
             # Its timer sends and deletes it. ``end_of`` keeps it until then.
             context._own_timers().set(Timer(name, end_ms, "stream"))
         else:
@@ -227,10 +229,12 @@ class IntervalJoin(InnerInterval):
                 context.emit(_row(side, time_ms, value, None))
 
 
-def _joins_last(state: DeclaredState, place: bytes, made: bytes) -> bool:
-    """Puts a message into the last record of its time, which has an end; False if that is full, or gone."""
+def _joins_last(state: DeclaredState, side: _Side, place: bytes, made: bytes) -> bool:
+    """Puts a message into the last record of its time; False if that is full, gone, or sent without a match."""
     held = state.read_place(place)
-    if held is None or len(held) + len(made) > min(TOGETHER_BYTES, state.record_bytes_max // 2):
+    if held is None or (side.sent and not _is_matched(held)):
+        return False
+    if len(held) + len(made) > min(TOGETHER_BYTES, state.record_bytes_max // 2):
         return False
     state.write_place(place, b"%b%b,%b" % (made[:HEAD_SIZE], held[HEAD_SIZE:-1], made[HEAD_SIZE + 1 :]))
     return True
