@@ -18,9 +18,10 @@ from holdfast.processors.engine.changelog.format import (
 )
 from holdfast.processors.engine.commands.table import COMMANDS
 from holdfast.processors.engine.runtime import task_time
-from holdfast.processors.engine.runtime.commands import Read
+from holdfast.processors.engine.runtime.commands import Clear, Read
 from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE
 from holdfast.processors.engine.state.window_keys import OWN_KEY
+from tests.window_lives import carry_out, put_back, stored
 
 CHANGELOG = "g-j-changelog"
 NOON, HOUR = 1_690_000_000_000, 3_600_000
@@ -228,3 +229,22 @@ def test_a_query_shows_no_message_of_a_time_that_is_over(
     app._errand = errand
     cluster.run(app)
     assert shown == [f"l/{NOON + HOUR:015d}"]
+
+
+@pytest.mark.parametrize("how", ["inner", "outer"])
+def test_what_was_cleared_is_put_back_and_goes_on(cluster: InMemoryCluster, how: str) -> None:
+    app = built(how)
+    lefts = [f"{number} ".ljust(SIZE, "x") for number in range(9)]
+    feed(cluster, "l", *lefts)
+    cluster.run(app)
+    before = stored(cluster, app, "j")
+    cleared = carry_out(cluster, app, Clear(store="j", export=True, keys=("k",)))
+    assert kept(cluster, app) == ({}, [])
+    put_back(cluster, built(how), "j", cleared["lines"])
+    assert stored(cluster, app, "j") == before
+    feed(cluster, "l", "new")
+    feed(cluster, "r", "right")
+    cluster.run(built(how))
+    assert rows(cluster) == [[left, "right"] for left in (*lefts, "new")]
+    time_passes(cluster, built(how))
+    assert len(rows(cluster)) == 10
