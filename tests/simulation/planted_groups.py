@@ -19,6 +19,7 @@ from holdfast.processors.engine.runtime.purge import Purge
 from holdfast.processors.engine.runtime.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.runtime.watermarks import Upstream
+from holdfast.processors.engine.state.dated_values import DatedValues
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
 
 Plants = Mapping[str, Callable[[pytest.MonkeyPatch], None]]
@@ -138,6 +139,11 @@ def _outer_row_never(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(joins.IntervalJoin, "on_timer", end)
 
 
+def _newest_of_a_time(patch: pytest.MonkeyPatch) -> None:
+    """A message takes the place of the one of the same key and time, in place of the next number."""
+    patch.setattr(DatedValues, "last", lambda self, line, time_ms: None)
+
+
 def _left_by_the_dead(patch: pytest.MonkeyPatch) -> None:
     """A worker looks for what it left open itself, and not for what those left that are gone."""
     patch.setattr(FormerOwners, "end_left", lambda self: None)
@@ -165,5 +171,6 @@ JOINED_PLANTS: Plants = {
     "a join of tables sends the row before": _row_before,
     "a join reads a row that is too new": _row_too_new,
     "an interval join sends an outer row for a message with a match": _outer_row_too,
+    "an interval join keeps the newest message of a key and time": _newest_of_a_time,
     "what workers left open that are gone stays open": _left_by_the_dead,
 }

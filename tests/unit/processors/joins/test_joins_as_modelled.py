@@ -282,6 +282,10 @@ def _ended_value_matches(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(dated_values.DatedValues, "stream_ms", property(lambda self: -(10**14)))
 
 
+def _newest_of_a_time(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(dated_values.DatedValues, "last", lambda self, line, time_ms: None)
+
+
 def _falsy_row_is_none(patch: pytest.MonkeyPatch) -> None:
     def read(self: Any, value: Any, state: Any) -> list[Any]:
         row = state.get("row")
@@ -374,6 +378,7 @@ def _waits_for_nothing(patch: pytest.MonkeyPatch) -> None:
         (_matched_row_again, check_interval),
         (_outer_row_never, check_interval),
         (_ended_value_matches, check_interval),
+        (_newest_of_a_time, check_interval),
         (_read_as_it_comes, check_table),
         (_waits_for_nothing, check_table),
         (_falsy_row_is_none, check_table),
