@@ -33,6 +33,7 @@ RARE = frozenset(
         "an abort rewinds the first tasks only",
         "an aborted transaction that was left open is committed",
         "an end from before a restart counts at once for windows",
+        "an interval join keeps the newest message of a key and time",
         "an unknown outcome counts as failure",
         "an unknown outcome counts as success",
         "committed offsets are read without waiting for pending ones",
