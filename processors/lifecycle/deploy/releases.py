@@ -17,8 +17,10 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import sysconfig
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -40,6 +42,9 @@ KEPT = 5
 #: Largest package that is copied, in files and bytes.
 FILES_MAX, BYTES_MAX = 5_000, 64 << 20
 _DIGEST_CHARACTERS = 8
+#: A folder that is being filled is no older than this, seconds: a copy takes seconds.
+_FILLED_WITHIN_S = 86_400.0
+_PART = re.compile(r"\.part\d+$")
 #: Releases of a processor that one pruning reads.
 _READ_MAX = 1_000
 _LEFT_OUT = frozenset({"__pycache__", ".git", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
@@ -173,6 +178,7 @@ class ReleaseFolders:
             return folder
         assert code.root is not None
         part = folder.with_name(f"{folder.name}.part{os.getpid()}")
+        _sweep(folder.parent)
         try:
             shutil.rmtree(part, ignore_errors=True)
             for path in code.files:
@@ -221,3 +227,10 @@ def _digest(root: Path, files: Sequence[Path]) -> str:
 
 def _installed() -> tuple[Path, ...]:
     return tuple({Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib", "platstdlib")})
+
+
+def _sweep(releases: Path) -> None:
+    """Deletes what killed deploys left half copied: the next one has another process id, and so another folder."""
+    for part in releases.iterdir() if releases.is_dir() else ():
+        if _PART.search(part.name) and part.lstat().st_mtime < time.time() - _FILLED_WITHIN_S:
+            remove_folder(releases, part.name)

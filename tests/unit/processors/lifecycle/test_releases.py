@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -126,6 +128,18 @@ def test_a_copy_that_was_broken_off_is_made_anew(package: Path, folders: Release
     half = folders._paths.releases("orders") / f"{release_id('v1', code.digest)}.part1"
     half.mkdir(parents=True)
     assert (make(folders, code) / "shop_of_mine" / "rates.json").is_file()
+
+
+def test_copies_that_killed_deploys_left_do_not_add_up(package: Path, folders: ReleaseFolders) -> None:
+    code, releases = code_of("shop_of_mine.streams.orders:application"), folders._paths.releases("orders")
+    yesterday = time.time() - 90_000.0
+    for name in ("v0-0a1b2c3d.part71", "v1-0a1b2c3d.part72", "v0.part1-0a1b2c3d", "v0-0a1b2c3d.part73"):
+        (releases / name / "shop_of_mine").mkdir(parents=True)
+        if not name.endswith("73"):
+            os.utime(releases / name, (yesterday, yesterday))
+    made = make(folders, code)
+    left = {each.name for each in releases.iterdir()}
+    assert left == {made.name, "v0.part1-0a1b2c3d", "v0-0a1b2c3d.part73"}, "a release, and one that is being copied"
 
 
 def test_the_oldest_are_deleted_but_never_what_worked_last(
