@@ -3,6 +3,9 @@
 Messages of one key come from all partitions of the input. What they give does not depend on the order between
 partitions, so ``expect_grouped`` computes it from the input alone: each message is counted once, in its group and in
 its window. No partition's messages are further out of order than the windows' grace, so none is late.
+
+Live messages are of the present: producers send them while workers run, die, freeze and change. One partition has many
+messages, another one few, or none for seconds, or many of one moment. Whoever owns a partition, none of them is late.
 """
 
 from __future__ import annotations
@@ -30,6 +33,8 @@ REPARTITION = repartition_topic(GROUP, GROUPING)
 FIRST_MS = 1_690_000_000_000
 #: Window and grace, in milliseconds; messages of a partition are less than the grace out of order.
 WINDOW_MS, GRACE_MS = 100, 40
+#: Live messages of one partition.
+LIVE_MAX = 120
 GROUPS = ("a", "b", "a/b", "c", "ü")
 
 
@@ -115,6 +120,8 @@ class GroupedExpected(Expected):
 
 def grouped_workload(schedule: Schedule) -> GroupedWorkload:
     """Messages of few groups in each partition, whose partitions may be hours apart."""
+    if schedule.live:
+        return live_workload(schedule)
     random = Random(f"grouped of {schedule.seed}")
     messages, at_first, rest_at = draw_messages(random, schedule)
     return GroupedWorkload(
@@ -125,6 +132,38 @@ def grouped_workload(schedule: Schedule) -> GroupedWorkload:
         at_first=at_first,
         rest_at=rest_at,
         joins=random.random() < 0.6,
+    )
+
+
+#: When the cluster's clock begins, in milliseconds since 1970.
+PRESENT_MS = 1_700_000_000_000
+#: Virtual seconds from one message of a partition to the next one, at most: busy, steady, and with long silences.
+PACES_S = (0.1, 0.4, 0.4, 2.0, 9.0)
+
+
+def live_workload(schedule: Schedule) -> GroupedWorkload:
+    """Messages of the present, each produced at its time or less than the grace later."""
+    random = Random(f"live messages of {schedule.seed}")
+    spoils, groups = random.choice([0.0, 0.0, 0.1]), GROUPS[: random.choice([1, 3, len(GROUPS)])]
+    messages, moments = list[tuple[GroupedMessage, ...]](), list[tuple[float, ...]]()
+    for _ in range(schedule.partitions):
+        at_s, pace_s = random.uniform(0.0, 3.0), random.choice(PACES_S)
+        made, when = list[GroupedMessage](), list[float]()
+        while at_s < schedule.horizon_s - 1.0 and len(made) < LIVE_MAX:
+            time = PRESENT_MS + int(at_s * 1000) - random.choice([0, 0, 0, 5, GRACE_MS - 5])
+            message = GroupedMessage(len(made), b"k", time, random.choice(groups), random.randint(1, 9), False)
+            made.append(message._replace(spoils=random.random() < spoils))
+            when.append(at_s)
+            at_s += random.choice([0.0, random.uniform(0.0, pace_s), random.uniform(0.0, pace_s)])
+        messages.append(tuple(made))
+        moments.append(tuple(when))
+    return GroupedWorkload(
+        tuple(messages),
+        stores=0,
+        exactly_once=schedule.exactly_once,
+        dead_letters=schedule.dead_letters,
+        moments=tuple(moments),
+        joins=random.random() < 0.5,
     )
 
 
@@ -213,7 +252,7 @@ class GroupedCheck(FinalCheck):
         return self._settled and self._read_to_the_end()
 
     def _read_to_the_end(self) -> bool:
-        """Whether the group has committed what is in the repartition topics, so that no task has more to do."""
+        """Whether the group has committed the messages in the repartition topics; watermarks come without end."""
         committed = self._cluster.committed_offsets(GROUP)
         topics = [topic for topic in (REPARTITION, *TOPICS) if topic in self._cluster._broker.topics]
         places = [place for topic in topics for place in self._cluster._broker.partitions_of(topic)]
@@ -222,7 +261,7 @@ class GroupedCheck(FinalCheck):
     def _last(self, place: Any) -> int:
         log = self._cluster._broker.log(place)
         entries, _ = log.read(log.start, log.end, committed=True)
-        return entries[-1].offset + 1 if entries else 0
+        return next((entry.offset + 1 for entry in reversed(entries) if entry.key is not None), 0)
 
     def check_outputs(self) -> None:
         """Each message is counted once, each window is sent once with all of its messages, and all rows are right."""

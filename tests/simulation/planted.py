@@ -390,6 +390,8 @@ BUGS = (
 TIMED_BUGS = tuple(Planted(name, plant) for name, plant in planted_time.PLANTS.items())
 #: Those that only a stream grouped by another key shows.
 GROUPED_BUGS = tuple(Planted(name, plant) for name, plant in planted_groups.PLANTS.items())
+#: Those that a stream shows whose producers go on while workers die.
+LIVE_BUGS = tuple(Planted(name, plant) for name, plant in planted_groups.LIVE_PLANTS.items())
 #: Those that joins of two topics show.
 JOINED_BUGS = tuple(Planted(name, plant) for name, plant in planted_groups.JOINED_PLANTS.items())
 #: Those that tables show which are restored from their topics.
@@ -437,7 +439,7 @@ def print_table(seeds: Any, bugs: Iterable[Any], seeds_max: int) -> None:
 def main() -> None:
     """Print the tables of the bugs of the engine."""
     work = {"functions": BUGS, "timed": TIMED_BUGS, "grouped": GROUPED_BUGS, "joined": JOINED_BUGS}
-    for of, bugs in {**work, "sourced": SOURCED_BUGS}.items():
+    for of, bugs in {**work, "live": LIVE_BUGS, "sourced": SOURCED_BUGS}.items():
         with runner(of=of) as seeds:
             print_table(seeds, bugs, 500)
 

@@ -18,6 +18,7 @@ from holdfast.processors.engine.runtime.heard import NEVER, Heard
 from holdfast.processors.engine.runtime.purge import Purge
 from holdfast.processors.engine.runtime.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.told import Before, _Word
 from holdfast.processors.engine.runtime.watermarks import Upstream
 from holdfast.processors.engine.state.dated_values import DatedValues
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
@@ -65,23 +66,45 @@ def _messages_move_time(patch: pytest.MonkeyPatch) -> None:
 
 
 def _first_tells_all(patch: pytest.MonkeyPatch) -> None:
-    def newest(self: Any) -> int:
-        return max((time_ms for time_ms, _ in self._stream.told.values()), default=-1)
+    def newest(self: Before) -> int:
+        return max((word.reached_ms for word in self._words.values()), default=-1)
 
-    patch.setattr(Upstream, "time_ms", newest)
-    patch.setattr(Upstream, "limit_ms", newest)
+    patch.setattr(Before, "reached_ms", newest)
 
 
 def _told_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Upstream, "begin", lambda self: self._stream.told.clear())
+    """What is told first behind a restart counts for all."""
+    former = Before.begin
+
+    def begin(self: Before, told_before: Mapping[str, int]) -> None:
+        former(self, told_before)
+        self._words.clear()
+        self._tasks = _Anybody(self._tasks)
+
+    patch.setattr(Before, "begin", begin)
 
 
-def _old_ends_count(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Upstream, "_held", lambda self: [])
+class _Anybody(frozenset[str]):
+    """Tasks that nobody misses while they say nothing."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+def _any_end_counts(patch: pytest.MonkeyPatch) -> None:
+    """The last word of a task at its end lets everything go, whoever is dead."""
+    patch.setattr(_Word, "reached_ms", property(lambda self: NEVER if self.ended else self.time_ms))
+    patch.setattr(Upstream, "time_ms", _least_of_all)
+
+
+def _least_of_all(self: Upstream) -> int:
+    found = min((before.reached_ms() for before in self._before.values()), default=NO_TIME)
+    newest = max((before.newest_ms for before in self._before.values()), default=NO_TIME)
+    return min(newest if found == NEVER else found, self.in_hand.all_ms)
 
 
 def _watermarks_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Heard, "reached", lambda self, position, *, at_end: NEVER if at_end else NO_TIME - 1)
+    patch.setattr(Heard, "reached", lambda self, position: NEVER)
 
 
 def _row_too_new(patch: pytest.MonkeyPatch) -> None:
@@ -156,13 +179,16 @@ PLANTS: Plants = {
     "messages behind group_by move the stream time": _messages_move_time,
     "the first task before group_by tells the time of all": _first_tells_all,
     "a restart forgets what the tasks before have told": _told_forgotten,
-    "an end from before a restart counts at once for windows": _old_ends_count,
     "the order of reading ignores watermarks": _watermarks_ignored,
     "a join behind group_by reads a row that is too new": _row_too_new,
     "an as-of join takes a falsy value for none": _falsy_is_none,
     "a join of tables takes a falsy row for none": _falsy_row_is_none,
     "an outer row is sent for a message with a match": _outer_row_too,
     "an outer row is never sent": _outer_row_never,
+}
+#: Those that live producers show, who go on while workers die.
+LIVE_PLANTS: Plants = {
+    "the last word of a dead worker counts as its end": _any_end_counts,
 }
 #: Those that joins of two topics show, without ``group_by``.
 JOINED_PLANTS: Plants = {

@@ -4,6 +4,7 @@ python -m tests.simulation.run --seed 17              one seed, with its trace
 python -m tests.simulation.run --seeds 10000          seeds 0 to 9999; prints progress and every failing seed
 python -m tests.simulation.run --of timed --seeds 5000   the same with windows, sessions and timers
 python -m tests.simulation.run --of grouped --seeds 5000   the same with a stream grouped by another key
+python -m tests.simulation.run --of live --seeds 5000      groups again, whose producers go on while workers die
 python -m tests.simulation.run --of joined --seeds 5000    the same with joins of two topics
 python -m tests.simulation.run --of sourced --seeds 5000   the same with a table that is restored from its topic
 """
@@ -28,7 +29,14 @@ import structlog
 
 from holdfast.infra.settings import Settings
 from tests.simulation.faults import Faults
-from tests.simulation.schedule import draw_schedule, grouped_schedule, joined_schedule, sourced_schedule, timed_schedule
+from tests.simulation.schedule import (
+    draw_schedule,
+    grouped_schedule,
+    joined_schedule,
+    live_schedule,
+    sourced_schedule,
+    timed_schedule,
+)
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.world import World
 
@@ -37,6 +45,7 @@ SCHEDULES = {
     "functions": draw_schedule,
     "timed": timed_schedule,
     "grouped": grouped_schedule,
+    "live": live_schedule,
     "joined": joined_schedule,
     "sourced": sourced_schedule,
 }

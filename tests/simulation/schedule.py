@@ -133,6 +133,7 @@ class Schedule:
         timed: Windows, sessions and timers are run instead of functions.
         grouped: A stream grouped by another key is run instead; no input comes while a process runs.
         joins: Two inputs are joined instead; no input comes while a process runs.
+        live: The grouped stream has messages of the present, which producers send while processes run and die.
     """
 
     seed: int
@@ -173,6 +174,7 @@ class Schedule:
     grouped: bool = False
     joins: bool = False
     sourced: bool = False
+    live: bool = False
 
 
 def draw_schedule(seed: int) -> Schedule:
@@ -274,6 +276,24 @@ def grouped_schedule(seed: int) -> Schedule:
     # Each task tells each partition how far it is, which is slow by steps of one record with 64 of them. One process
     # has to read both sides of a join.
     return replace(drawn, timed=False, grouped=True, partitions=min(drawn.partitions, 6), assignor="range")
+
+
+#: Long enough for a session to end, and for an heir to take over, while producers go on.
+LIVE_S = 24.0
+
+
+def live_schedule(seed: int) -> Schedule:
+    """The schedule of a seed with a stream that is grouped by another key while its producers go on."""
+    drawn = grouped_schedule(seed)
+    partitions, processes = Random(f"live of {seed}").choice([(1, 1), (2, 1), (2, 2), (3, 2), (3, 2), (3, 3), (4, 2)])
+    return replace(
+        drawn,
+        live=True,
+        partitions=partitions,
+        processes=processes,
+        standby_replicas=drawn.standby_replicas if processes > 1 else 0,
+        horizon_s=LIVE_S,
+    )
 
 
 def joined_schedule(seed: int) -> Schedule:

@@ -12,6 +12,7 @@ from tests.simulation.planted import (
     BUGS,
     GROUPED_BUGS,
     JOINED_BUGS,
+    LIVE_BUGS,
     SOURCED_BUGS,
     TIMED_BUGS,
     Planted,
@@ -32,7 +33,6 @@ RARE = frozenset(
         "a value that is deleted keeps its end",
         "an abort rewinds the first tasks only",
         "an aborted transaction that was left open is committed",
-        "an end from before a restart counts at once for windows",
         "an interval join keeps the newest message of a key and time",
         "an unknown outcome counts as failure",
         "an unknown outcome counts as success",
@@ -96,6 +96,18 @@ def test_a_planted_bug_in_groups_is_caught(grouped_seeds: SeedRunner, bug: Plant
     check_caught(grouped_seeds, bug, known)
 
 
+@pytest.fixture(scope="module")
+def live_seeds() -> Iterator[SeedRunner]:
+    with runner(of="live") as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bug", named(LIVE_BUGS, thorough=RARE))
+def test_a_planted_bug_behind_live_producers_is_caught(live_seeds: SeedRunner, bug: Planted, known: bool) -> None:
+    check_caught(live_seeds, bug, known)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", named(JOINED_BUGS, thorough=RARE))
 def test_a_planted_bug_in_joins_is_caught(joined_seeds: SeedRunner, bug: Planted, known: bool) -> None:
@@ -124,5 +136,5 @@ def check_caught(seeds: SeedRunner, bug: Planted, known: bool) -> None:
 
 def test_the_documentation_lists_every_planted_bug() -> None:
     text = "".join(page.read_text(encoding="utf-8") for page in DOCS)
-    bugs = (*BUGS, *TIMED_BUGS, *GROUPED_BUGS, *JOINED_BUGS, *SOURCED_BUGS)
+    bugs = (*BUGS, *TIMED_BUGS, *GROUPED_BUGS, *LIVE_BUGS, *JOINED_BUGS, *SOURCED_BUGS)
     assert [bug.name for bug in bugs if f"| {bug.name} |" not in text] == []

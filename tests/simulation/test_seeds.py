@@ -73,6 +73,20 @@ def test_groups_are_right_under_every_schedule(grouped_seeds: SeedRunner, first:
 
 
 @pytest.fixture(scope="module")
+def live_seeds() -> Iterator[SeedRunner]:
+    with runner(of="live") as running:
+        yield running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", variants(range(0, 60, 5), tested=1))
+def test_groups_are_right_while_producers_go_on_and_workers_die(live_seeds: SeedRunner, first: int) -> None:
+    for seed in range(first, first + 5):
+        outcome = live_seeds.run(seed)
+        assert outcome.invariant is None, outcome.text()
+
+
+@pytest.fixture(scope="module")
 def joined_seeds() -> Iterator[SeedRunner]:
     with runner(of="joined") as running:
         yield running

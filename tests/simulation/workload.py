@@ -115,6 +115,8 @@ class Workload:
         at_first: By partition, how many messages are there from the start; None if all come at any moment. The rest
             comes while no process runs: no message of it is older than one of these.
         rest_at: When the rest comes, as a part of ``horizon_s``; None where there is none.
+        moments: By partition, the virtual second at which each message is produced, whoever runs then; empty where
+            ``at_first`` says when they come.
     """
 
     messages: tuple[tuple[Message, ...], ...]
@@ -127,6 +129,7 @@ class Workload:
     apart: bool = False
     at_first: tuple[int, ...] | None = None
     rest_at: float | None = None
+    moments: tuple[tuple[float, ...], ...] = ()
 
     def topic_of(self, message: Message) -> str:
         """The input of a message: each key has one, so that its messages stay in their order."""

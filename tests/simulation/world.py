@@ -276,6 +276,10 @@ class World:
             if self.workload.at_first is not None:  # what is fed while a process runs may be late
                 self.feed(partition_number, self.workload.at_first[partition_number])
                 continue
+            if self.workload.moments:
+                for index, at_s in enumerate(self.workload.moments[partition_number], start=1):
+                    self.clock.call_at(at_s, partial(self.feed, partition_number, index))
+                continue
             for _ in range(self.random.randint(1, 4)):
                 upto = self.random.randint(0, len(messages))
                 self.clock.call_later(

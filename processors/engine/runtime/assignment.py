@@ -86,7 +86,7 @@ class Assignment:
         self.standbys = Standbys(topology, cluster, folder, databases, options, checkpoints)
         self._tasks: dict[str, Task] = {}
         self._by_partition: dict[Partition, Task] = {}
-        self._starts, self._ends = dict[Partition, int](), dict[Partition, int]()
+        self._starts = dict[Partition, int]()
         self.pending: list[Task] = []
         #: Seconds until there is something to do for the pending tasks.
         self.rest_s = 0.0
@@ -265,7 +265,6 @@ class Assignment:
             for partition in (each for each in inputs if each.topic == name):
                 start, end = starts.get(partition.number, 0), ends.get(partition.number, 0)
                 check_source(name, partition.number, committed[partition], start, end)
-                self._ends[partition] = end
                 self._starts[partition] = end if self._first_start.begins_at_end(partition) else start
 
     def _open(
@@ -434,7 +433,8 @@ class Assignment:
         began = {topic: resume.get(topic, self._starts[Partition(topic, task.partition)]) for topic in task.inputs}
         task.restored = restore.records
         task.restored_s = self._cluster.clock.monotonic() - restore.started_at
-        task.start(frames, committed, began, groups := self._groups_of(task))
+        groups = Groups(self.options.groupings, self._cluster.clock.monotonic)
+        task.start(frames, committed, began, groups)
         task.order = order_of(task, self._topology.subtopology(task.subtopology).inputs, frames, self.options, groups)
         progress = restore.progress(self._cluster.clock.monotonic())
         fetched = self._fetched.get(task.name)
@@ -455,10 +455,6 @@ class Assignment:
             cause="offsets-reset",
             task=task.name,
         )
-
-    def _groups_of(self, task: Task) -> Groups:
-        ends = {topic: self._ends[Partition(topic, task.partition)] for topic in task.inputs}
-        return Groups(self.options.groupings, ends, self._cluster.clock.monotonic)
 
     def _stores(self, task: Task) -> tuple[str, ...]:
         return self._topology.subtopology(task.subtopology).stores

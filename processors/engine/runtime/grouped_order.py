@@ -179,6 +179,8 @@ class GroupedOrder(ReadingOrder):
         self._lows = {topic: _Lows() for topic in heard}
         #: What is in the buffers, or was at the last ``runs``.
         self.in_hand = InHand()
+        #: The newest time that came, of all inputs.
+        self.newest_ms = NO_TIME
 
     def add(self, batch: Batch, end: int) -> None:
         """Takes the first ``end`` records of a batch."""
@@ -193,13 +195,8 @@ class GroupedOrder(ReadingOrder):
         else:
             super().add(batch, end)
             lows = [self._buffers[topic].pieces[-1].times[0]]
+        self.newest_ms = max(self.newest_ms, *self._buffers[topic].pieces[-1].times[:end])
         self.in_hand.all_ms = min(self.in_hand.all_ms, lows[0])
-
-    def look_at_ends(self, end_of: Callable[[str], int | None]) -> None:
-        """Takes the end of each repartition topic once; from there on, the silence of tasks before it counts."""
-        for topic, heard in self.heard.items():
-            if heard.old_ends.asks_for_end:
-                heard.old_ends.look_at(end_of(topic))
 
     def clear(self) -> None:
         """Forgets what is buffered: it is read again. Paused inputs stay paused until ``change_of_pauses``."""
@@ -207,6 +204,7 @@ class GroupedOrder(ReadingOrder):
         for topic, lows in self._lows.items():
             lows.clear()
             self.heard[topic].begin()
+        self.newest_ms = NO_TIME
         self.in_hand.all_ms = self.in_hand.grouped_ms = EVENT_TIME_END_MS
 
     def runs(self, positions: Mapping[str, int], most: int, now: float, is_ended: Callable[[str], bool]) -> list[Run]:
@@ -236,7 +234,7 @@ class GroupedOrder(ReadingOrder):
         if lows is not None:
             lows.drop_to(lows.first + before - len(buffer.pieces))
         ended, heard = is_ended(topic), self.heard.get(topic)
-        reached = heard.reached(position, at_end=ended) if heard is not None else NEVER if ended else _UNKNOWN
+        reached = heard.reached(position) if heard else NEVER if ended else _UNKNOWN
         since, most = buffer.awaited_since, self._wait_s
         holds = most is None or (most > 0 and (since is None or now - since < most))
         made = _Cursor(topic, buffer, lows, _Bound(reached, holds), topic in self._feeders, topic in self.paused)

@@ -9,12 +9,13 @@ Windows with ``close_when_idle`` close when their task's inputs are silent for s
 Invariants:
     - Only an input that is read to its high watermark is silent. One that lags, whose broker is away, or that an open
       transaction of its producer holds back, is not: closing then would make its messages late.
+    - Behind ``group_by``, silence lasts as long as all tasks before say that they are at their ends.
     - Stream time moves only where a window is due, so an idle task commits nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -39,10 +40,10 @@ REQUEST_TIMEOUT_S = 2.0
 
 @dataclass(slots=True)
 class _Silence:
-    """When a task began to be silent: at which positions, at which stream time, and when (monotonic seconds)."""
+    """When a task began to be silent: after which work, at which stream time, and when (monotonic seconds)."""
 
     time: TaskTime
-    positions: Mapping[str, int]
+    work: int
     stream_ms: int
     since: float
 
@@ -92,12 +93,14 @@ class IdleTime:
     def _silence(self, task: Task, now: float, *, absent: bool) -> _Silence:
         assert task.time is not None
         known = self._silent.get(task.name)
-        if known is None or absent or known.time is not task.time or known.positions != task.positions:
-            return _Silence(task.time, dict(task.positions), task.time.stream.time_ms, now)
+        if known is None or absent or known.time is not task.time or known.work != task.time.work:
+            return _Silence(task.time, task.time.work, task.time.stream.time_ms, now)
         return known
 
     def _go_on(self, task: Task, silence: _Silence, now: float) -> bool:
-        time, silent_ms = silence.time, int((now - silence.since) * 1000)
+        time = silence.time
+        until = now if time.upstream is None else time.upstream.silent_until(now)
+        silent_ms = int((until - silence.since) * 1000)
         if time.idle_ms is None or silent_ms < time.idle_ms:
             return False
         to_ms = silence.stream_ms + silent_ms
@@ -107,11 +110,11 @@ class IdleTime:
         return True
 
     def _is_read(self, task: Task) -> bool:
-        """Whether all inputs are read to their ends."""
-        waiting = {}
+        """Whether all inputs are read to their ends; of repartition topics, the tasks before have said so."""
+        waiting, upstream = {}, None if task.time is None else task.time.upstream
         try:
             topics = self._cluster.topics(REQUEST_TIMEOUT_S)
-            for topic in task.inputs:
+            for topic in (each for each in task.inputs if upstream is None or each not in upstream.topics):
                 end = topics.end_offsets(topic, committed=False).get(task.partition, 0)
                 if task.positions[topic] < end:
                     waiting[Partition(topic, task.partition)] = (task.positions[topic], end)

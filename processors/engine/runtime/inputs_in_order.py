@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from functools import partial
 
 import structlog
 
-from holdfast.infra.clock import Clock
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.dataframe.as_of import AsOfRight
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
@@ -15,14 +15,17 @@ from holdfast.processors.engine.dataframe.foreign_keys import ForeignJoined
 from holdfast.processors.engine.dataframe.joins import TablePut, TableRead
 from holdfast.processors.engine.dataframe.table_joins import JoinedRow
 from holdfast.processors.engine.dataframe.topic import TimestampType
+from holdfast.processors.engine.runtime.fresh_ends import FreshEnds
 from holdfast.processors.engine.runtime.grouped_order import GroupedOrder
 from holdfast.processors.engine.runtime.heard import Heard
 from holdfast.processors.engine.runtime.options import RuntimeOptions
-from holdfast.processors.engine.runtime.ports import GroupMember
+from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.reach import Reach
 from holdfast.processors.engine.runtime.reading_order import ReadingOrder, TimesOf
 from holdfast.processors.engine.runtime.task import Task
-from holdfast.processors.engine.runtime.watermarks import NO_GROUPS, Groups
+from holdfast.processors.engine.runtime.task_time import TaskTime
+from holdfast.processors.engine.runtime.told import REPEAT_S
+from holdfast.processors.engine.runtime.watermarks import NO_GROUPS, Groups, Quiet, Teller, Upstream
 from holdfast.processors.engine.runtime.woven import Run, Woven
 from holdfast.processors.engine.state.stream_time import NO_TIME
 
@@ -41,13 +44,23 @@ def in_one_batch(task: Task, batch: Batch, end: int, most: int) -> Sequence[Run]
     return [Run(batch, first, min(end, first + most))] if first < end else []
 
 
+def has_messages(task: Task, batch: Batch) -> bool:
+    """Whether a batch has more than watermarks, which come as long as the tasks before run."""
+    return batch.partition.topic not in task.regrouped or any(key is not None for key in batch.keys)
+
+
 class InputsInOrder:
     """Takes the next records of tasks with several inputs; ``reach`` has the worker's bounds."""
 
-    def __init__(self, reach: Reach, clock: Clock) -> None:
+    def __init__(self, reach: Reach, cluster: Cluster) -> None:
         self._reach = reach
-        self._clock = clock
+        self._clock = cluster.clock
         self._told: set[str] = set()
+        self._fresh_ends, self._again_at = FreshEnds(cluster), 0.0
+        #: By task behind group_by, ends of its repartition topics that Kafka told, and when.
+        self._asked: dict[str, tuple[float, dict[str, int]] | None] = {}
+        #: When the stream time of a task last moved by what it heard, in monotonic seconds.
+        self.moved_at = 0.0
 
     def next_runs(self, task: Task, member: GroupMember, left: int | None, most: int) -> Sequence[Run | Woven]:
         """The next records of a task in the order of their event times; ``left`` limits them, too."""
@@ -57,37 +70,80 @@ class InputsInOrder:
         def is_ended(topic: str) -> bool:
             return self._is_ended(task, topic, member)
 
-        if isinstance(order, GroupedOrder):
-            order.look_at_ends(lambda topic: member.high_watermark(Partition(topic, task.partition)))
         runs = order.runs(task.positions, most if left is None else min(most, left), self._clock.monotonic(), is_ended)
         self._tell(task, order, member)
         return runs
 
     def watermarks_move(self, tasks: Sequence[Task], member: GroupMember) -> bool:
         """Whether a task has to tell those behind it how far it has read, or has heard of those before it."""
-        moved, now = False, self._clock.monotonic()
+        due, now = False, self._clock.monotonic()
+        again = now >= self._again_at
+        if again:  # all silent tasks in one turn: they share requests and the commit
+            self._again_at = now + REPEAT_S
+            self._fresh_ends.begin()
         for task in tasks:
-            if task.time is None:
+            if (time := task.time) is None:
                 continue
-            self._look_upstream(task, member, now)
-            if task.time.teller is not None:
-                ended = self._is_read(task, member) and task.time.upstream_ended
-                moved |= task.time.teller.look(task.time.stream.time_ms, now, ended=ended)
-            moved |= task.time.hear()
-        return moved
+            for teller in time.tellers:
+                quiet = self._quiet(task, time, teller, member)
+                confirm = partial(self._ended_at, task, time, teller, member) if again else _not_now
+                due |= teller.look(time.told_by(teller), now, quiet, confirm)
+            if time.upstream is not None:
+                if again:
+                    self._mark_ends(task, time.upstream, member)
+                time.upstream.look(task.positions)
+                if time.hear():
+                    due, self.moved_at = True, now
+        return due
 
-    def _look_upstream(self, task: Task, member: GroupMember, now: float) -> None:
-        """Tell how far a task has read its repartition topics, while it waits for old ends to count."""
-        if task.time is None or (upstream := task.time.upstream) is None:
-            return
-        for topic in upstream.waits(now):
-            end = member.high_watermark(Partition(topic, task.partition))
-            at_end = not _has_buffered(task) and self._is_ended(task, topic, member)
-            upstream.look(topic, task.positions[topic], at_end=at_end, end=end)
+    def _mark_ends(self, task: Task, upstream: Upstream, member: GroupMember) -> None:
+        """Ask for the ends of repartition topics, where messages of other inputs wait for words behind them."""
+        for topic in upstream.topics:
+            place = Partition(topic, task.partition)
+            heard = task.order.heard.get(topic) if isinstance(task.order, GroupedOrder) else None
+            if upstream.wants_end(topic) and (end := self._fresh_ends.end_of(place, member)) is not None:
+                upstream.mark(topic, end)
+            if heard is None or not isinstance(task.order, GroupedOrder):
+                continue
+            if heard.wants_end(task.order.newest_ms) and (end := self._fresh_ends.end_of(place, member)) is not None:
+                heard.mark(end, task.order.newest_ms)
 
-    def _is_read(self, task: Task, member: GroupMember) -> bool:
-        """Whether a task has processed all of its inputs, after all records of the last poll were processed or kept."""
-        return not _has_buffered(task) and all(self._is_ended(task, topic, member) for topic in task.inputs)
+    def _quiet(self, task: Task, time: TaskTime, teller: Teller, member: GroupMember) -> Quiet | None:
+        """The silence of a task, as far as what it tells depends on it; None while it has input."""
+        upstream = time.upstream.quiet if teller.hears and time.upstream is not None else ()
+        if upstream is None or not self._is_read(task, teller.inputs - task.regrouped, member):
+            return None
+        return (time.work, *upstream)
+
+    def _ended_at(self, task: Task, time: TaskTime, teller: Teller, member: GroupMember) -> float | None:
+        """When a silent task was at its end, in monotonic seconds; None if there may be more.
+
+        A source that was read up to the end that Kafka tells is at its end now. A repartition topic is never: the
+        tasks before write their words without end. It is processed up to an end that Kafka told some words ago.
+        """
+        now = self._clock.monotonic()
+        places = [Partition(topic, task.partition) for topic in teller.inputs]
+        if not all(self._fresh_ends.is_read(place, member) for place in places if place.topic not in task.regrouped):
+            return None
+        heard = [place for place in places if place.topic in task.regrouped]
+        if not heard:
+            return now
+        before, self._asked[task.name] = self._asked.get(task.name), None
+        passed = before is not None and all(task.positions[topic] >= end for topic, end in before[1].items())
+        if before is not None and not passed:
+            self._asked[task.name] = before
+            return None
+        ends = {place.topic: self._fresh_ends.end_of(place, member) for place in heard}
+        known = {topic: end for topic, end in ends.items() if end is not None}
+        self._asked[task.name] = (now, known) if len(known) == len(ends) else None
+        if before is None or (time.upstream is not None and not time.upstream.is_said_again()):
+            return None
+        return before[0]
+
+    def _is_read(self, task: Task, topics: Collection[str], member: GroupMember) -> bool:
+        """Whether inputs are processed, after all records of the last poll were processed or kept."""
+        kept = 0 if task.order is None else task.order.buffered_of(topics)
+        return not kept and all(self._is_ended(task, topic, member) for topic in topics)
 
     def _is_ended(self, task: Task, topic: str, member: GroupMember) -> bool:
         place = Partition(topic, task.partition)
@@ -120,8 +176,8 @@ class InputsInOrder:
             )
 
 
-def _has_buffered(task: Task) -> bool:
-    return task.order is not None and task.order.buffered > 0
+def _not_now() -> None:
+    return None
 
 
 def order_of(
@@ -140,7 +196,7 @@ def order_of(
     times_of = {each.topic.name: _times_of(each, options.record_times.stamped) for each in own}
     stream = task.time.stream if task.time is not None and task.time.is_kept else None
     heard = {
-        name: Heard(name, groups.topics[name].tasks, groups.ends[name], groups.monotonic, stream)
+        name: Heard(name, groups.topics[name].tasks, stream)
         for name in times_of
         if name in groups.topics and groups.topics[name].ordered
     }
@@ -149,7 +205,7 @@ def order_of(
     feeders = frozenset(each.topic.name for each in own if _feeds_others(each, read))
     made = GroupedOrder(times_of, heard, feeders, options.wait_s)
     if task.time is not None and task.time.upstream is not None:
-        task.time.upstream.follow(made.in_hand, {topic: each.old_ends for topic, each in heard.items()})
+        task.time.upstream.in_hand = made.in_hand
     return made
 
 

@@ -28,7 +28,7 @@ from holdfast.processors.engine.runtime.committer import Committer, Outcome, Own
 from holdfast.processors.engine.runtime.failures import FailurePolicy, ProcessingFailed
 from holdfast.processors.engine.runtime.global_tables import GlobalTables
 from holdfast.processors.engine.runtime.idle import IdleTime
-from holdfast.processors.engine.runtime.inputs_in_order import InputsInOrder, NextRuns, in_one_batch
+from holdfast.processors.engine.runtime.inputs_in_order import InputsInOrder, NextRuns, has_messages, in_one_batch
 from holdfast.processors.engine.runtime.maintenance import Maintenance
 from holdfast.processors.engine.runtime.membership import warm_up
 from holdfast.processors.engine.runtime.open_work import OpenWork
@@ -88,7 +88,7 @@ class Worker:
         self._stop = self._lost = self._leaving = False
         self._damages_in_a_row = self._rewinds = 0
         self._broken: Exception | None = None
-        self._open, self._order = OpenWork(options), InputsInOrder(self.reach, cluster.clock)
+        self._open, self._order = OpenWork(options), InputsInOrder(self.reach, cluster)
         self._idle, self._purge, self._past = IdleTime(cluster), Purge(topology, cluster), PastMarkers(cluster.clock)
         self._slice, self._message_at = RECORDS_PER_SLICE, cluster.clock.monotonic()
 
@@ -138,7 +138,8 @@ class Worker:
         if self._stop or (count and self.processed >= count):
             return True
         busy = self.phase in (Phase.STARTING, Phase.JOINING, Phase.RESTORING, Phase.WAITING)
-        return bool(timeout_s) and not busy and self.clock.monotonic() - self._message_at > timeout_s
+        quiet_since = max(self._message_at, self._order.moved_at)
+        return bool(timeout_s) and not busy and self.clock.monotonic() - quiet_since > timeout_s
 
     def commit_now(self) -> None:
         """Commit all open work; on the worker's thread only. A failure also ends the worker's session."""
@@ -311,10 +312,8 @@ class Worker:
             self.phase = Phase.WAITING
         elif self.assignment.busy:
             self.phase = Phase.RESTORING
-        elif self.assignment.joined:
-            self.phase = Phase.RUNNING
         else:
-            self.phase = Phase.JOINING
+            self.phase = Phase.RUNNING if self.assignment.joined else Phase.JOINING
         if self.phase in (Phase.JOINING, Phase.RESTORING, Phase.WAITING):
             self._message_at = self.clock.monotonic()
 
@@ -326,7 +325,7 @@ class Worker:
             task = self.assignment.running(batch.partition)
             if task is None:
                 continue  # revoked while this batch was in flight; the next owner reads it again
-            self._message_at = self.clock.monotonic()
+            self._message_at = self.clock.monotonic() if has_messages(task, batch) else self._message_at
             within = self.reach.within(batch)
             if within < len(batch.offsets) and self.member is not None:
                 self.member.pause([batch.partition])  # records beyond the bound are not fetched again and again
@@ -367,9 +366,9 @@ class Worker:
             self._process_runs(task, runs)
             if not self._send(task):
                 return  # every batch in hand is read again
-            self._message_at = self.clock.monotonic()
-            self._slice = slice_size(self._slice, self._message_at - began, RECORDS_PER_SLICE)
-            if (task.held or self._open.is_due(self._message_at)) and not self.commit_all():
+            now = self.clock.monotonic()
+            self._slice = slice_size(self._slice, now - began, RECORDS_PER_SLICE)
+            if (task.held or self._open.is_due(now)) and not self.commit_all():
                 return  # the rest is read again
 
     def _process_runs(self, task: Task, runs: Sequence[Run | Woven]) -> None:
@@ -383,6 +382,7 @@ class Worker:
             if task.positions != before:
                 self._open.add(task.name, done, task.dirty_bytes())
             self.processed += done
+            self._message_at = self.clock.monotonic() if done else self._message_at  # watermarks come without end
 
     def _send_before(self, failed: ProcessingFailed, task: Task) -> None:
         """Send the outputs of the messages before the failed one.

@@ -10,6 +10,9 @@ from holdfast.processors.engine.runtime.options import RuntimeOptions
 #: Calls begin in a transaction of at most this age, in seconds: with their own time, and two for its commit, it stays
 #: below ``TRANSACTION_S``.
 CALLS_BEGIN_WITHIN_S = TRANSACTION_S - CALLS_WITHIN_MS / 1000 - 2.0
+#: Seconds for which watermarks alone wait for a commit: they come as long as the tasks before run. Their place in the
+#: log is all that a restart would read again.
+WATERMARKS_WAIT_S = 1.0
 
 
 class OpenWork:
@@ -25,7 +28,7 @@ class OpenWork:
         self._messages = 0
         #: When the first of them was processed; None without one, or when the commit only pins a start.
         self._since: float | None = None
-        self._due_at = 0.0
+        self._began = self._due_at = 0.0
 
     def polled(self, records: int, asked_for: int) -> None:
         """Counts a poll, which changes when the open work is due."""
@@ -35,11 +38,15 @@ class OpenWork:
 
     def begin(self, now: float) -> None:
         """Messages are processed from now on: the first ones since a commit say when the next one is due."""
-        if not self._open:
-            self._since, self._due_at = now, now + self._pace.interval_s
+        self._began = now
 
     def add(self, task: str, messages: int, dirty_bytes: int) -> None:
         """Counts messages of a task that has moved, and whose uncommitted state has ``dirty_bytes`` now."""
+        if messages and not self._messages:
+            due_at, self._since = self._began + self._pace.interval_s, self._began
+            self._due_at = min(self._due_at, due_at) if self._open else due_at
+        elif not self._open:
+            self._since, self._due_at = None, self._began + WATERMARKS_WAIT_S
         self._open = True
         self._messages += messages
         self._overlays.grown(task, dirty_bytes)
@@ -54,6 +61,8 @@ class OpenWork:
         if not self._open:
             self._open, self._since = True, None
             self._due_at = now + seconds
+        elif not self._messages:
+            self._due_at = min(self._due_at, now + seconds)
 
     def remaining_s(self, now: float) -> float:
         """Seconds until the commit is due; infinite without open work."""

@@ -183,6 +183,10 @@ class ReadingOrder:
         """Records in all buffers."""
         return sum(buffer.records for buffer in self._buffers.values())
 
+    def buffered_of(self, topics: Iterable[str]) -> int:
+        """Records in the buffers of these inputs."""
+        return sum(self._buffers[topic].records for topic in topics)
+
     def change_of_pauses(self, sharing: int = 1) -> tuple[list[str], list[str]]:
         """The inputs to pause now, and those to resume; to be done by the caller.
 

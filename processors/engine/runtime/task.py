@@ -59,9 +59,9 @@ from holdfast.processors.engine.runtime.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.store_time import declared_stores
 from holdfast.processors.engine.runtime.task_time import TaskTime
 from holdfast.processors.engine.runtime.task_timers import OnTimerError, Until
-from holdfast.processors.engine.runtime.timed_steps import add_steps, processors_of, time_of, told_topics
+from holdfast.processors.engine.runtime.timed_steps import add_steps, heard_topics, processors_of, tellers_of, time_of
 from holdfast.processors.engine.runtime.turns import in_turn, without_watermarks
-from holdfast.processors.engine.runtime.watermarks import NO_GROUPS, Groups, Teller, Upstream
+from holdfast.processors.engine.runtime.watermarks import NO_GROUPS, Groups, Upstream
 from holdfast.processors.engine.runtime.woven import Run, Woven
 from holdfast.processors.engine.runtime.woven_streams import WIDTH, WovenStreams, woven_streams
 from holdfast.processors.engine.state.errors import StateFailed
@@ -134,7 +134,7 @@ class Task:
         self.order: ReadingOrder | None = None  # of several inputs
         #: Watermarks to send: topic, partition, value and time of the record.
         self.watermarks: list[tuple[str, int, bytes, int]] = []
-        self._regrouped: frozenset[str] = frozenset()
+        self.regrouped: frozenset[str] = frozenset()  # the repartition topics among the inputs
         self._monotonic = NO_GROUPS.monotonic
 
     @property
@@ -185,16 +185,14 @@ class Task:
         own = [frames[topic] for topic in self.inputs]
         declared = declared_stores(self.states, own)
         self.states.update({name: state for name, (state, _) in declared.items()})
-        told = told_topics(own, groups.topics, frames)
-        self.time = time_of(own, self.states, declared, self._times, tells=bool(told))
-        self._regrouped = frozenset(topic for topic in self.inputs if frames[topic].topic.repartitions)
-        if self.time is not None and told:
-            self.time.teller = Teller(self.name, told)
-            self._monotonic = groups.monotonic
-        if self.time is not None and self._regrouped:
-            read = {topic: groups.topics[topic] for topic in self._regrouped}
-            self.time.upstream = Upstream(self.time.stream, read, groups.ends, groups.monotonic())
-            self._monotonic = groups.monotonic
+        tellers = tellers_of(self.name, own, groups.topics, frames)
+        self.time = time_of(own, self.states, declared, self._times, tells=bool(tellers))
+        self.regrouped = frozenset(topic for topic in self.inputs if frames[topic].topic.repartitions)
+        self._monotonic = groups.monotonic
+        if self.time is not None:
+            self.time.tellers = tellers
+        if self.time is not None and (hears := heard_topics(own, groups.topics, frames)):
+            self.time.upstream = Upstream(self.time.stream, hears)
         processors, seen = processors_of(own, self.states, declared, self.time, self._times), set[int]()
         limits = self._record_bytes_max, self._times
 
@@ -246,11 +244,11 @@ class Task:
             self._put_aside(self._made(topic, key, closing.result, start, error), words, None, on_failure)
 
         self.time.before_commit(fail, self._timer_fails(on_failure))
-        teller, value = self.time.teller, None
-        if teller is not None and (value := teller.tell(self.time.stream.time_ms, self._monotonic())) is not None:
-            places = [(topic, number) for topic, each in teller.topics.items() for number in range(each.partitions)]
-            self.watermarks = [(topic, number, value, self._times.now_ms()) for topic, number in places]
-            self.time.dirty = True
+        for teller in self.time.tellers:
+            if (value := teller.tell(self.time.told_by(teller), self._monotonic())) is not None:
+                places = [(topic, number) for topic, each in teller.topics.items() for number in range(each.partitions)]
+                self.watermarks += [(topic, number, value, self._times.now_ms()) for topic, number in places]
+                self.time.dirty = True
 
     def _timer_fails(self, on_failure: OnFailure) -> OnTimerError:
         def fail(topic: str, due: Due, error: BaseException) -> None:
@@ -290,7 +288,7 @@ class Task:
         if self.time is not None:
             self.time.look()
         first, done = bisect_left(batch.offsets, self.positions[topic], first, last), 0
-        if topic not in self._regrouped or None not in batch.keys[first:last]:
+        if topic not in self.regrouped or None not in batch.keys[first:last]:
             return self._process(batch, first, last, on_failure)
         for run in in_turn(without_watermarks(batch, first, last), self):
             if batch.keys[run.first] is None:
@@ -311,6 +309,8 @@ class Task:
         topic = batch.partition.topic
         stream = self._streams[topic]
         index = first
+        if self.time is not None:
+            self.time.work += last - first
         if stream.columns is not None:
             for begin, end in stream.columns.runs(first, last):
                 self._by_columns(stream, stream.columns, batch, (begin, end), on_failure)
@@ -378,6 +378,7 @@ class Task:
             return sum(self.process(*run, on_failure) for run in in_turn(records.runs(), self))
         if self.time is not None:
             self.time.look()
+            self.time.work += 1
         self._prefetch(*records.parts)
         return self._run_function(self.woven.function, records, made, on_failure)
 
@@ -454,7 +455,7 @@ class Task:
     def _fail(self, batch: Batch, index: int, error: BaseException, on_failure: OnFailure) -> None:
         """Decide about a failed message, whose writes are undone, and move the position behind it."""
         topic = batch.partition.topic
-        if (instead := on_failure(failed_record(batch, index, error, regrouped=topic in self._regrouped))) is not None:
+        if (instead := on_failure(failed_record(batch, index, error, regrouped=topic in self.regrouped))) is not None:
             self.outboxes.add(instead)
         self.positions[topic] = batch.offsets[index] + 1
 

@@ -68,8 +68,10 @@ class TaskTime:
         self.ahead: list[KeysAhead] = []
         #: What the tasks before tell; None for a task that reads no repartition topic.
         self.upstream: Upstream | None = None
-        #: What tells the tasks behind; None for a task that none waits for.
-        self.teller: Teller | None = None
+        #: What tells the tasks behind; none for a task that none waits for.
+        self.tellers: tuple[Teller, ...] = ()
+        #: Grows with each run of messages and each rewind: as long as it stands, the task is silent.
+        self.work = 0
         #: The time at the last commit, for a task without a store that keeps it.
         self._then = Remembered()
         self._steps: list[WindowSteps] = []
@@ -92,14 +94,14 @@ class TaskTime:
         """Reads the time from the stores, at the start and after a command changed them."""
         self._then = Remembered()
         self._go_to([each.load() for each in self._clocks])
-        if self.teller is not None:
-            self.teller.begin()
+        for teller in self.tellers:
+            teller.begin()
 
     def restore(self) -> None:
         """Goes back to the last commit."""
         self._go_to([each.restore() for each in self._clocks] or [self._then])
-        if self.teller is not None:
-            self.teller.restore()
+        for teller in self.tellers:
+            teller.restore()
 
     def _go_to(self, found: list[Remembered]) -> None:
         # Stores of one task are at the same input offsets. One that was cleared meanwhile knows no time.
@@ -107,6 +109,7 @@ class TaskTime:
         self.stream.set(then.time_ms, then.ahead, then.told)
         if self.timers is not None:
             self.stream.settled_ms = then.time_ms if then.settled_ms is None else then.settled_ms
+        self.work += 1
         if self.upstream is not None:
             self.upstream.begin()
         for held in self.held.values():
@@ -141,9 +144,9 @@ class TaskTime:
         return self.stream.ahead_is_due(now_ms) or any(each.is_due(now_ms) for each in self.ahead)
 
     def due_at(self, time_ms: int) -> bool:
-        """Whether a window would close at this time, as far as times count yet."""
+        """Whether a window would close at this time, which is none of a message; not beyond the worker's clock."""
         self.look()
-        reached_ms = min(time_ms, self.stream.reach_ms)
+        reached_ms = min(time_ms, self.stream.cap_ms)
         return self.stream.time_ms != NO_TIME and any(each.due_at(reached_ms) for each in self.windows.values())
 
     @property
@@ -151,10 +154,9 @@ class TaskTime:
         """Whether a store keeps the stream time, with each commit."""
         return bool(self._clocks)
 
-    @property
-    def upstream_ended(self) -> bool:
-        """Whether all tasks before its repartition topics have read all."""
-        return self.upstream is None or self.upstream.is_ended()
+    def told_by(self, teller: Teller) -> int:
+        """The time that a teller tells: from sources, how far they are, whatever the task hears meanwhile."""
+        return self.stream.time_ms if teller.hears else self.stream.come_ms
 
     def go_on(self, time_ms: int) -> None:
         """Moves the stream time without a message."""
@@ -218,8 +220,8 @@ class TaskTime:
             each.committed()
         if self.timers is not None:
             self.timers.begin()
-        if self.teller is not None:
-            self.teller.committed()
+        for teller in self.tellers:
+            teller.committed()
 
     def hear(self) -> bool:
         """Takes the stream time that the tasks before have reached; True if it moved."""

@@ -18,7 +18,7 @@ from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.store_time import DeclaredStores, StoreTime
 from holdfast.processors.engine.runtime.task_time import TaskTime, WindowSteps
 from holdfast.processors.engine.runtime.task_timers import TaskTimers, TimerSteps
-from holdfast.processors.engine.runtime.watermarks import Grouping
+from holdfast.processors.engine.runtime.watermarks import Grouping, Teller
 from holdfast.processors.engine.state.store import StoreState
 
 
@@ -53,22 +53,45 @@ def time_of(
     return made
 
 
-def told_topics(
+def tellers_of(
+    task: str,
+    frames: Sequence[StreamingDataFrame],
+    groupings: Mapping[str, Grouping],
+    by_topic: Mapping[str, StreamingDataFrame],
+) -> tuple[Teller, ...]:
+    """What a task with these streams tells: to topics that only sources lead to, and to those behind other groupings.
+
+    It tells the repartition topics behind which a step needs stream time, or the order of reading does.
+    """
+    leads: dict[str, set[str]] = {}
+    for frame in frames:
+        for node in steps_of([frame.source]):
+            if node.topic is not None and node.topic.repartitions and node.topic.name in groupings:
+                leads.setdefault(node.topic.name, set()).add(frame.topic.name)
+    regrouped = {frame.topic.name for frame in frames if frame.topic.repartitions}
+    every = frozenset(frame.topic.name for frame in frames)
+    found = []
+    for hears in (False, True):
+        told = {name: by for name, by in leads.items() if bool(by & regrouped) is hears}
+        told = {name: by for name, by in told.items() if _needs_time(by_topic[name], groupings, by_topic)}
+        inputs = every if hears else frozenset[str]().union(*told.values())
+        if told:
+            found.append(Teller(task, {name: groupings[name] for name in told}, inputs, hears=hears))
+    return tuple(found)
+
+
+def heard_topics(
     frames: Sequence[StreamingDataFrame], groupings: Mapping[str, Grouping], by_topic: Mapping[str, StreamingDataFrame]
 ) -> dict[str, Grouping]:
-    """The repartition topics of these streams behind which a step needs stream time, or the order of reading does."""
-    found = {}
-    for node in steps_of(frame.source for frame in frames):
-        if node.topic is not None and node.topic.repartitions:
-            name = node.topic.name
-            if name in groupings and _needs_time(by_topic[name], groupings, by_topic):
-                found[name] = groupings[name]
-    return found
+    """The repartition topics among the inputs of a task to which the tasks before tell their time."""
+    regrouped = [frame for frame in frames if frame.topic.repartitions]
+    return {one.topic.name: groupings[one.topic.name] for one in regrouped if _needs_time(one, groupings, by_topic)}
 
 
 def _needs_time(
     frame: StreamingDataFrame, groupings: Mapping[str, Grouping], by_topic: Mapping[str, StreamingDataFrame]
 ) -> bool:
+    """Whether a step of a stream needs stream time, or one behind it; the tasks before tell it to no other topic."""
     known = groupings.get(frame.topic.name)
     if known is not None and known.ordered:
         return True

@@ -1,18 +1,20 @@
 """How far the tasks before a repartition topic have read, and the stream time that follows from it behind the topic.
 
     task flights-0  ──┐                                    ┌──► task …-repartition-0
-      at 10:00, reads │  messages, and behind them         │      clock: 09:40, the smallest of the tasks that still
-    task flights-1  ──┴► a watermark for each partition ───┘      have input
+      at 10:00, reads │  messages, and behind them         │      clock: 09:40, the smallest of all tasks that hold
+    task flights-1  ──┴► a watermark for each partition ───┘
       at 09:40, reads
 
 A *watermark* is a record without a key, which a task writes behind its messages, in the same transaction: its stream
-time, and whether its inputs are read to their ends. Behind the topic, no message is late only because another task
-before it was read further. Flink's watermarks and idle inputs are the same idea.
+time, and whether its inputs are read to their ends. A task at its end says so again and again (``told``). Behind the
+topic, no message is late only because another task before it was read further, or because the worker of its partition
+is gone. Flink's watermarks and idle inputs are the same idea.
 
 Invariants:
     - Until every task before the topic has told its time, the stream time behind it stays as it was committed.
-    - What the tasks tell is committed with the stream time. An end that a task told before this one started counts
-      later (``OldEnds``): that task may be restarting with new input. Each task tells its time at its start.
+    - What the tasks tell is committed with the stream time. What a task told before this one started holds, until the
+      owner of its partition tells it again. Each task tells its time at its start.
+    - What a task tells to a topic depends on the inputs that lead to that topic. So none waits for its own work.
 """
 
 from __future__ import annotations
@@ -25,8 +27,8 @@ from typing import NamedTuple
 import msgspec
 import structlog
 
-from holdfast.infra.json_file import JSON_FAILURES
 from holdfast.infra.kafka.records import Headers, TopicFacts
+from holdfast.processors.engine.runtime.told import REPEAT_S, Before, Watermark
 from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
 from holdfast.processors.engine.topology import Subtopology, Topology
 
@@ -37,8 +39,6 @@ _log = structlog.get_logger("runtime.watermarks")
 WATERMARKS_PER_S = 2_000.0
 #: Topics that would get them more often than in so many seconds have them with each commit: twelve tasks on each side.
 EACH_COMMIT_S = 0.1
-#: Seconds after a task's start from which on old ends and silence count: more than a session of the group lasts.
-OLD_ENDS_COUNT_S = 90.0
 #: The header of a watermark, for people who read the topic.
 HEADERS: Headers = [("holdfast.watermark", b"1")]
 
@@ -63,10 +63,9 @@ class Grouping:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """What a task needs to know of repartition topics: all of the processor's, and the ends of those that it reads."""
+    """What a task needs to know of repartition topics: all of the processor's."""
 
     topics: Mapping[str, Grouping]
-    ends: Mapping[str, int]
     monotonic: Callable[[], float] = time.monotonic
 
 
@@ -94,95 +93,88 @@ def _all_before(topic: str, before: Mapping[str, set[Subtopology]]) -> set[Subto
 
 
 #: For a processor without ``group_by``.
-NO_GROUPS = Groups({}, {})
+NO_GROUPS = Groups({})
 
-
-class Watermark(msgspec.Struct, frozen=True):
-    """The value of a watermark: a task's stream time in ms, and whether its inputs are read to their ends."""
-
-    task: str
-    time_ms: int
-    ended: bool
-
-    @classmethod
-    def read(cls, value: bytes | None) -> Watermark | None:
-        """What the value of a record without a key says; None if it is no watermark."""
-        try:
-            return msgspec.json.decode(value or b"", type=cls)
-        except JSON_FAILURES:
-            return None
-
-
-class OldEnds:
-    """When ends that tasks told before this one started count, and the silence of others, for one repartition topic.
-
-    start ──── OLD_ENDS_COUNT_S ────┬──── records come: the topic ends at E ────┬──── read up to E, or to the end:
-                                    └─ a dead worker's tasks have told by then  └─ that is heard, so both count
-    """
-
-    def __init__(self, now: float) -> None:
-        self._at = now + OLD_ENDS_COUNT_S
-        #: Both count when the topic is read up to here; None before that is known.
-        self._from: int | None = None
-        #: Whether ``look_at`` has to say the topic's end: after records came, Kafka's answer is as new as they are.
-        self.asks_for_end = False
-
-    def is_due(self, now: float) -> bool:
-        """Whether the seconds have passed."""
-        return now >= self._at
-
-    def came(self, now: float) -> None:
-        """Records of the topic came."""
-        self.asks_for_end = self._from is None and self.is_due(now)
-
-    def look_at(self, end: int | None) -> None:
-        """Takes the topic's end, or the offset behind all that it has; None while Kafka has not told it."""
-        self._from, self.asks_for_end = end, end is None
-
-    def count(self, read_to: int) -> bool:
-        """Whether both count for a reader that has read up to this offset."""
-        return self._from is not None and read_to >= self._from
+#: What is the same as long as a task is silent: its work so far, and the silences of the tasks before it.
+Quiet = tuple[int, ...]
 
 
 class _Told(NamedTuple):
     time_ms: int
-    ended: bool
+    #: The number of the silence; 0 for a task that has input.
+    stretch: int = 0
 
 
 class Teller:
-    """Decides when a task writes watermarks, and which; ``topics`` are the repartition topics that it writes to.
+    """Decides when a task writes watermarks, and which.
 
-    A commit that moves the stream time has them, however soon it comes: a successor without a store knows no time, and
+    A commit that moves the time has them, however soon it comes: a successor without a store knows no time, and
     without new input it has none to tell. Only where the topics are very wide, they come less often.
+
+    Args:
+        task: The name of the task.
+        topics: The repartition topics that it writes to.
+        inputs: Its inputs that lead to these topics.
+        hears: Whether one of them is a repartition topic, so that the task's time depends on what it hears.
     """
 
-    def __init__(self, task: str, topics: Mapping[str, Grouping]) -> None:
+    def __init__(
+        self, task: str, topics: Mapping[str, Grouping], inputs: frozenset[str] = frozenset(), *, hears: bool = False
+    ) -> None:
         self._task = task
-        self.topics = topics
+        self.topics, self.inputs, self.hears = topics, inputs, hears
         every_s = sum(each.partitions * each.writers for each in topics.values()) / WATERMARKS_PER_S
         self._every_s = every_s if every_s > EACH_COMMIT_S else 0.0
         self._told: _Told | None = None
         self._pending: _Told | None = None
         self._told_at = 0.0
-        #: Whether the inputs are read to their ends; None before the first look. A worker that is paused never looks.
-        self._ended: bool | None = None
+        #: A worker that is paused never looks.
+        self._looked = False
+        #: The present silence; None while there is none. Its number, and since when (monotonic seconds).
+        self._quiet: Quiet | None = None
+        self._stretch, self._since = 0, 0.0
+        #: When the inputs were at their ends, by the last look, in monotonic seconds; None if they were not.
+        self._ended_at: float | None = None
 
-    def look(self, time_ms: int, now: float, *, ended: bool) -> bool:
-        """Whether a commit has to write watermarks now; ``now`` is monotonic seconds."""
-        self._ended = ended
+    def look(self, time_ms: int, now: float, quiet: Quiet | None, confirm: Callable[[], float | None]) -> bool:
+        """Whether a commit has to write watermarks now.
+
+        Args:
+            time_ms: The time of the task.
+            now: Monotonic seconds.
+            quiet: What the silence of the task is; None while it has input.
+            confirm: Asks since when at the latest nothing is behind what the inputs have brought, in monotonic seconds;
+                None if there is more. Called for a silence of some length only.
+        """
+        self._looked = True
+        if quiet is not None and quiet != self._quiet:
+            self._stretch, self._since = self._stretch + 1, now
+        self._quiet = quiet
+        lasts = quiet is not None and now - self._since >= REPEAT_S and now - self._told_at >= self._every_s
+        self._ended_at = confirm() if lasts else None
+        if self._ended_at is not None and self._ended_at <= max(self._told_at, self._since):
+            self._ended_at = None  # the next word speaks of a moment after this one was committed
         return self._is_due(time_ms, now)
 
     def tell(self, time_ms: int, now: float) -> bytes | None:
         """The value of the watermarks that the next commit has to write; None for none."""
-        if (self._ended is None and time_ms == NO_TIME) or not self._is_due(time_ms, now):
+        if (not self._looked and time_ms == NO_TIME) or not self._is_due(time_ms, now):
             return None
-        self._pending, self._told_at = _Told(time_ms, bool(self._ended)), now
-        return msgspec.json.encode(Watermark(self._task, *self._pending))
+        ended_at, self._ended_at = self._ended_at, None
+        self._pending, self._told_at = _Told(time_ms, 0 if ended_at is None else self._stretch), now
+        if ended_at is None:
+            return msgspec.json.encode(Watermark(self._task, time_ms, False))
+        return msgspec.json.encode(
+            Watermark(self._task, time_ms, True, int((ended_at - self._since) * 1000), self._stretch)
+        )
 
     def _is_due(self, time_ms: int, now: float) -> bool:
-        if self._told is None or self._told.ended != bool(self._ended):
+        if self._told is None or self._ended_at is not None:
             return True
-        return self._told.time_ms != time_ms and now - self._told_at >= self._every_s
+        if self._told.stretch and self._quiet is not None and self._told.stretch == self._stretch:
+            return False  # the next word of the silence tells it
+        moved = self._told.time_ms != time_ms or self._told.stretch != 0
+        return moved and now - self._told_at >= self._every_s
 
     def committed(self) -> None:
         """The commit of the last ``tell`` is done."""
@@ -191,11 +183,12 @@ class Teller:
 
     def restore(self) -> None:
         """The commit was dropped."""
-        self._pending = None
+        self._pending = self._quiet = self._ended_at = None
 
     def begin(self) -> None:
         """Forgets what it has told, so that all of it comes again."""
-        self._told = self._pending = self._ended = None
+        self.restore()
+        self._told, self._looked = None, False
 
 
 @dataclass(slots=True)
@@ -212,41 +205,27 @@ class Upstream:
     Args:
         stream: The stream time of the task.
         topics: The repartition topics that it reads.
-        ends: By topic, its end when this task started: what is below is from before.
-        now: Monotonic seconds of the start.
     """
 
-    def __init__(self, stream: StreamTime, topics: Mapping[str, Grouping], ends: Mapping[str, int], now: float) -> None:
+    def __init__(self, stream: StreamTime, topics: Mapping[str, Grouping]) -> None:
         self._stream = stream
-        self._topic_of = {f"{topic}/{task}": topic for topic, each in topics.items() for task in each.tasks}
-        self._ends = ends
-        self._old_ends = {topic: OldEnds(now) for topic in topics}
-        #: The topics whose records the order of reading hears when they come, long before their turn.
-        self._heard: Collection[str] = ()
-        #: By topic, up to which offset what it says is taken.
-        self._read_to = dict.fromkeys(topics, 0)
-        #: The tasks whose last word is from before this task started.
-        self._old: set[str] = set()
+        self._before = {topic: Before(each.tasks) for topic, each in topics.items()}
+        #: The tasks that have said that they are at their ends, since this one last said it.
+        self._again: set[str] = set()
+        self._known = {f"{topic}/{task}" for topic, each in topics.items() for task in each.tasks}
         #: What the order of reading has in hand: stream time is not beyond it.
         self.in_hand = InHand()
 
-    def follow(self, in_hand: InHand, heard: Mapping[str, OldEnds]) -> None:
-        """Follows an order of reading: what it has in hand, and by topic, when old ends count for it."""
-        self.in_hand, self._heard = in_hand, heard.keys()
-        self._old_ends |= heard
-
     def begin(self) -> None:
         """Begins with what is committed, but for tasks that there are no longer: they would hold the time for good."""
-        self._stream.told = {key: told for key, told in self._stream.told.items() if key in self._topic_of}
-        self._old = set(self._stream.told)
-        self._read_to = dict.fromkeys(self._read_to, 0)
+        self._stream.told = {key: told for key, told in self._stream.told.items() if key in self._known}
+        self._again.clear()
+        for topic, before in self._before.items():
+            before.begin(told_of(self._stream, topic))
         self._stream.let_go_to(NO_TIME)  # until the first look at what was told
 
     def take(self, topic: str, offset: int, value: bytes | None, now: float) -> None:
-        """Takes a record without a key."""
-        self._read_to[topic] = offset + 1
-        if topic not in self._heard:
-            self._old_ends[topic].came(now)
+        """Takes a record without a key; ``now`` is monotonic seconds."""
         read = Watermark.read(value)
         if read is None:
             _log.warning(
@@ -256,60 +235,68 @@ class Upstream:
                 next="find out who writes to this topic: it belongs to the processor alone",
             )
             return
-        key = f"{topic}/{read.task}"
-        if key not in self._topic_of:  # of a task that is gone
+        time_ms = self._before[topic].take(read, now)
+        if time_ms is None:  # of a task that is gone
             return
-        known_ms, _ = self._stream.told.get(key, (NO_TIME, False))
-        self._stream.told[key] = (max(known_ms, read.time_ms), read.ended)
-        if offset < self._ends.get(topic, 0):
-            self._old.add(key)
-        else:
-            self._old.discard(key)
+        key = f"{topic}/{read.task}"
+        self._stream.told[key] = (time_ms, read.ended)
+        (self._again.add if read.ended else self._again.discard)(key)
 
-    def waits(self, now: float) -> list[str]:
-        """The topics whose old ends do not count yet, though their seconds have passed: ``look`` has to be called."""
-        return [topic for topic in self._held() if self._old_ends[topic].is_due(now)]
+    def newest_ms(self, topic: str) -> int:
+        """The newest time that is there besides what the tasks before a topic have told to it."""
+        return max([self._stream.come_ms, *(each.newest_ms for name, each in self._before.items() if name != topic)])
 
-    def look(self, topic: str, position: int, *, at_end: bool, end: int | None) -> None:
-        """Takes up to which offset a topic is processed, whether that is all, and its end."""
-        self._read_to[topic] = position
-        ends = self._old_ends[topic]
-        if at_end:
-            ends.look_at(position)
-        elif ends.asks_for_end:
-            ends.look_at(end)
+    def wants_end(self, topic: str) -> bool:
+        """Whether ``mark`` has to be called for a topic."""
+        return self._before[topic].wants_end(self.newest_ms(topic))
+
+    def mark(self, topic: str, end: int) -> None:
+        """Takes a topic's end as of now: words behind it let go what other inputs have brought so far."""
+        self._before[topic].mark(end, self.newest_ms(topic))
+
+    def look(self, positions: Mapping[str, int]) -> None:
+        """Takes the next offsets to process."""
+        for topic, before in self._before.items():
+            before.look(positions[topic])
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The repartition topics that the task reads."""
+        return self._before.keys()
 
     def time_ms(self) -> int:
         """The stream time that the tasks before have reached; ``NO_TIME`` while one of them has not told its own."""
-        if len(self._stream.told) < len(self._topic_of):
-            return NO_TIME
-        reading = self._reading()
-        reached = min(reading) if reading else max(time_ms for time_ms, _ in self._stream.told.values())
-        return min(reached, self.in_hand.all_ms)
+        return min(self._reached_ms(), self.in_hand.all_ms)
 
     def limit_ms(self) -> int:
-        """Up to which event time messages of other inputs count: that of the slowest task before that has input."""
-        if self._is_one_silent():
-            return NO_TIME
-        return min((*self._reading(), self.in_hand.grouped_ms))
+        """Up to which event time messages of other inputs count: that of the slowest task before that holds."""
+        return min(self._reached_ms(), self.in_hand.grouped_ms)
 
-    def is_ended(self) -> bool:
-        """Whether all tasks before have read their inputs to the ends."""
-        return not self._is_one_silent() and not self._reading()
+    def _reached_ms(self) -> int:
+        return min(before.reached_ms() for before in self._before.values())
 
-    def _held(self) -> list[str]:
-        """The topics whose old ends do not count yet."""
-        return [topic for topic, ends in self._old_ends.items() if not ends.count(self._read_to[topic])]
+    @property
+    def quiet(self) -> Quiet | None:
+        """The silence of the tasks before; None while one of them has input."""
+        if not all(before.ended for before in self._before.values()):
+            return None
+        return tuple(stretch for before in self._before.values() for stretch in before.stretches)
 
-    def _is_one_silent(self) -> bool:
-        """Whether a task has told nothing, and that does not count yet."""
-        told, held = self._stream.told, self._held()
-        return len(told) < len(self._topic_of) and any(
-            key not in told and topic in held for key, topic in self._topic_of.items()
-        )
+    def is_said_again(self) -> bool:
+        """Whether each task before has said again that it is at its end, since the last time that this was true."""
+        if len(self._again) < len(self._known):
+            return False
+        self._again.clear()
+        return True
 
-    def _reading(self) -> list[int]:
-        """The times of the tasks before that have input."""
-        held = self._held()
-        old = {key for key in self._old if self._topic_of[key] in held}
-        return [time_ms for key, (time_ms, ended) in self._stream.told.items() if not ended or key in old]
+    def silent_until(self, now: float) -> float:
+        """Until when all tasks before are known to be silent, in monotonic seconds; 0 while one of them is not."""
+        if self.quiet is None:
+            return 0.0
+        return min([now, *(before.heard_at for before in self._before.values())])
+
+
+def told_of(stream: StreamTime, topic: str) -> dict[str, int]:
+    """By task, the time that it told to a repartition topic, as a stream time keeps it."""
+    begin = len(topic) + 1
+    return {key[begin:]: time_ms for key, (time_ms, _) in stream.told.items() if key.startswith(f"{topic}/")}

@@ -121,6 +121,12 @@ class StreamTime:
         """Whether an event time that waits is reached at this time of the worker's clock."""
         return bool(self._ahead) and self._ahead[0] <= min(now_ms, self._limit_ms)
 
+    @property
+    def come_ms(self) -> int:
+        """The newest event time that has come and that the world has reached; it may wait for other tasks."""
+        reached = bisect_right(self._ahead, self.cap_ms)
+        return max(self.time_ms, self._ahead[reached - 1]) if reached else self.time_ms
+
     def set(self, time_ms: int, ahead: Sequence[int] = (), told: Mapping[str, Sequence[Any]] = _NOTHING) -> None:
         """Sets the time to one that was committed; ``NO_TIME`` for none."""
         self.time_ms, self._ahead, self.call_ms = time_ms, sorted(ahead), None
@@ -174,9 +180,9 @@ class StreamTime:
                 del self._ahead[-2::-2]
 
     def go_on(self, time_ms: int) -> None:
-        """Counts time that passed without messages; not beyond the worker's clock."""
+        """Counts time that passed without messages, here and in the tasks before; not beyond the worker's clock."""
         if self.time_ms != NO_TIME:
-            self.time_ms = max(self.time_ms, min(time_ms, self.reach_ms))
+            self.time_ms = max(self.time_ms, min(time_ms, self.cap_ms))
 
     def check(self, time_ms: int, max_ahead_ms: int) -> None:
         """Refuses an event time that no window can use.

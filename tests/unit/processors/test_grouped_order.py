@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 import pytest
@@ -14,15 +15,9 @@ from holdfast.infra.kafka.records import Batch, Partition, TopicFacts
 from holdfast.processors.engine.runtime import reading_order
 from holdfast.processors.engine.runtime.grouped_order import GroupedOrder
 from holdfast.processors.engine.runtime.heard import Heard
-from holdfast.processors.engine.runtime.watermarks import (
-    OLD_ENDS_COUNT_S,
-    Grouping,
-    Teller,
-    Upstream,
-    Watermark,
-    groupings_of,
-)
-from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
+from holdfast.processors.engine.runtime.told import IDLE_S, REPEAT_S, Watermark
+from holdfast.processors.engine.runtime.watermarks import Grouping, Teller, Upstream, groupings_of
+from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
 
 #: A record: its event time, and what a watermark says; None for a message.
 Record = tuple[int, Watermark | None]
@@ -32,8 +27,19 @@ def message(time_ms: int) -> Record:
     return time_ms, None
 
 
-def told(task: str, time_ms: int, *, ended: bool = False, at: int = 0) -> Record:
-    return at, Watermark(task, time_ms, ended)
+def told(task: str, time_ms: int, *, idle_ms: int | None = None, stretch: int = 1) -> Record:
+    """A word of a task; with ``idle_ms`` it has been at its end for so long."""
+    return 0, word(task, time_ms, idle_ms, stretch)
+
+
+def word(task: str, time_ms: int, idle_ms: int | None = None, stretch: int = 1) -> Watermark:
+    if idle_ms is None:
+        return Watermark(task, time_ms, False)
+    return Watermark(task, time_ms, True, idle_ms, stretch)
+
+
+#: How long a task has been at its end, by its words of one silence.
+IDLE = [int(number * REPEAT_S * 1000) for number in range(1, 8)]
 
 
 @dataclass
@@ -44,7 +50,6 @@ class Reading:
     tasks: dict[str, frozenset[str]]
     feeders: frozenset[str]
     wait_s: float | None = None
-    begun: int = 0
     stream: StreamTime | None = None
     now: float = 0.0
     arrived: dict[str, int] = field(default_factory=dict)
@@ -52,9 +57,7 @@ class Reading:
     done: list[tuple[str, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        heard = {
-            topic: Heard(topic, tasks, self.begun, lambda: self.now, self.stream) for topic, tasks in self.tasks.items()
-        }
+        heard = {topic: Heard(topic, tasks, self.stream) for topic, tasks in self.tasks.items()}
         self.order = GroupedOrder(
             {topic: lambda batch: batch.timestamps for topic in self.logs}, heard, self.feeders, self.wait_s
         )
@@ -75,7 +78,9 @@ class Reading:
         return True
 
     def step(self, most: int = 500) -> bool:
-        self.order.look_at_ends(lambda name: len(self.logs[name]))
+        for name, heard in self.order.heard.items():
+            if heard.wants_end(self.order.newest_ms):
+                heard.mark(len(self.logs[name]), self.order.newest_ms)
         runs = self.order.runs(self.positions, most, self.now, lambda name: self.arrived[name] == len(self.logs[name]))
         for run in runs:
             topic = run.batch.partition.topic
@@ -93,15 +98,13 @@ def grouped_log(chance: random.Random, times: list[int], tasks: list[str]) -> li
     of_task: dict[str, list[int]] = {task: [] for task in tasks}
     for time_ms in times:
         of_task[chance.choice(tasks)].append(time_ms)
-    log, wall = list[Record](), 1_000
+    log = list[Record]()
     while any(of_task.values()):
         task = chance.choice([name for name, left in of_task.items() if left])
         taken, of_task[task] = of_task[task][:5], of_task[task][5:]
-        wall += 1
         log += map(message, taken)
-        log.append(told(task, taken[-1], ended=not of_task[task], at=wall))
-    spoke = {says.task for _, says in log if says is not None}
-    return log + [told(task, NO_TIME, ended=True, at=wall) for task in tasks if task not in spoke]
+        log.append(told(task, taken[-1]))
+    return log
 
 
 @pytest.mark.parametrize("seed", range(300))
@@ -116,7 +119,7 @@ def test_what_a_message_is_joined_with_is_there_before_it(seed: int, monkeypatch
         for name, each in times.items()
     }
     reading = Reading(logs, {name: frozenset(each) for name, each in tasks.items()}, frozenset({"prices", "rates"}))
-    names = list(logs)
+    names, silences = list(logs), 0
     while any(reading.positions[name] < len(logs[name]) for name in names):
         moved = reading.arrive(chance.choice(names), chance.randint(1, 20))
         for _ in range(chance.randrange(3)):
@@ -124,10 +127,14 @@ def test_what_a_message_is_joined_with_is_there_before_it(seed: int, monkeypatch
         if chance.random() < 0.05:  # an abort: what is in hand is read again
             reading.order.clear()
             reading.arrived = dict(reading.positions)
-        elif not moved:  # whatever can arrive has to bring it on
+        elif not moved:  # whatever can arrive has to bring it on, and be it words of silence
             moved = reading.step()
             moved |= any([reading.arrive(name, 50) for name in names])  # noqa: C419  each of them
-            assert moved or reading.step(), "nothing moves, and nothing can arrive"
+            if not moved and not reading.step():
+                assert silences < SILENCES_MAX, "nothing moves, and words of silence don't help"
+                silences += 1
+                for name in grouped:
+                    logs[name] += [told(task, NO_TIME, idle_ms=silences * IDLE[0]) for task in tasks[name]]
     known = {"prices": set[int](), "rates": set[int]()}
     for name, time_ms in reading.done:
         if name in known:
@@ -140,6 +147,8 @@ def test_what_a_message_is_joined_with_is_there_before_it(seed: int, monkeypatch
         assert reading.done == sorted(reading.done, key=lambda one: (one[1], names.index(one[0])))
 
 
+#: Words of silence of each task, at most: more than ``IDLE_S`` for each time that all is read, and then some.
+SILENCES_MAX = 200
 TWO, PRICES = {"prices": frozenset({"p-0", "p-1"})}, frozenset({"prices"})
 
 
@@ -171,53 +180,81 @@ def test_the_wait_for_a_watermark_has_the_bound_of_max_wait() -> None:
     assert reading.done == [("orders", 50), ("prices", 51)]
 
 
-def test_an_end_that_was_told_before_the_start_counts_later() -> None:
-    log = [told("p-0", 40, ended=True), told("p-1", 40, ended=True)]
-    reading = Reading({"prices": log, "orders": [message(50)]}, TWO, PRICES, begun=2)
-    reading.arrive("orders", 1)
-    reading.arrive("prices", 2)
-    reading.step()
-    assert reading.done == []
-    reading.now = OLD_ENDS_COUNT_S
-    reading.step()
+ONE = {"prices": frozenset({"p-0"})}
+
+
+def silent(*words: Record) -> Reading:
+    """An order that waits for the prices of a task which says these words, one after the other."""
+    made = Reading({"prices": list(words), "orders": [message(50)]}, ONE, PRICES)
+    made.arrive("orders", 1)
+    made.step()
+    return made
+
+
+def test_a_task_at_its_end_holds_until_it_has_been_there_for_a_while() -> None:
+    reading = silent()
+    for idle_ms in IDLE:
+        reading.logs["prices"].append(told("p-0", 40, idle_ms=idle_ms))
+        reading.arrive("prices", 1)
+        reading.step()
+        # The end of the second word was looked at after the first one was there.
+        assert (("orders", 50) in reading.done) is (idle_ms >= IDLE[1] + IDLE_S * 1000)
     assert reading.done == [("orders", 50)]
 
 
-def test_a_task_that_never_told_anything_holds_for_a_bounded_time() -> None:
-    reading = Reading({"prices": [], "orders": [message(50)]}, {"prices": frozenset({"p-0"})}, frozenset({"prices"}))
-    reading.arrive("orders", 1)
-    assert not reading.step()
-    reading.now = OLD_ENDS_COUNT_S
-    assert reading.step()
+def test_a_task_that_says_nothing_any_more_holds_for_good() -> None:
+    reading = silent(told("p-0", 40, idle_ms=5_000), told("p-0", 40, idle_ms=9_000))
+    reading.arrive("prices", 2)
+    for reading.now in (1.0, 100.0, 10_000.0):
+        reading.step()
+    assert reading.done == []
 
 
-@pytest.mark.parametrize("old", [told("p-0", 40, ended=True, at=9_000), message(51)])
-def test_with_a_backlog_neither_an_old_end_nor_silence_counts_before_it_is_read(old: Record) -> None:
-    log = [old, message(30), told("p-0", 60), message(70)]
-    reading = Reading({"prices": log, "orders": [message(50)]}, {"prices": frozenset({"p-0"})}, PRICES, begun=1)
-    reading.now = OLD_ENDS_COUNT_S
-    reading.arrive("orders", 1)
-    for _ in range(2):
+def test_an_heir_that_tells_its_time_ends_the_silence_before_it() -> None:
+    words = [told("p-0", 40, idle_ms=idle_ms) for idle_ms in IDLE[:2]]
+    words += [told("p-0", 40), message(45), told("p-0", 45), told("p-0", 60)]
+    reading = silent(*words)
+    for _ in words:
         reading.arrive("prices", 1)
         while reading.step():
             pass
-        reading.order.clear()  # an abort
-        reading.arrived = dict(reading.positions)
-        reading.arrive("orders", 1)
-    assert ("orders", 50) not in reading.done
-    reading.arrive("prices", 4)
-    while reading.step():
-        pass
-    assert reading.done.index(("prices", 30)) < reading.done.index(("orders", 50))
+    assert reading.done == [("prices", 45), ("orders", 50)]
+
+
+def test_a_message_between_two_silences_ends_the_first_one() -> None:
+    words = [told("p-0", 40, idle_ms=IDLE[0]), told("p-0", 40, idle_ms=IDLE[1])]
+    words += [told("p-0", 40, idle_ms=9_000, stretch=2), told("p-0", 40, idle_ms=9_300, stretch=2)]
+    reading = silent(*words)
+    for _ in words:
+        reading.arrive("prices", 1)
+        reading.step()
+    assert reading.done == []
+
+
+def test_a_task_that_never_told_anything_holds() -> None:
+    reading = Reading({"prices": [], "orders": [message(50)]}, ONE, PRICES)
+    reading.arrive("orders", 1)
+    for reading.now in (1.0, 100.0, 10_000.0):
+        assert not reading.step()
+
+
+def test_with_a_backlog_the_words_from_before_a_message_do_not_count_for_it() -> None:
+    """The silences that are read first were over when the message came."""
+    log = [told("p-0", 20, idle_ms=idle_ms) for idle_ms in IDLE] + [told("p-0", 20), message(45), told("p-0", 60)]
+    reading = silent(*log)
+    for _ in log:
+        reading.arrive("prices", 1)
+        while reading.step():
+            pass
+        assert ("orders", 50) not in reading.done or ("prices", 45) in reading.done
+    assert reading.done == [("prices", 45), ("orders", 50)]
 
 
 @pytest.mark.parametrize("stream", [None, StreamTime()])
-def test_after_an_abort_silence_counts_when_all_is_read_again(stream: StreamTime | None) -> None:
+def test_after_an_abort_what_was_heard_is_heard_again(stream: StreamTime | None) -> None:
     log = [message(51), message(30), told("p-0", 60)]
-    reading = Reading({"prices": log, "orders": [message(50)]}, {"prices": frozenset({"p-0"})}, PRICES, stream=stream)
-    reading.now = OLD_ENDS_COUNT_S
+    reading = Reading({"prices": log, "orders": [message(50)]}, ONE, PRICES, stream=stream)
     reading.arrive("prices", 3)
-    reading.order.look_at_ends(lambda name: 3)
     reading.order.clear()
     reading.arrived["prices"] = 0
     reading.arrive("orders", 1)
@@ -226,37 +263,6 @@ def test_after_an_abort_silence_counts_when_all_is_read_again(stream: StreamTime
     while reading.step():
         pass
     assert reading.done == [("prices", 51), ("prices", 30), ("orders", 50)]
-
-
-def test_what_comes_later_to_a_busy_topic_does_not_put_silence_off() -> None:
-    log = [told("p-0", 60), told("p-0", 61), told("p-0", 62), told("p-0", 63)]
-    reading = Reading({"prices": log, "orders": [message(50)]}, TWO, PRICES)
-    reading.arrive("orders", 1)
-    reading.arrive("prices", 1)
-    reading.now = OLD_ENDS_COUNT_S
-    reading.order.look_at_ends(lambda name: 1)  # nobody asks: that end may be older than the silence
-    reading.step()
-    assert reading.done == []
-    reading.arrive("prices", 1)
-    reading.order.look_at_ends(lambda name: 3)
-    reading.step()
-    assert reading.done == []
-    reading.arrive("prices", 1)  # there is more by now
-    reading.step()
-    assert reading.done == [("orders", 50)]
-
-
-def test_an_end_counts_as_far_as_the_topic_was_read() -> None:
-    log = [told("p-0", 40, ended=True, at=45), message(48), told("p-0", 48, ended=True, at=60)]
-    reading = Reading({"prices": log, "orders": [message(50)]}, {"prices": frozenset({"p-0"})}, frozenset({"prices"}))
-    reading.arrive("orders", 1)
-    reading.arrive("prices", 1)
-    assert reading.step()
-    assert not reading.done  # the end was told at 45: there may be more behind it
-    reading.arrive("prices", 2)
-    while reading.step():
-        pass
-    assert reading.done == [("prices", 48), ("orders", 50)]
 
 
 def facts(app: Application, partitions: int) -> dict[str, TopicFacts]:
@@ -288,27 +294,27 @@ def test_a_join_of_two_groups_is_in_order_and_a_count_behind_one_is_not() -> Non
 MAKERS = "p-maker-repartition"
 
 
-def upstream_of(told_before: dict[str, tuple[int, bool]], end: int = 0, partitions: int = 2) -> Upstream:
+def upstream_of(told_before: dict[str, tuple[int, bool]], partitions: int = 2) -> Upstream:
     """What a task behind ``MAKERS`` knows of those before it."""
     app = Application("in-memory", consumer_group="p", loglevel=None)
     app.dataframe(app.topic("planes")).group_by("maker").tumbling_window(1_000).count().final().to_topic(app.topic("o"))
     stream = StreamTime()
     stream.look(10_000)
-    made = Upstream(stream, groupings_of(app.topology(), facts(app, partitions)), {MAKERS: end}, 0.0)
+    made = Upstream(stream, groupings_of(app.topology(), facts(app, partitions)))
     stream.set(0, (), {f"{MAKERS}/{task}": told for task, told in told_before.items()})
     made.begin()
     return made
 
 
-def watermark(task: str, time_ms: int, *, ended: bool = False) -> bytes:
-    return msgspec.json.encode(Watermark(task, time_ms, ended))
+def watermark(task: str, time_ms: int, idle_ms: int | None = None) -> bytes:
+    return msgspec.json.encode(word(task, time_ms, idle_ms))
 
 
 def test_a_task_that_is_gone_holds_no_time() -> None:
     upstream = upstream_of({"planes-0": (90, False), "planes-1": (10, False)}, partitions=1)
     upstream.take(MAKERS, 5, watermark("planes-1", 20), 0.0)  # before it went
     assert upstream.time_ms() == 90
-    assert not upstream.is_ended()
+    assert upstream.quiet is None
 
 
 @pytest.mark.parametrize(("tasks", "told_again"), [(1, True), (12, True), (100, False)])
@@ -321,37 +327,79 @@ def test_a_commit_tells_its_time_however_soon_it_comes_but_for_wide_topics(tasks
     assert teller.tell(60, 12.0) == watermark("planes-0", 60)
 
 
-def test_an_old_end_counts_when_the_topic_is_read_as_far_as_it_went() -> None:
-    upstream = upstream_of({"planes-0": (40, True), "planes-1": (40, True)}, end=8)
-    upstream.take(MAKERS, 8, watermark("planes-1", 60), OLD_ENDS_COUNT_S - 1)
-    assert upstream.waits(OLD_ENDS_COUNT_S - 1) == []
-    upstream.take(MAKERS, 9, watermark("planes-1", 70), OLD_ENDS_COUNT_S)
-    assert upstream.waits(OLD_ENDS_COUNT_S) == [MAKERS]
-    upstream.look(MAKERS, 10, at_end=False, end=12)
-    assert upstream.time_ms() == 40
-    upstream.take(MAKERS, 11, watermark("planes-1", 90), OLD_ENDS_COUNT_S)
-    assert upstream.time_ms() == 90
-    upstream.begin()  # an abort: what is not committed is read again
-    assert upstream.time_ms() == 40
-    upstream.look(MAKERS, 12, at_end=False, end=20)
-    assert upstream.time_ms() == 90
-
-
-def test_an_old_end_counts_at_the_end_of_the_topic() -> None:
-    upstream = upstream_of({"planes-0": (40, True), "planes-1": (60, True)}, end=8)
-    assert upstream.waits(OLD_ENDS_COUNT_S) == [MAKERS]
-    upstream.look(MAKERS, 8, at_end=False, end=None)
-    assert not upstream.is_ended()
-    upstream.look(MAKERS, 8, at_end=True, end=None)
-    assert upstream.is_ended()
+@pytest.mark.parametrize("ended", [False, True])
+def test_what_was_told_before_a_restart_holds_until_it_is_told_again(ended: bool) -> None:
+    upstream = upstream_of({"planes-0": (40, ended), "planes-1": (40, ended)})
+    for offset, idle_ms in enumerate(IDLE):
+        upstream.take(MAKERS, offset, watermark("planes-1", 60, idle_ms), 100.0)
+        assert upstream.time_ms() == 40
+    assert upstream.quiet is None
+    upstream.take(MAKERS, 8, watermark("planes-0", 90), 100.0)
     assert upstream.time_ms() == 60
-    assert upstream.waits(OLD_ENDS_COUNT_S) == []
+    upstream.begin()  # an abort: what is not committed is read again
+    assert upstream.time_ms() == 60
 
 
-def test_a_message_of_another_input_counts_when_silence_does() -> None:
-    upstream = upstream_of({"planes-0": (40, True)})
-    upstream.take(MAKERS, 9, watermark("planes-0", 70, ended=True), OLD_ENDS_COUNT_S)
-    assert upstream.limit_ms() == NO_TIME
-    upstream.look(MAKERS, 10, at_end=True, end=10)
-    assert upstream.limit_ms() == EVENT_TIME_END_MS
-    assert upstream.time_ms() == NO_TIME  # the task of partition 1 has not told its time
+def test_silence_lets_time_go_to_what_was_there_before_it() -> None:
+    upstream = upstream_of({})
+    upstream.take(MAKERS, 0, watermark("planes-1", 60), 0.0)
+    for offset, idle_ms in enumerate(IDLE, start=1):
+        upstream.take(MAKERS, offset, watermark("planes-0", NO_TIME, idle_ms), 0.0)
+    assert upstream.time_ms() == 60
+    upstream.take(MAKERS, 9, watermark("planes-1", 80), 0.0)
+    assert upstream.time_ms() == 60
+
+
+def test_a_message_of_another_input_counts_when_the_silent_have_let_it_go() -> None:
+    upstream = upstream_of({})
+    words = [watermark(task, 40, idle_ms) for idle_ms in IDLE for task in ("planes-0", "planes-1")]
+    for offset, value in enumerate(words):
+        upstream.take(MAKERS, offset, value, 0.0)
+    assert upstream.limit_ms() == 40
+    upstream._stream.advance(70)  # it waits
+    upstream.mark(MAKERS, len(words))
+    upstream.look({MAKERS: len(words)})
+    later = [watermark(task, 40, 9_000 + idle_ms) for idle_ms in IDLE for task in ("planes-0", "planes-1")]
+    for offset, value in enumerate(later, start=len(words)):
+        upstream.take(MAKERS, offset, value, 0.0)
+    assert upstream.limit_ms() == 70
+
+
+def test_an_end_that_an_older_version_told_lets_nothing_go() -> None:
+    upstream = upstream_of({}, partitions=1)
+    for offset, now in enumerate((0.0, 100.0, 10_000.0)):
+        upstream.take(MAKERS, offset, b'{"task":"planes-0","time_ms":40,"ended":true}', now)
+        upstream._stream.advance(70)
+        upstream.mark(MAKERS, offset)
+        upstream.look({MAKERS: offset})
+        assert upstream.limit_ms() == 40
+
+
+def test_a_silent_task_speaks_again_and_again_and_one_with_input_does_not() -> None:
+    teller, asked = Teller("planes-0", {MAKERS: Grouping(1, frozenset({"planes-0"}))}), list[float]()
+
+    def turns(first: float, work: int, *, at_end: bool = True) -> list[Watermark]:
+        """What a second of turns tells."""
+        told = []
+
+        def ask(now: float) -> float | None:
+            asked.append(now)
+            return now if at_end else None
+
+        for now in (first + number / 10 for number in range(10)):
+            teller.look(40, now, (work,), partial(ask, now))
+            if (value := teller.tell(40, now)) is not None:
+                told.append(msgspec.json.decode(value, type=Watermark))
+                teller.committed()
+        return told
+
+    first, *again = turns(0.0, work=1)
+    assert first == Watermark("planes-0", 40, False)
+    assert len(again) >= 2
+    assert all(each.ended and each.stretch == 1 for each in again)
+    assert [each.idle_ms for each in again] == sorted({each.idle_ms for each in again})
+    broken, *others = turns(1.0, work=2)
+    assert broken == Watermark("planes-0", 40, False)
+    assert {each.stretch for each in others} == {2}
+    assert turns(2.0, work=2, at_end=False) == []
+    assert min(asked) >= REPEAT_S  # a task with live input asks for no ends

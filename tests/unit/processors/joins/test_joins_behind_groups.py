@@ -265,7 +265,7 @@ def test_joins_behind_groups_are_as_in_plain_python(
 
 
 def _watermarks_are_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(heard.Heard, "reached", lambda self, position, at_end: heard.NEVER if at_end else -2)
+    patch.setattr(heard.Heard, "reached", lambda self, position: heard.NEVER)
 
 
 def _head_is_taken_for_the_oldest(patch: pytest.MonkeyPatch) -> None:
@@ -276,8 +276,8 @@ def _head_is_taken_for_the_oldest(patch: pytest.MonkeyPatch) -> None:
 
 
 def _first_task_tells_for_all(patch: pytest.MonkeyPatch) -> None:
-    def reached(self: Any, position: int, at_end: bool) -> int:
-        return max((time_ms for time_ms, _ in self._told.values()), default=-1)
+    def reached(self: Any, position: int) -> int:
+        return int(self._before.newest_ms)
 
     patch.setattr(heard.Heard, "reached", reached)
 

@@ -1,0 +1,59 @@
+"""The ends of inputs as of now, for tasks that say that they are at their ends.
+
+The client keeps the end of its last fetch. A partition whose leader can't be reached looks read to its end for as long
+as that lasts, while its messages wait. So the word that a task is at its end needs the end from Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import structlog
+
+from holdfast.infra.kafka.errors import KafkaFailed
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
+
+_log = structlog.get_logger("runtime.fresh_ends")
+
+#: Timeout of one request, in seconds: the loop waits for it.
+REQUEST_TIMEOUT_S = 1.0
+#: Seconds until the next request after one that failed.
+AGAIN_S = 2.0
+
+
+class FreshEnds:
+    """Asks for the ends of topics, each at most once between two calls of ``begin``."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._ends: dict[str, Mapping[int, int]] = {}
+        self._again_at = 0.0
+
+    def begin(self) -> None:
+        """Ends that were asked for are old from now on."""
+        self._ends.clear()
+
+    def end_of(self, place: Partition, member: GroupMember) -> int | None:
+        """The end of a partition as of now; None if Kafka does not tell it."""
+        if place.topic not in self._ends:
+            if member.brokers_down_s or self._cluster.clock.monotonic() < self._again_at:
+                return None
+            try:
+                topics = self._cluster.topics(REQUEST_TIMEOUT_S)
+                self._ends[place.topic] = topics.end_offsets(place.topic, committed=False)
+            except KafkaFailed as away:
+                self._again_at = self._cluster.clock.monotonic() + AGAIN_S
+                _log.warning(
+                    "tasks behind group_by wait: the end of an input can't be read",
+                    topic=place.topic,
+                    error=away.message,
+                    next="nothing, if the broker of its partitions comes back",
+                )
+                return None
+        return self._ends[place.topic].get(place.number, 0)
+
+    def is_read(self, place: Partition, member: GroupMember) -> bool:
+        """Whether there is nothing behind the end of the last fetch, up to which an input was read."""
+        end, fetched = self.end_of(place, member), member.high_watermark(place)
+        return end is not None and fetched is not None and fetched >= end

@@ -1,0 +1,144 @@
+"""Stream time behind ``group_by``: bursts, silent partitions, and tasks that read their own grouping."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from holdfast import Application, InMemoryCluster
+from holdfast.dataframe.windows import Count
+from holdfast.processors.engine.runtime.told import IDLE_S
+
+#: When the cluster's clock begins, in milliseconds since 1970.
+BEGIN = 1_700_000_000_000
+HOUR = 3_600_000
+
+
+def application(**options: Any) -> Application:
+    return Application("in-memory", consumer_group="p", auto_offset_reset="earliest", loglevel=None, **options)
+
+
+def windows(app: Application, step_ms: int, **closing: Any) -> Application:
+    by_shop = app.dataframe(app.topic("sales")).group_by("shop")
+    by_shop.tumbling_window(step_ms).agg(n=Count()).final(**closing).to_topic(app.topic("out"))
+    return app
+
+
+def sale(cluster: InMemoryCluster, partition: int, at: int, shop: str = "a") -> None:
+    cluster.produce("sales", json.dumps({"shop": shop}).encode(), b"k", partition=partition, timestamp_ms=at)
+
+
+def counted(cluster: InMemoryCluster) -> Counter[tuple[str, int]]:
+    found: Counter[tuple[str, int]] = Counter()
+    for _, record in cluster.read("out"):
+        result = json.loads(record.value or b"null")
+        found[(record.key or b"").decode(), result["start"]] += result["n"]
+    return found
+
+
+@pytest.mark.parametrize("apart_s", [0.0, 0.05, 0.5])
+def test_a_burst_that_comes_to_one_partition_before_the_others_makes_nothing_late(apart_s: float) -> None:
+    """2,500 messages of eight hours, sent in their order by one command, to a processor that was idle."""
+    cluster = InMemoryCluster()
+    cluster.create_topic("sales", partitions=3)
+    times = [BEGIN - 9 * HOUR + number * 8 * HOUR // 2_500 for number in range(2_500)]
+
+    def arrive(partition: int) -> None:
+        for at in times[partition::3]:
+            sale(cluster, partition, at)
+
+    for partition in range(3):
+        cluster.clock.call_later(5.0 + partition * apart_s, partial(arrive, partition))
+    cluster.run(windows(application(), HOUR), quiet_s=10)
+    assert counted(cluster) == Counter(("a", at // HOUR * HOUR) for at in times if at // HOUR < times[-1] // HOUR)
+
+
+def test_a_silent_partition_delays_windows_by_the_idleness_and_not_for_ever() -> None:
+    cluster, sent = InMemoryCluster(), dict[int, float]()
+    cluster.create_topic("sales", partitions=2)
+    app = windows(application(), 1_000)
+    for second in range(60):
+        cluster.clock.call_at(second, partial(sale, cluster, 0, BEGIN + second * 1000))
+
+    def look() -> None:
+        for _, record in cluster.read("out") if "out" in cluster._broker.topics else []:
+            sent.setdefault(json.loads(record.value or b"")["start"], cluster.clock.time() * 1000)
+
+    for tenth in range(700):
+        cluster.clock.call_at(tenth / 10, look)
+    cluster.run(app, quiet_s=15)
+    late = [at - (start + 1_000) for start, at in sent.items()][5:]  # behind the start of the worker
+    assert len(late) > 50
+    assert IDLE_S * 1000 <= max(late) <= 4 * IDLE_S * 1000
+
+
+def test_a_silence_behind_group_by_ends_when_the_tasks_before_speak_no_more() -> None:
+    """``close_when_idle``: the tasks before are silent as well, so their words say for how long."""
+    cluster = InMemoryCluster()
+    cluster.create_topic("sales", partitions=2)
+    for partition in range(2):
+        sale(cluster, partition, BEGIN - HOUR + partition)
+    closing = {"closing_strategy": "partition", "close_when_idle": timedelta(seconds=20)}
+    cluster.run(windows(application(), 5_000, **closing), quiet_s=60)
+    assert counted(cluster) == {("a", (BEGIN - HOUR) // 5_000 * 5_000): 2}
+
+
+def employees(app: Application) -> Any:
+    """Employees with their managers: a stream that is grouped, and joined with its own table."""
+    people = app.dataframe(app.topic("people"))
+    once = people.group_by("boss")
+    joined = once.join_table(people.to_table(), "left", on_merge="keep-left")
+    joined.tumbling_window(10_000).agg(n=Count()).final().to_topic(app.topic("out"))
+    return once
+
+
+def feed_people(cluster: InMemoryCluster, partitions: int) -> Counter[tuple[str, int]]:
+    cluster.create_topic("people", partitions=partitions)
+    fed: Counter[tuple[str, int]] = Counter()
+    for number in range(60):
+        boss, at = f"b{number % 4}", BEGIN - HOUR + number * 3_000
+        value = json.dumps({"boss": boss, "g": f"g{number % 2}"}).encode()
+        cluster.produce("people", value, f"e{number}".encode(), timestamp_ms=at)
+        fed[boss, at // 10_000 * 10_000] += 1
+    newest = BEGIN - HOUR + 59 * 3_000
+    return Counter({window: n for window, n in fed.items() if window[1] + 10_000 <= newest})
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_task_that_reads_its_own_grouping_has_time(partitions: int) -> None:
+    cluster, app = InMemoryCluster(), application()
+    employees(app)
+    fed = feed_people(cluster, partitions)
+    cluster.run(app, quiet_s=10)
+    assert counted(cluster) == fed
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_what_waits_behind_such_a_task_goes_on(partitions: int) -> None:
+    cluster, app = InMemoryCluster(), application()
+    once = employees(app)
+    orders = app.dataframe(app.topic("orders")).group_by("g", "ordered")
+    orders.join_asof(once.group_by("g", "by-g"), on_merge="keep-left").to_topic(app.topic("joined"))
+    feed_people(cluster, partitions)
+    cluster.create_topic("orders", partitions=partitions)
+    for number in range(20):
+        cluster.produce("orders", b'{"g": "g%d"}' % (number % 2), b"o", timestamp_ms=BEGIN - HOUR + 60_000 + number)
+    cluster.run(app, quiet_s=10)
+    assert len(cluster.read("joined")) == 20
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_a_window_of_the_source_in_such_a_task_closes_in_seconds(partitions: int) -> None:
+    cluster, app = InMemoryCluster(), application()
+    people = app.dataframe(app.topic("people"))
+    people.group_by("boss").join_table(people.to_table(), "left", on_merge="keep-left").to_topic(app.topic("joined"))
+    people.tumbling_window(10_000).agg(n=Count()).final(closing_strategy="partition").to_topic(app.topic("out"))
+    feed_people(cluster, partitions)
+    cluster.run(app, quiet_s=10)  # virtual seconds; a dead worker's silence once counted after 90
+    assert counted(cluster).total() >= 60 - 4 * partitions
+    assert len(cluster.read("joined")) == 60
