@@ -27,8 +27,11 @@ from holdfast.processors.engine.state.stream_time import NO_TIME
 
 #: Seconds for which a task has to be at the end of its input before those behind it go on without it.
 IDLE_S = 1.0
-#: Seconds between two words of a task that is at its end.
+#: Seconds between two words of a task that is at its end: few at first, when others may wait for it, and more the longer
+#: it is silent. They are a part ``1/SLOWER_AFTER`` of the silence so far, within these bounds.
 REPEAT_S = 0.3
+REPEAT_MOST_S = 0.5
+SLOWER_AFTER = 10
 
 
 class Watermark(msgspec.Struct, frozen=True):

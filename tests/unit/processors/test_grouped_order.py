@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -15,7 +16,7 @@ from holdfast.infra.kafka.records import Batch, Partition, TopicFacts
 from holdfast.processors.engine.runtime import reading_order
 from holdfast.processors.engine.runtime.grouped_order import GroupedOrder
 from holdfast.processors.engine.runtime.heard import Heard
-from holdfast.processors.engine.runtime.told import IDLE_S, REPEAT_S, Watermark
+from holdfast.processors.engine.runtime.told import IDLE_S, REPEAT_MOST_S, REPEAT_S, Watermark
 from holdfast.processors.engine.runtime.watermarks import Grouping, Teller, Upstream, groupings_of
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
 
@@ -403,3 +404,15 @@ def test_a_silent_task_speaks_again_and_again_and_one_with_input_does_not() -> N
     assert {each.stretch for each in others} == {2}
     assert turns(2.0, work=2, at_end=False) == []
     assert min(asked) >= REPEAT_S  # a task with live input asks for no ends
+
+
+def test_a_task_that_is_silent_for_long_speaks_more_rarely() -> None:
+    teller, told = Teller("planes-0", {MAKERS: Grouping(1, frozenset({"planes-0"}))}), list[float]()
+    for now in (number / 10 for number in range(1_000)):
+        teller.look(40, now, (1,), partial(float, now))
+        if teller.tell(40, now) is not None:
+            told.append(now)
+            teller.committed()
+    apart = [round(after - before, 6) for before, after in pairwise(told[1:])]
+    assert apart == sorted(apart)
+    assert (apart[0], apart[-1]) == (REPEAT_S, REPEAT_MOST_S)
