@@ -27,11 +27,12 @@ from holdfast.processors.engine.state.stream_time import NO_TIME
 
 #: Seconds for which a task has to be at the end of its input before those behind it go on without it.
 IDLE_S = 1.0
-#: Seconds between two words of a task that is at its end: few at first, when others may wait for it, and more the longer
-#: it is silent. They are a part ``1/SLOWER_AFTER`` of the silence so far, within these bounds.
+#: A task at the end of its input says so in turns of so many seconds.
 REPEAT_S = 0.3
+#: The longer it is silent, the more rarely: this part of its silence lies between two words, and at most so many seconds.
+#: Words that come as fast as a slow reader takes them would keep it from all else.
+REPEAT_PART = 0.1
 REPEAT_MOST_S = 0.5
-SLOWER_AFTER = 10
 
 
 class Watermark(msgspec.Struct, frozen=True):

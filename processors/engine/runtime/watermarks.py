@@ -28,7 +28,7 @@ import msgspec
 import structlog
 
 from holdfast.infra.kafka.records import Headers, TopicFacts
-from holdfast.processors.engine.runtime.told import REPEAT_MOST_S, REPEAT_S, SLOWER_AFTER, Before, Watermark
+from holdfast.processors.engine.runtime.told import REPEAT_MOST_S, REPEAT_PART, REPEAT_S, Before, Watermark
 from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
 from holdfast.processors.engine.topology import Subtopology, Topology
 
@@ -151,7 +151,7 @@ class Teller:
             self._stretch, self._since = self._stretch + 1, now
         self._quiet = quiet
         silent_s = now - self._since
-        every_s = max(self._every_s, min(silent_s / SLOWER_AFTER, REPEAT_MOST_S))
+        every_s = max(self._every_s, min(silent_s * REPEAT_PART, REPEAT_MOST_S))
         lasts = quiet is not None and silent_s >= REPEAT_S and now - self._told_at >= every_s
         self._ended_at = confirm() if lasts else None
         if self._ended_at is not None and self._ended_at <= max(self._told_at, self._since):
