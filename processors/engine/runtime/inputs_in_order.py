@@ -82,6 +82,8 @@ class InputsInOrder:
             self._again_at = now + REPEAT_S
             self._fresh_ends.begin()
         for task in tasks:
+            if again and isinstance(task.order, GroupedOrder):  # also of a task without stream time
+                self._mark_for_order(task, task.order, member)
             if (time := task.time) is None:
                 continue
             for teller in time.tellers:
@@ -90,23 +92,25 @@ class InputsInOrder:
                 due |= teller.look(time.told_by(teller), now, quiet, confirm)
             if time.upstream is not None:
                 if again:
-                    self._mark_ends(task, time.upstream, member)
+                    self._mark_for_time(task, time.upstream, member)
                 time.upstream.look(task.positions)
                 if time.hear():
                     due, self.moved_at = True, now
         return due
 
-    def _mark_ends(self, task: Task, upstream: Upstream, member: GroupMember) -> None:
-        """Ask for the ends of repartition topics, where messages of other inputs wait for words behind them."""
+    def _mark_for_order(self, task: Task, order: GroupedOrder, member: GroupMember) -> None:
+        """Ask for the ends of repartition topics, where messages that are not processed wait for words behind them."""
+        for topic, heard in order.heard.items():
+            place = Partition(topic, task.partition)
+            if heard.wants_end(order.newest_ms) and (end := self._fresh_ends.end_of(place, member)) is not None:
+                heard.mark(end, order.newest_ms)
+
+    def _mark_for_time(self, task: Task, upstream: Upstream, member: GroupMember) -> None:
+        """Ask for the ends of repartition topics, where stream time waits for words behind other inputs' messages."""
         for topic in upstream.topics:
             place = Partition(topic, task.partition)
-            heard = task.order.heard.get(topic) if isinstance(task.order, GroupedOrder) else None
             if upstream.wants_end(topic) and (end := self._fresh_ends.end_of(place, member)) is not None:
                 upstream.mark(topic, end)
-            if heard is None or not isinstance(task.order, GroupedOrder):
-                continue
-            if heard.wants_end(task.order.newest_ms) and (end := self._fresh_ends.end_of(place, member)) is not None:
-                heard.mark(end, task.order.newest_ms)
 
     def _quiet(self, task: Task, time: TaskTime, teller: Teller, member: GroupMember) -> Quiet | None:
         """The silence of a task, as far as what it tells depends on it; None while it has input."""

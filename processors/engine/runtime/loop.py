@@ -42,7 +42,7 @@ from holdfast.processors.engine.runtime.reach import Reach
 from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.engine.runtime.same_changelogs import SameChangelogs
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
-from holdfast.processors.engine.runtime.timed_tasks import more_is_due, timed
+from holdfast.processors.engine.runtime.timed_tasks import more_is_due, running, timed
 from holdfast.processors.engine.runtime.turns import in_turn
 from holdfast.processors.engine.runtime.woven import Run, Woven
 from holdfast.processors.engine.state.errors import StateCorrupt
@@ -257,7 +257,7 @@ class Worker:
         if not restoring:
             self.assignment.follow(member, idle=not batches)
             live = not (self.paused or self.maintenance.holds or self.reach.bounded)
-            tasks = timed(self.assignment.tasks)
+            tasks = running(self.assignment.tasks)
             if live and (self._idle.step(tasks, silent=not batches) | self._order.watermarks_move(tasks, member)):
                 self._open.commit_in(0.0, self.clock.monotonic())
             self._past.rest(self.assignment.tasks if live else (), member, self._open)

@@ -1,10 +1,15 @@
-"""The tasks of a worker that keep a stream time."""
+"""The running tasks of a worker, and those of them that keep a stream time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
+
+
+def running(tasks: Sequence[Task]) -> list[Task]:
+    """The tasks that process."""
+    return [task for task in tasks if task.phase is TaskPhase.RUNNING]
 
 
 def timed(tasks: Sequence[Task]) -> list[Task]:

@@ -142,3 +142,43 @@ def test_a_window_of_the_source_in_such_a_task_closes_in_seconds(partitions: int
     cluster.run(app, quiet_s=10)  # virtual seconds; a dead worker's silence once counted after 90
     assert counted(cluster).total() >= 60 - 4 * partitions
     assert len(cluster.read("joined")) == 60
+
+
+def remember(value: Any, state: Any) -> Any:
+    state.set("last", value["n"])
+    return value
+
+
+def recall(value: Any, state: Any) -> Any:
+    return {**value, "last": state.get("last")}
+
+
+def by_row(stream: Any, grouped: Any) -> Any:
+    return stream.join_table(grouped.to_table(), "left", on_merge="keep-left")
+
+
+def by_state(stream: Any, grouped: Any) -> Any:
+    grouped.update(remember, stateful=True, store="shared")
+    return stream.apply(recall, stateful=True, store="shared")
+
+
+def as_of(stream: Any, grouped: Any) -> Any:
+    return stream.join_asof(grouped, "left", on_merge="keep-left")
+
+
+@pytest.mark.parametrize("regrouped", [False, True], ids=["a-source", "behind-group_by"])
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("join", [by_state, by_row, as_of])
+def test_what_waits_for_a_silent_grouping_goes_on(join: Any, partitions: int, *, regrouped: bool) -> None:
+    """Whatever state the task keeps, and whether or not it keeps a stream time: nothing younger comes."""
+    cluster, app = InMemoryCluster(), application()
+    prices = app.dataframe(app.topic("prices")).group_by("shop")
+    stream = app.dataframe(app.topic("sales"))
+    join(stream.group_by("shop", "sold") if regrouped else stream, prices).to_topic(app.topic("out"))
+    for topic in ("prices", "sales"):
+        cluster.create_topic(topic, partitions=partitions)
+    value = json.dumps({"shop": "a", "n": 1}).encode()
+    cluster.produce("prices", value, b"k", timestamp_ms=BEGIN - HOUR)
+    cluster.produce("sales", value, b"a", timestamp_ms=BEGIN)
+    cluster.run(app, quiet_s=10)
+    assert len(cluster.read("out")) == 1
