@@ -12,6 +12,7 @@ committed in their order. What others are joined with goes first then (``feeders
 its time, but a row that is not there yet can't be found. With one task before each topic, this is the order by heads.
 
 Invariants:
+    - Stream time that words tell doesn't pass an input that is not read to its end, as no message does.
     - While a message waits for a watermark, that watermark can come: the input that brings it is not paused, or the
       messages in its full buffer are processed.
 """
@@ -125,6 +126,13 @@ class _Cursor:
         return (min(low, bound.time_ms) if bound.holds else low), self.buffer.rank
 
     @property
+    def next_ms(self) -> int:
+        """The smallest time that it has in hand; less than every time while a source may bring whatever comes next."""
+        if self.lows is None and not self.has_head and self.bound.holds:
+            return self.bound.time_ms
+        return self.buffered_low
+
+    @property
     def goes(self) -> bool:
         """Whether its head may go, though a younger one than it may still come: none can come to a full buffer."""
         if self.lows is None or not self.has_head:
@@ -177,8 +185,10 @@ class GroupedOrder(ReadingOrder):
         self.heard = heard
         self._feeders = feeders
         self._lows = {topic: _Lows() for topic in heard}
-        #: What is in the buffers, or was at the last ``runs``.
-        self.in_hand = InHand()
+        #: What is in the buffers, or was at the last ``runs``; before the first one, nobody knows.
+        self.in_hand = InHand(all_ms=_UNKNOWN)
+        #: The smallest time in the buffers at the last ``runs``.
+        self._oldest_ms = NEVER
         #: The newest time that came, of all inputs.
         self.newest_ms = NO_TIME
 
@@ -205,12 +215,13 @@ class GroupedOrder(ReadingOrder):
             lows.clear()
             self.heard[topic].begin()
         self.newest_ms = NO_TIME
-        self.in_hand.all_ms = self.in_hand.grouped_ms = EVENT_TIME_END_MS
+        self.in_hand.all_ms, self.in_hand.grouped_ms = _UNKNOWN, EVENT_TIME_END_MS
 
     def runs(self, positions: Mapping[str, int], most: int, now: float, is_ended: Callable[[str], bool]) -> list[Run]:
         """What ``ReadingOrder.runs`` returns."""
         cursors = [self._cursor(topic, positions[topic], now, is_ended) for topic in self._buffers]
-        self.in_hand.all_ms = min(each.buffered_low for each in cursors)
+        self.in_hand.all_ms = min(each.next_ms for each in cursors)
+        self._oldest_ms = min(each.buffered_low for each in cursors)
         self.in_hand.grouped_ms = min(each.buffered_low for each in cursors if each.lows is not None)
         runs, left = list[Run](), most
         while left:
@@ -225,7 +236,7 @@ class GroupedOrder(ReadingOrder):
 
     def held_by(self, topics: Iterable[str]) -> dict[str, list[str]]:
         """What ``ReadingOrder.held_by`` returns."""
-        return {topic: self.heard[topic].behind(self.in_hand.all_ms) for topic in topics if topic in self.heard}
+        return {topic: self.heard[topic].behind(self._oldest_ms) for topic in topics if topic in self.heard}
 
     def _cursor(self, topic: str, position: int, now: float, is_ended: Callable[[str], bool]) -> _Cursor:
         buffer, lows = self._buffers[topic], self._lows.get(topic)

@@ -195,7 +195,10 @@ class Teller:
 
 @dataclass(slots=True)
 class InHand:
-    """The smallest times of messages that were read and not processed: of all inputs, and of repartition topics."""
+    """The smallest times of messages that are not processed: of all inputs, and of those in hand of repartition topics.
+
+    What an input that is not read to its end brings next may have any time.
+    """
 
     all_ms: int = EVENT_TIME_END_MS
     grouped_ms: int = EVENT_TIME_END_MS

@@ -15,7 +15,7 @@ from holdfast.dataframe.windows import Count
 from holdfast.infra.kafka.records import Batch, Partition, TopicFacts
 from holdfast.processors.engine.runtime import reading_order
 from holdfast.processors.engine.runtime.grouped_order import GroupedOrder
-from holdfast.processors.engine.runtime.heard import Heard
+from holdfast.processors.engine.runtime.heard import NEVER, Heard
 from holdfast.processors.engine.runtime.told import IDLE_S, REPEAT_S, Watermark
 from holdfast.processors.engine.runtime.watermarks import Grouping, Teller, Upstream, groupings_of
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
@@ -83,6 +83,7 @@ class Reading:
             if heard.wants_end(self.order.newest_ms):
                 heard.mark(len(self.logs[name]), self.order.newest_ms)
         runs = self.order.runs(self.positions, most, self.now, lambda name: self.arrived[name] == len(self.logs[name]))
+        assert self.wait_s is not None or self.order.in_hand.all_ms <= min(self.left(), default=NEVER)
         for run in runs:
             topic = run.batch.partition.topic
             for offset in run.batch.offsets[run.first : run.last]:
@@ -92,6 +93,17 @@ class Reading:
                     self.done.append((topic, self.logs[topic][offset][0]))
         self.order.change_of_pauses()
         return bool(runs)
+
+    def left(self) -> list[int]:
+        """The times of messages that are not processed: of sources the next one, of grouped streams all that are there.
+
+        A source that is read to its end has none.
+        """
+        found = list[Record]()
+        for name, log in self.logs.items():
+            at = self.positions[name]
+            found += log[at : self.arrived[name]] if name in self.tasks else log[at : at + 1]
+        return [time_ms for time_ms, says in found if says is None]
 
 
 def grouped_log(chance: random.Random, times: list[int], tasks: list[str]) -> list[Record]:
@@ -150,6 +162,38 @@ def test_what_a_message_is_joined_with_is_there_before_it(seed: int, monkeypatch
 
 #: Words of silence of each task, at most: more than ``IDLE_S`` for each time that all is read, and then some.
 SILENCES_MAX = 200
+def test_what_a_source_brings_next_bounds_the_time_that_words_tell() -> None:
+    reading = Reading({"prices": [told("p-0", 60)], "orders": [message(50), message(70)]}, ONE, PRICES)
+    assert reading.order.in_hand.all_ms < 0  # nothing is known before the first look
+    reading.arrive("prices", 1)
+    reading.arrive("orders", 1)
+    while reading.step():
+        pass
+    assert reading.done == [("orders", 50)]
+    assert reading.order.in_hand.all_ms < 0  # the next one may be older than all
+    reading.arrive("orders", 1)
+    reading.step()
+    assert reading.order.in_hand.all_ms == 70
+    reading.order.clear()
+    assert reading.order.in_hand.all_ms < 0
+    reading.arrived["orders"] = 1
+    reading.step()
+    assert reading.order.in_hand.all_ms < 0
+    reading.arrived["orders"] = reading.positions["orders"] = 2
+    reading.step()
+    assert reading.order.in_hand.all_ms > 70  # at its end it holds nothing
+
+
+def test_a_source_that_is_not_waited_for_any_longer_bounds_nothing() -> None:
+    reading = Reading({"prices": [told("p-0", 60)], "orders": [message(50)]}, ONE, PRICES, wait_s=2.0)
+    reading.arrive("prices", 1)
+    reading.step()
+    assert reading.order.in_hand.all_ms < 0
+    reading.now = 2.0
+    reading.step()
+    assert reading.order.in_hand.all_ms > 60
+
+
 TWO, PRICES = {"prices": frozenset({"p-0", "p-1"})}, frozenset({"prices"})
 
 
@@ -179,6 +223,17 @@ def test_the_wait_for_a_watermark_has_the_bound_of_max_wait() -> None:
     reading.now = 2.0
     assert reading.step()
     assert reading.done == [("orders", 50), ("prices", 51)]
+
+
+def test_it_says_who_holds_a_message_while_a_source_is_waited_for_as_well() -> None:
+    reading = Reading({"prices": [], "rates": [message(60)], "orders": [message(50)]}, ONE, frozenset())
+    reading.arrive("orders", 1)
+    reading.step()
+    assert reading.order.held_by(["prices", "rates"]) == {"prices": ["p-0"]}
+    reading.logs["prices"].append(told("p-0", 40))
+    reading.arrive("prices", 1)
+    reading.step()
+    assert reading.order.held_by(["prices", "rates"]) == {"prices": ["p-0"]}
 
 
 ONE = {"prices": frozenset({"p-0"})}

@@ -12,6 +12,7 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.dataframe.windows import Count
+from holdfast.processors.engine.runtime import loop, reading_order
 from holdfast.processors.engine.runtime.told import IDLE_S
 
 #: When the cluster's clock begins, in milliseconds since 1970.
@@ -86,6 +87,23 @@ def test_a_silence_behind_group_by_ends_when_the_tasks_before_speak_no_more() ->
     closing = {"closing_strategy": "partition", "close_when_idle": timedelta(seconds=20)}
     cluster.run(windows(application(), 5_000, **closing), quiet_s=60)
     assert counted(cluster) == {("a", (BEGIN - HOUR) // 5_000 * 5_000): 2}
+
+
+def test_stream_time_does_not_pass_a_source_that_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The buffer of the source is empty between two polls, while a word says that the grouped side is far ahead."""
+    monkeypatch.setattr(loop, "RECORDS_PER_POLL", 1)
+    monkeypatch.setattr(reading_order, "BUFFERED_MAX", 2)
+    cluster, app = InMemoryCluster(), application()
+    for topic in ("sales", "prices"):
+        cluster.create_topic(topic, partitions=3)
+    totals = app.dataframe(app.topic("sales")).tumbling_window(500, 100).agg(n=Count()).final("partition")
+    totals.to_topic(app.topic("out"))
+    totals.join_asof(app.dataframe(app.topic("prices")).group_by("shop"), on_merge="keep-left")
+    for number in range(40):
+        sale(cluster, 0, BEGIN - HOUR + number * 100)
+    cluster.produce("prices", b'{"shop": "a"}', b"p", partition=0, timestamp_ms=BEGIN - HOUR + 60_000)
+    cluster.run(app, quiet_s=10)
+    assert counted(cluster) == {("k", BEGIN - HOUR + window * 500): 5 for window in range(8)}
 
 
 def employees(app: Application) -> Any:
