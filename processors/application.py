@@ -272,7 +272,8 @@ class Application(ApplicationTables):
         Args:
             dataframe: Ignored, as all declared streams run; accepted for code that was written for Quix Streams.
             count: Stop after this many messages and the windows and timers that they make due; 0 for no limit.
-            timeout: Stop after this many seconds without a message; 0 for never.
+            timeout: Stop after this many seconds without a message; 0 for never. Messages that wait for tasks before a
+                repartition topic make it 10 seconds more.
 
         Raises:
             HoldfastError: The error that stopped the worker; all messages before it are committed.

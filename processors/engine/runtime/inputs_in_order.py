@@ -34,6 +34,10 @@ _log = structlog.get_logger("runtime.inputs_in_order")
 #: Seconds after which a log line says for which input a task waits.
 TOLD_AFTER_S = 10.0
 
+#: Seconds by which a run with a timeout is longer while messages wait for what the tasks before tell: through a chain of
+#: ``group_by``, several such words pass before the next message.
+WORDS_S = 10.0
+
 #: Returns the next records to process, at most so many; none when there are none.
 NextRuns = Callable[[int], Sequence[Run | Woven]]
 
@@ -111,6 +115,13 @@ class InputsInOrder:
             place = Partition(topic, task.partition)
             if upstream.wants_end(topic) and (end := self._fresh_ends.end_of(place, member)) is not None:
                 upstream.mark(topic, end)
+
+    @staticmethod
+    def waits_s(tasks: Sequence[Task]) -> float:
+        """Seconds by which a silence is too short to be one: messages are here that wait for the tasks before."""
+        held = any(isinstance(task.order, GroupedOrder) and task.order.buffered for task in tasks)
+        times = [task.time.stream for task in tasks if task.time is not None and task.time.upstream is not None]
+        return WORDS_S if held or any(stream.come_ms > stream.time_ms for stream in times) else 0.0
 
     def _quiet(self, task: Task, time: TaskTime, teller: Teller, member: GroupMember) -> Quiet | None:
         """The silence of a task, as far as what it tells depends on it; None while it has input."""

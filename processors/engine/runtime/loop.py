@@ -138,8 +138,8 @@ class Worker:
         if self._stop or (count and self.processed >= count):
             return True
         busy = self.phase in (Phase.STARTING, Phase.JOINING, Phase.RESTORING, Phase.WAITING)
-        quiet_since = max(self._message_at, self._order.moved_at)
-        return bool(timeout_s) and not busy and self.clock.monotonic() - quiet_since > timeout_s
+        over_s = self.clock.monotonic() - max(self._message_at, self._order.moved_at) - timeout_s
+        return bool(timeout_s) and not busy and over_s > 0 and over_s > self._order.waits_s(self.assignment.tasks)
 
     def commit_now(self) -> None:
         """Commit all open work; on the worker's thread only. A failure also ends the worker's session."""

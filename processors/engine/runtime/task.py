@@ -129,8 +129,7 @@ class Task:
         self.woven: WovenStreams | None = None  # the streams as one
         self._record_bytes_max: Mapping[str, int] = _NONE
         self._times = ANY_TIME
-        #: None for a task without windows and without values that end: it keeps no stream time.
-        self.time: TaskTime | None = None
+        self.time: TaskTime | None = None  # without windows and values that end, it keeps no stream time
         self.order: ReadingOrder | None = None  # of several inputs
         #: Watermarks to send: topic, partition, value and time of the record.
         self.watermarks: list[tuple[str, int, bytes, int]] = []

@@ -29,7 +29,7 @@ from holdfast.processors.engine.state.stream_time import NO_TIME
 IDLE_S = 1.0
 #: A task at the end of its input says so in turns of so many seconds.
 REPEAT_S = 0.3
-#: The longer it is silent, the more rarely: this part of its silence lies between two words, and at most so many seconds.
+#: In a longer silence it says so more rarely: this part of the silence lies between two words, at most so many seconds.
 #: Words that come as fast as a slow reader takes them would keep it from all else.
 REPEAT_PART = 0.1
 REPEAT_MOST_S = 0.5

@@ -162,6 +162,8 @@ def test_what_a_message_is_joined_with_is_there_before_it(seed: int, monkeypatch
 
 #: Words of silence of each task, at most: more than ``IDLE_S`` for each time that all is read, and then some.
 SILENCES_MAX = 200
+
+
 def test_what_a_source_brings_next_bounds_the_time_that_words_tell() -> None:
     reading = Reading({"prices": [told("p-0", 60)], "orders": [message(50), message(70)]}, ONE, PRICES)
     assert reading.order.in_hand.all_ms < 0  # nothing is known before the first look
