@@ -34,7 +34,7 @@ _log = structlog.get_logger("runtime.inputs_in_order")
 #: Seconds after which a log line says for which input a task waits.
 TOLD_AFTER_S = 10.0
 
-#: Seconds by which a run with a timeout is longer while messages wait for what the tasks before tell: through a chain of
+#: Seconds by which a run with a timeout is longer while messages wait for what the tasks before tell: in a chain of
 #: ``group_by``, several such words pass before the next message.
 WORDS_S = 10.0
 
@@ -118,10 +118,10 @@ class InputsInOrder:
 
     @staticmethod
     def waits_s(tasks: Sequence[Task]) -> float:
-        """Seconds by which a silence is too short to be one: messages are here that wait for the tasks before."""
+        """Seconds by which a silence is too short to be one: messages or times wait for words of the tasks before."""
         held = any(isinstance(task.order, GroupedOrder) and task.order.buffered for task in tasks)
-        times = [task.time.stream for task in tasks if task.time is not None and task.time.upstream is not None]
-        return WORDS_S if held or any(stream.come_ms > stream.time_ms for stream in times) else 0.0
+        times = [task.time.upstream for task in tasks if task.time is not None and task.time.upstream is not None]
+        return WORDS_S if held or any(upstream.waits for upstream in times) else 0.0
 
     def _quiet(self, task: Task, time: TaskTime, teller: Teller, member: GroupMember) -> Quiet | None:
         """The silence of a task, as far as what it tells depends on it; None while it has input."""

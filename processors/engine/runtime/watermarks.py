@@ -251,6 +251,12 @@ class Upstream:
         """The newest time that is there besides what the tasks before a topic have told to it."""
         return max([self._stream.come_ms, *(each.newest_ms for name, each in self._before.items() if name != topic)])
 
+    @property
+    def waits(self) -> bool:
+        """Whether a time has come, or was told, that stream time has not reached."""
+        newest_ms = max([self._stream.come_ms, *(before.newest_ms for before in self._before.values())])
+        return newest_ms > self._stream.time_ms
+
     def wants_end(self, topic: str) -> bool:
         """Whether ``mark`` has to be called for a topic."""
         return self._before[topic].wants_end(self.newest_ms(topic))
