@@ -27,7 +27,7 @@ from holdfast.infra.kafka.errors import (
 )
 from holdfast.infra.kafka.message_headers import MessageHeaders
 from holdfast.infra.kafka.read_ends import ReadEnds
-from holdfast.infra.kafka.records import Batch, GroupMetadata, Partition
+from holdfast.infra.kafka.records import Batch, GroupMetadata, NotedOffset, Partition
 from holdfast.infra.kafka.rights import Kind, principal_of, refusal_of
 from holdfast.infra.waiting import retry
 
@@ -120,6 +120,12 @@ def _metadata(metadata: GroupMetadata) -> bytes:
 def places_of(partitions: Iterable[Partition]) -> list[TopicPartition]:
     """Partitions in the client library's type."""
     return [TopicPartition(partition.topic, partition.number) for partition in partitions]
+
+
+def _next_offset(place: TopicPartition) -> int | None:
+    if place.offset < 0:
+        return None
+    return NotedOffset(place.offset, place.metadata) if place.metadata else place.offset
 
 
 class GroupConsumer:
@@ -275,7 +281,7 @@ class GroupConsumer:
                     topic=place.topic,
                     partition=place.partition,
                 )
-        return {Partition(each.topic, each.partition): each.offset if each.offset >= 0 else None for each in places}
+        return {Partition(each.topic, each.partition): _next_offset(each) for each in places}
 
     def pause(self, partitions: Sequence[Partition]) -> None:
         self._ends.begin(partitions)

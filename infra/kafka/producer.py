@@ -32,7 +32,7 @@ from holdfast.infra.kafka.errors import (
     TransactionAborted,
 )
 from holdfast.infra.kafka.guarded_calls import WAIT_STEP_S, CallHangs, GuardedCalls
-from holdfast.infra.kafka.records import GroupMetadata, Headers, Partition
+from holdfast.infra.kafka.records import GroupMetadata, Headers, NotedOffset, Partition
 from holdfast.infra.kafka.rights import Kind, not_writable, principal_of, refusal_of
 from holdfast.infra.waiting import Deadline
 
@@ -297,7 +297,10 @@ class EngineProducer:
         )
 
     def send_offsets(self, offsets: Mapping[Partition, int], metadata: GroupMetadata) -> None:
-        places = [TopicPartition(part.topic, part.number, offset) for part, offset in offsets.items()]
+        places = [
+            TopicPartition(part.topic, part.number, int(offset), offset.note if isinstance(offset, NotedOffset) else "")
+            for part, offset in offsets.items()
+        ]
         self._until_answered(
             lambda left_s: self._producer.send_offsets_to_transaction(places, metadata, left_s), "send the offsets"
         )

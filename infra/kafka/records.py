@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Self
 
 #: Headers of a record: pairs of a name and bytes or None; or no headers at all.
 Headers = list[tuple[str, bytes | None]] | None
@@ -19,6 +19,21 @@ class Partition(NamedTuple):
 
     topic: str
     number: int
+
+
+class NotedOffset(int):
+    """A next offset of a group, with a text that Kafka keeps beside it until the next commit (the offset's metadata).
+
+    Only members of the group read notes. Whoever sets the offset by another tool deletes the note.
+    """
+
+    note: str
+
+    def __new__(cls, offset: int, note: str) -> Self:
+        """``note`` has at most some 2,000 characters; a cluster refuses those above ``offset.metadata.max.bytes``."""
+        made = super().__new__(cls, offset)
+        made.note = note
+        return made
 
 
 @dataclass(slots=True)

@@ -168,7 +168,7 @@ class InMemoryTopics(TopicView):
 
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:
         self.answers("committed_offsets")
-        return dict(self._broker.group(group).committed)
+        return {place: int(offset) for place, offset in self._broker.group(group).committed.items()}
 
     def group_shares(self, group: str) -> GroupShares | None:
         self.answers("group_shares")
@@ -470,8 +470,8 @@ class InMemoryCluster:
     # -- groups --------------------------------------------------------------------------------------------------
 
     def committed_offsets(self, group: str) -> dict[Partition, int]:
-        """A group's committed offsets, without those of open transactions."""
-        return dict(self._broker.group(group).committed)
+        """A group's committed offsets, without those of open transactions and without notes."""
+        return {place: int(offset) for place, offset in self._broker.group(group).committed.items()}
 
     def reset_offsets(self, group: str, offsets: Mapping[Partition, int | None]) -> None:
         """Sets committed offsets; None deletes an offset, as its expiry does."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.infra.kafka.errors import KafkaFailed, MembershipLost, TransactionAborted
-from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.records import NotedOffset, Partition
 from tests.contract.bench import Bench, Reader, send
 
 IDLE_POLLS = 20
@@ -277,6 +277,28 @@ def test_offsets_of_a_transaction_count_once_it_is_committed(bench: Bench) -> No
         producer.send_offsets({place: offset}, reader.member.group_metadata())
         producer.commit()
         assert reader.member.committed([place]) == {place: offset}
+
+
+def test_a_note_stays_beside_an_offset_until_the_next_commit(bench: Bench) -> None:
+    topic, group = bench.topic(partitions=2), bench.name("group")
+    place, other = Partition(topic, 0), Partition(topic, 1)
+    reader, producer = bench.joined(group, topic, partitions=2), bench.producer(bench.name("id"))
+
+    def notes() -> list[str | None]:
+        found = reader.member.committed([place, other])
+        return [getattr(offset, "note", None) for offset in (found[place], found[other])]
+
+    for sent, seen in (
+        ({place: NotedOffset(3, '{"time":"ä"}'), other: 4}, ['{"time":"ä"}', None]),
+        ({place: NotedOffset(3, "x" * 2_000)}, ["x" * 2_000, None]),
+        ({place: 3}, [None, None]),
+    ):
+        producer.begin()
+        producer.send_offsets(sent, reader.member.group_metadata())
+        producer.commit()
+        assert reader.member.committed([place, other]) == {place: 3, other: 4}
+        assert notes() == seen
+    assert bench.cluster.topics().committed_offsets(group) == {place: 3, other: 4}
 
 
 def test_offsets_of_an_aborted_transaction_never_count(bench: Bench) -> None:

@@ -25,9 +25,10 @@ from itertools import chain
 
 import msgspec
 
-from holdfast.infra.kafka.records import Partition
+from holdfast.infra.kafka.records import NotedOffset, Partition
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, Commands, with_command
 from holdfast.processors.engine.dataframe.meaning import keys_of
+from holdfast.processors.engine.runtime.noted_time import note_of
 from holdfast.processors.engine.runtime.ports import GroupMember, TransactionProducer
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.state.store import Writes
@@ -52,6 +53,8 @@ class TaskCommit:
     records_only: bool = False
     #: Stores that are emptied in the database with this commit: a table's topic has no records for that.
     emptied: tuple[str, ...] = ()
+    #: What the task keeps beside its offsets (``noted_time``). A command keeps nothing: it may move them back.
+    note: str = ""
     #: Name of the owner command whose effect this commit completes; empty for every other commit.
     command: str = ""
 
@@ -69,9 +72,9 @@ class Commit:
 
     @property
     def offsets(self) -> dict[Partition, int]:
-        """The inputs' next offsets, over all tasks."""
+        """The inputs' next offsets, over all tasks, with the notes of their tasks."""
         return {
-            Partition(topic, part.task.partition): offset
+            Partition(topic, part.task.partition): NotedOffset(offset, part.note) if part.note else offset
             for part in self.tasks
             for topic, offset in part.inputs.items()
         }
@@ -95,7 +98,11 @@ def prepare(tasks: Sequence[Task]) -> Commit:
         if task.store is not None and task.store.failure is not None:
             raise task.store.failure
     return Commit(
-        [TaskCommit(task, dict(task.positions), task.meta.transaction + 1) for task in tasks if task.progressed]
+        [
+            TaskCommit(task, dict(task.positions), task.meta.transaction + 1, note=note_of(task))
+            for task in tasks
+            if task.progressed
+        ]
     )
 
 

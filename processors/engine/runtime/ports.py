@@ -40,7 +40,10 @@ class GroupMember(Protocol):
         """Record that a broker answered another client."""
 
     def committed(self, partitions: Sequence[Partition]) -> dict[Partition, int | None]:
-        """The group's offsets, None where there is none; answered when no transaction has pending offsets."""
+        """The group's offsets, None where there is none; answered when no transaction has pending offsets.
+
+        One that was sent with a note is a ``NotedOffset``.
+        """
 
     def pause(self, partitions: Sequence[Partition]) -> None:
         """Stop fetching these partitions; the member keeps them."""
@@ -144,7 +147,7 @@ class TransactionProducer(Protocol):
         """Wait until the broker has acknowledged all queued records."""
 
     def send_offsets(self, offsets: Mapping[Partition, int], metadata: GroupMetadata) -> None:
-        """Add the group's next offsets to the transaction."""
+        """Add the group's next offsets to the transaction, with the notes of those that have one (``NotedOffset``)."""
 
     def commit(self) -> None:
         """Commit the open transaction, and wait for the answer."""

@@ -97,6 +97,12 @@ class TaskTime:
         for teller in self.tellers:
             teller.begin()
 
+    def recall(self, then: Remembered) -> None:
+        """Goes to the time of the last commit, behind ``load``, where no store keeps it."""
+        if not self.is_kept:
+            self._then = then
+            self._go_to([then])
+
     def restore(self) -> None:
         """Goes back to the last commit."""
         self._go_to([each.restore() for each in self._clocks] or [self._then])

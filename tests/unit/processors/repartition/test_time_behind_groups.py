@@ -12,8 +12,11 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.dataframe.windows import Count
+from holdfast.infra.kafka.records import NotedOffset
 from holdfast.processors.engine.runtime import loop, reading_order
+from holdfast.processors.engine.runtime.noted_time import noted
 from holdfast.processors.engine.runtime.told import IDLE_S
+from holdfast.processors.engine.state.stream_time import Remembered
 
 #: When the cluster's clock begins, in milliseconds since 1970.
 BEGIN = 1_700_000_000_000
@@ -200,3 +203,51 @@ def test_what_waits_for_a_silent_grouping_goes_on(join: Any, partitions: int, *,
     cluster.produce("sales", value, b"a", timestamp_ms=BEGIN)
     cluster.run(app, quiet_s=10)
     assert len(cluster.read("out")) == 1
+
+
+def owner(value: dict[str, str]) -> str:
+    return f"owner of {value['shop']}"
+
+
+def twice_grouped() -> Application:
+    app = application()
+    by_owner = app.dataframe(app.topic("sales")).group_by("shop", "by-shop").group_by(owner, "by-owner")
+    by_owner.tumbling_window(1_000).agg(n=Count()).final().to_topic(app.topic("out"))
+    return app
+
+
+def test_heirs_of_tasks_without_a_store_know_the_time_that_these_have_told() -> None:
+    """The first worker ends before it can let go of the silent partition; what comes later is older."""
+    cluster = InMemoryCluster()
+    cluster.create_topic("sales", partitions=2)
+    for second in (1, 2):
+        sale(cluster, 1, BEGIN - HOUR + second * 1000)
+    cluster.run(twice_grouped(), quiet_s=0.3)
+    sale(cluster, 0, BEGIN - HOUR)
+    cluster.run(twice_grouped(), quiet_s=10)
+    name = "owner of a"
+    assert counted(cluster) == {(name, BEGIN - HOUR): 1, (name, BEGIN - HOUR + 1000): 1}
+
+
+NOTE = '{"task":"a+b-0","time_ms":20,"ahead":[30]}'
+
+
+def test_a_note_beside_the_offsets_of_all_inputs_is_the_time_of_the_task() -> None:
+    assert noted("a+b-0", [NotedOffset(5, NOTE), NotedOffset(7, NOTE)]) == Remembered(20, (30,))
+
+
+@pytest.mark.parametrize(
+    "committed",
+    [
+        pytest.param([NotedOffset(5, NOTE), 7], id="another-tool-moved-an-input"),
+        pytest.param([NotedOffset(5, NOTE), None], id="a-new-input"),
+        pytest.param([NotedOffset(5, NOTE.replace("20", "21")), NotedOffset(7, NOTE)], id="of-different-commits"),
+        pytest.param(
+            [NotedOffset(5, NOTE.replace("a+b", "a")), NotedOffset(7, NOTE.replace("a+b", "a"))], id="of-less"
+        ),
+        pytest.param([NotedOffset(5, "mine"), NotedOffset(7, "mine")], id="of-another-tool"),
+        pytest.param([5, 7], id="none"),
+    ],
+)
+def test_any_other_note_is_no_time(committed: list[int | None]) -> None:
+    assert noted("a+b-0", committed) is None
