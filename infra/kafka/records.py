@@ -24,7 +24,7 @@ class Partition(NamedTuple):
 class NotedOffset(int):
     """A next offset of a group, with a text that Kafka keeps beside it until the next commit (the offset's metadata).
 
-    Only members of the group read notes. Whoever sets the offset by another tool deletes the note.
+    Only members of the group read notes. A tool that sets the offset deletes the note.
     """
 
     note: str

@@ -14,6 +14,7 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, CommandWrong, Offsets, Selection
 from holdfast.processors.engine.runtime.commit import TaskCommit
 from holdfast.processors.engine.runtime.committer import Outcome
+from holdfast.processors.engine.runtime.noted_time import note_of
 from holdfast.processors.engine.runtime.owner import Owner
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.engine.runtime.tickets import Ticket
@@ -236,10 +237,12 @@ def commit_apart(
     ``last`` is what the last commit of a command does besides. Positions that go
     back take the stream time with them: the messages that are read again are not late.
     """
-    if task.time is not None and any(offset < task.committed.get(topic, 0) for topic, offset in inputs.items()):
+    back = any(offset < task.committed.get(topic, 0) for topic, offset in inputs.items())
+    if task.time is not None and back:
         writes = without_clocks(writes, task.time.clock_keys)
     while True:
         part = TaskCommit(task, {**task.committed, **inputs}, task.meta.transaction + 1, command=last.command)
+        part.note = "" if back else note_of(task)
         part.emptied = last.emptied
         part.writes = {name: writes.get(name, Writes([], [])) for name in task.states}
         if worker.maintenance.commit(part) is Outcome.DONE:
@@ -249,7 +252,7 @@ def commit_apart(
     for name in (*writes, *last.emptied):
         task.states[name].forget()
     if task.time is not None:
-        task.time.load()
+        task.time.load(anew=back)
     if inputs:
         worker.maintenance.go_to(task, part.inputs)
 

@@ -53,7 +53,7 @@ class TaskCommit:
     records_only: bool = False
     #: Stores that are emptied in the database with this commit: a table's topic has no records for that.
     emptied: tuple[str, ...] = ()
-    #: What the task keeps beside its offsets (``noted_time``). A command keeps nothing: it may move them back.
+    #: What the task keeps beside its offsets (``noted_time``); empty for a command that moves them back.
     note: str = ""
     #: Name of the owner command whose effect this commit completes; empty for every other commit.
     command: str = ""

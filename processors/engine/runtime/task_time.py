@@ -90,10 +90,14 @@ class TaskTime:
         """By store, what takes the messages of its window."""
         return {**self.windows, **self.held}
 
-    def load(self) -> None:
-        """Reads the time from the stores, at the start and after a command changed them."""
-        self._then = Remembered()
-        self._go_to([each.load() for each in self._clocks])
+    def load(self, *, anew: bool = True) -> None:
+        """Reads the time from the stores, at the start and after a command changed them.
+
+        A time that none of them keeps is forgotten if ``anew``.
+        """
+        if anew:
+            self._then = Remembered()
+        self._go_to([each.load() for each in self._clocks] or [self._then])
         for teller in self.tellers:
             teller.begin()
 

@@ -12,11 +12,13 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.dataframe.windows import Count
-from holdfast.infra.kafka.records import NotedOffset
+from holdfast.infra.kafka.records import NotedOffset, Partition
 from holdfast.processors.engine.runtime import loop, reading_order
+from holdfast.processors.engine.runtime.commands import Clear
 from holdfast.processors.engine.runtime.noted_time import noted
 from holdfast.processors.engine.runtime.told import IDLE_S
 from holdfast.processors.engine.state.stream_time import Remembered
+from tests.window_lives import carry_out
 
 #: When the cluster's clock begins, in milliseconds since 1970.
 BEGIN = 1_700_000_000_000
@@ -166,7 +168,7 @@ def test_a_window_of_the_source_in_such_a_task_closes_in_seconds(partitions: int
 
 
 def remember(value: Any, state: Any) -> Any:
-    state.set("last", value["n"])
+    state.set("last", value.get("n"))
     return value
 
 
@@ -211,22 +213,40 @@ def owner(value: dict[str, str]) -> str:
 
 def twice_grouped() -> Application:
     app = application()
-    by_owner = app.dataframe(app.topic("sales")).group_by("shop", "by-shop").group_by(owner, "by-owner")
+    sales = app.dataframe(app.topic("sales")).update(remember, stateful=True, store="sold")
+    by_owner = sales.group_by("shop", "by-shop").group_by(owner, "by-owner")
     by_owner.tumbling_window(1_000).agg(n=Count()).final().to_topic(app.topic("out"))
     return app
 
 
-def test_heirs_of_tasks_without_a_store_know_the_time_that_these_have_told() -> None:
+@pytest.mark.parametrize("command", [None, Clear(store="sold", all=True)], ids=["restart", "command"])
+def test_heirs_of_tasks_whose_stores_keep_no_time_know_it(command: Clear | None) -> None:
     """The first worker ends before it can let go of the silent partition; what comes later is older."""
     cluster = InMemoryCluster()
     cluster.create_topic("sales", partitions=2)
     for second in (1, 2):
         sale(cluster, 1, BEGIN - HOUR + second * 1000)
     cluster.run(twice_grouped(), quiet_s=0.3)
+    if command is not None:
+        carry_out(cluster, twice_grouped(), command)
     sale(cluster, 0, BEGIN - HOUR)
     cluster.run(twice_grouped(), quiet_s=10)
     name = "owner of a"
     assert counted(cluster) == {(name, BEGIN - HOUR): 1, (name, BEGIN - HOUR + 1000): 1}
+
+
+def test_a_command_that_moves_the_input_back_leaves_no_note() -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("sales", partitions=1)
+    sale(cluster, 0, BEGIN - HOUR)
+    cluster.run(twice_grouped(), quiet_s=0.3)
+
+    def note() -> str:
+        return getattr(cluster._broker.group("p").committed[Partition("sales", 0)], "note", "")
+
+    assert f'"time_ms":{BEGIN - HOUR}' in note()
+    carry_out(cluster, twice_grouped(), Clear(store="sold", all=True, positions={"sales": {0: 0}}))
+    assert note() == ""
 
 
 NOTE = '{"task":"a+b-0","time_ms":20,"ahead":[30]}'
