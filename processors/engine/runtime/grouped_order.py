@@ -8,8 +8,14 @@ oldest message. Its *low* is: the smallest time of what is buffered, and of what
 (``heard``). A head is *safe* if the lows of all other inputs are later. Of the safe heads, the smallest is next.
 
 If no head is safe, an older message is behind a younger one of the same topic, which has to go first: offsets are
-committed in their order. What others are joined with goes first then (``feeders``): a row of a later time is kept with
-its time, but a row that is not there yet can't be found. With one task before each topic, this is the order by heads.
+committed in their order. But first goes what it is joined with (``rights``): a row of a later time is kept with its
+time, but a row that is not there yet can't be found. That may be a left side, too, and wait for what is its own right::
+
+    alerts  a52 a40   ──joined with──►  flights  f50 f42   ──joined with──►  weather  w45 w41
+                                                     order: w45 w41, f50 f42, a52 a40
+
+If each of two streams is joined with the other, no order serves both: the smallest head goes. With one task before each
+topic, this is the order by heads.
 
 Invariants:
     - Stream time that words tell doesn't pass an input that is not read to its end, as no message does.
@@ -91,7 +97,8 @@ class _Cursor:
     buffer: Buffer
     lows: _Lows | None
     bound: _Bound
-    feeds: bool
+    #: The inputs that this one is joined with.
+    rights: frozenset[str]
     full: bool
     index: int = 0
     at: int = 0
@@ -170,7 +177,7 @@ class GroupedOrder(ReadingOrder):
     Args:
         times_of: By input topic, the event times of a batch; of equal times, the topic that comes first here is next.
         heard: By repartition topic, what its tasks tell.
-        feeders: The inputs that others are joined with.
+        rights: By input, those that it is joined with.
         wait_s: For how long an input is waited for, in seconds; None for as long as it takes.
     """
 
@@ -178,12 +185,12 @@ class GroupedOrder(ReadingOrder):
         self,
         times_of: Mapping[str, TimesOf],
         heard: Mapping[str, Heard],
-        feeders: frozenset[str],
+        rights: Mapping[str, frozenset[str]],
         wait_s: float | None = None,
     ) -> None:
         super().__init__(times_of, wait_s)
         self.heard = heard
-        self._feeders = feeders
+        self._rights = {topic: rights.get(topic, frozenset()) for topic in times_of}
         self._lows = {topic: _Lows() for topic in heard}
         #: What is in the buffers, or was at the last ``runs``; before the first one, nobody knows.
         self.in_hand = InHand(all_ms=_UNKNOWN)
@@ -248,7 +255,7 @@ class GroupedOrder(ReadingOrder):
         reached = heard.reached(position) if heard else NEVER if ended else _UNKNOWN
         since, most = buffer.awaited_since, self._wait_s
         holds = most is None or (most > 0 and (since is None or now - since < most))
-        made = _Cursor(topic, buffer, lows, _Bound(reached, holds), topic in self._feeders, topic in self.paused)
+        made = _Cursor(topic, buffer, lows, _Bound(reached, holds), self._rights[topic], topic in self.paused)
         made.at = made.piece.at if made.has_head else 0
         return made
 
@@ -273,11 +280,21 @@ def _next(cursors: list[_Cursor], most: int) -> tuple[_Cursor, int] | None:
     if safe:
         each, bound = min(safe, key=lambda one: one[0].head)
         return each, each.reach(most, bound)
-    if not first.goes:
-        return None
-    if first.feeds:
-        return first, first.reach_low(most, second)
-    feeders = [each for each in by_low if each.feeds]
-    if not feeders or first.head < feeders[0].low:
-        return first, first.reach(most, feeders[0].low if feeders else _LAST)
-    return (feeders[0], feeders[0].reach_low(most, first.head)) if feeders[0].goes else None
+    return _before_older_ones(cursors, first, second, most) if first.goes else None
+
+
+def _before_older_ones(cursors: list[_Cursor], chosen: _Cursor, bound: _Place, most: int) -> tuple[_Cursor, int] | None:
+    """What ``_next`` returns, where an older message of ``chosen``, earlier than ``bound``, is behind its head."""
+    passed = list[_Cursor]()
+    while chosen not in passed:
+        rights = [each for each in cursors if each.topic in chosen.rights]
+        before = [each for each in rights if each.low < chosen.head]
+        if not before:
+            last = chosen.reach(most, min((each.low for each in rights), default=_LAST))
+            return chosen, min(last, chosen.reach_low(most, bound))
+        passed.append(chosen)
+        chosen, bound = min(before, key=lambda each: each.low), chosen.head
+        if not chosen.goes:
+            return None
+    circle = sorted(passed[passed.index(chosen) :], key=lambda each: each.head)
+    return circle[0], circle[0].reach(most, circle[1].head)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from functools import partial
 
 import structlog
 
 from holdfast.infra.kafka.records import Batch, Partition
-from holdfast.processors.engine.dataframe.as_of import AsOfRight
+from holdfast.processors.engine.dataframe.as_of import AsOfLeft, AsOfRight
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.foreign_keys import ForeignJoined
 from holdfast.processors.engine.dataframe.joins import TablePut, TableRead
@@ -204,10 +205,11 @@ def order_of(
 ) -> ReadingOrder | None:
     """The order in which a task reads its inputs, given all inputs in the order of their declaration; None for one."""
     own = [frames[topic] for topic in declared if topic in task.inputs]
-    read = {node.store for frame in own for node in frame.source.walk() if isinstance(node.function, TableRead)}
-    own.sort(key=lambda frame: not _feeds_others(frame, read))  # a row is there for messages of its own millisecond
     if len(own) < 2:
         return None
+    rights = _rights(own)
+    ranked = _ranked([each.topic.name for each in own], rights)
+    own.sort(key=lambda frame: ranked.index(frame.topic.name))
     times_of = {each.topic.name: _times_of(each, options.record_times.stamped) for each in own}
     stream = task.time.stream if task.time is not None and task.time.is_kept else None
     heard = {
@@ -217,24 +219,40 @@ def order_of(
     }
     if not heard:
         return ReadingOrder(times_of, options.wait_s, weaves=task.woven is not None)
-    feeders = frozenset(each.topic.name for each in own if _feeds_others(each, read))
-    made = GroupedOrder(times_of, heard, feeders, options.wait_s)
+    made = GroupedOrder(times_of, heard, rights, options.wait_s)
     if task.time is not None and task.time.upstream is not None:
         task.time.upstream.in_hand = made.in_hand
     return made
 
 
-def _feeds_others(frame: StreamingDataFrame, read: Container[str | None]) -> bool:
-    """Whether a stream is the right side of an as-of join, or changes a table among those that streams read.
+def _rights(frames: Sequence[StreamingDataFrame]) -> dict[str, frozenset[str]]:
+    """By topic, the others whose messages it is joined with: right sides of its as-of joins, and changes of its tables.
 
     A table that is joined with tables only feeds no stream: the stream that changes it may be the left side of another
     join, and then has to wait for the right side.
     """
-    return any(
-        isinstance(node.function, AsOfRight)
-        or (isinstance(node.function, (TablePut, JoinedRow, ForeignJoined)) and node.store in read)
-        for node in frame.source.walk()
-    )
+    writes, reads = defaultdict[str | None, set[str]](set), defaultdict[str, set[str | None]](set)
+    for frame in frames:
+        for node in frame.source.walk():
+            if isinstance(node.function, (AsOfRight, TablePut, JoinedRow, ForeignJoined)):
+                writes[node.store].add(frame.topic.name)
+            elif isinstance(node.function, (AsOfLeft, TableRead)):
+                reads[frame.topic.name].add(node.store)
+    return {
+        topic: frozenset(right for store in stores for right in writes[store]) - {topic}
+        for topic, stores in reads.items()
+    }
+
+
+def _ranked(topics: Sequence[str], rights: Mapping[str, frozenset[str]]) -> list[str]:
+    """The topics as they go of equal times: a row is there for messages of its own millisecond."""
+    joined_with = frozenset[str]().union(*rights.values())
+    ranked, left = list[str](), [topic for topic in topics if topic in joined_with]
+    while left:  # in a circle, none is free: the first one goes
+        free = [topic for topic in left if rights.get(topic, frozenset()).isdisjoint(left)]
+        ranked.append((free or left)[0])
+        left.remove(ranked[-1])
+    return ranked + [topic for topic in topics if topic not in joined_with]
 
 
 def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:

@@ -49,7 +49,7 @@ class Reading:
 
     logs: dict[str, list[Record]]
     tasks: dict[str, frozenset[str]]
-    feeders: frozenset[str]
+    rights: dict[str, frozenset[str]]
     wait_s: float | None = None
     stream: StreamTime | None = None
     now: float = 0.0
@@ -60,7 +60,7 @@ class Reading:
     def __post_init__(self) -> None:
         heard = {topic: Heard(topic, tasks, self.stream) for topic, tasks in self.tasks.items()}
         self.order = GroupedOrder(
-            {topic: lambda batch: batch.timestamps for topic in self.logs}, heard, self.feeders, self.wait_s
+            {topic: lambda batch: batch.timestamps for topic in self.logs}, heard, self.rights, self.wait_s
         )
         self.arrived, self.positions = dict.fromkeys(self.logs, 0), dict.fromkeys(self.logs, 0)
 
@@ -120,18 +120,29 @@ def grouped_log(chance: random.Random, times: list[int], tasks: list[str]) -> li
     return log
 
 
+#: By stream, those that it is joined with: two sides, a chain, a chain that is joined with both, and a circle.
+RIGHTS: list[dict[str, frozenset[str]]] = [
+    {"orders": frozenset({"prices", "rates"})},
+    {"orders": frozenset({"prices"}), "prices": frozenset({"rates"})},
+    {"orders": frozenset({"prices", "rates"}), "prices": frozenset({"rates"})},
+    {"orders": frozenset({"prices"}), "prices": frozenset({"rates"}), "rates": frozenset({"prices"})},
+]
+CIRCLE = RIGHTS[-1]
+
+
 @pytest.mark.parametrize("seed", range(300))
 def test_what_a_message_is_joined_with_is_there_before_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(seed)
+    rights = chance.choice(RIGHTS)
     monkeypatch.setattr(reading_order, "BUFFERED_MAX", chance.choice([4, 12, 10_000]))
-    times = {name: sorted(chance.sample(range(400), chance.randrange(70))) for name in ("prices", "rates", "orders")}
+    times = {name: sorted(chance.sample(range(400), chance.randrange(70))) for name in ("rates", "prices", "orders")}
     grouped = chance.choice([("prices",), ("orders",), ("prices", "orders"), ("prices", "rates", "orders")])
     tasks = {name: [f"{name}-{number}" for number in range(chance.randint(1, 4))] for name in grouped}
     logs = {
         name: grouped_log(chance, each, tasks[name]) if name in grouped else [message(time_ms) for time_ms in each]
         for name, each in times.items()
     }
-    reading = Reading(logs, {name: frozenset(each) for name, each in tasks.items()}, frozenset({"prices", "rates"}))
+    reading = Reading(logs, {name: frozenset(each) for name, each in tasks.items()}, rights)
     names, silences = list(logs), 0
     while any(reading.positions[name] < len(logs[name]) for name in names):
         moved = reading.arrive(chance.choice(names), chance.randint(1, 20))
@@ -148,13 +159,12 @@ def test_what_a_message_is_joined_with_is_there_before_it(seed: int, monkeypatch
                 silences += 1
                 for name in grouped:
                     logs[name] += [told(task, NO_TIME, idle_ms=silences * IDLE[0]) for task in tasks[name]]
-    known = {"prices": set[int](), "rates": set[int]()}
+    known = {name: set[int]() for name in names}
     for name, time_ms in reading.done:
-        if name in known:
-            known[name].add(time_ms)
-        else:
-            for feeder, seen in known.items():
-                assert {each for each in times[feeder] if each <= time_ms} <= seen
+        known[name].add(time_ms)
+        for right in rights.get(name, frozenset()):
+            in_circle = name in rights.get(right, frozenset())
+            assert in_circle or {each for each in times[right] if each <= time_ms} <= known[right]
     assert sorted(reading.done) == sorted((name, time_ms) for name, each in times.items() for time_ms in each)
     if all(len(each) == 1 for each in tasks.values()) and reading_order.BUFFERED_MAX == 10_000:
         assert reading.done == sorted(reading.done, key=lambda one: (one[1], names.index(one[0])))
@@ -162,6 +172,86 @@ def test_what_a_message_is_joined_with_is_there_before_it(seed: int, monkeypatch
 
 #: Words of silence of each task, at most: more than ``IDLE_S`` for each time that all is read, and then some.
 SILENCES_MAX = 200
+TWO, PRICES = {"prices": frozenset({"p-0", "p-1"})}, {"orders": frozenset({"prices"})}
+
+
+def joined(wait_s: float | None = None) -> Reading:
+    log = [message(51), told("p-0", 51), told("p-1", 20), message(30), told("p-1", 60)]
+    made = Reading({"prices": log, "orders": [message(50)]}, TWO, PRICES, wait_s)
+    made.arrive("orders", 1)
+    return made
+
+
+def test_a_message_waits_for_a_task_that_may_still_send_an_older_one() -> None:
+    reading = joined()
+    reading.arrive("prices", 3)
+    assert not reading.step()
+    assert reading.order.awaited_for(now=60.0, seconds=10.0) == ["prices"]
+    assert reading.order.held_by(["prices"]) == {"prices": ["p-1"]}
+    reading.arrive("prices", 2)
+    while reading.step():
+        pass
+    assert reading.done == [("prices", 51), ("prices", 30), ("orders", 50)]
+
+
+CHAIN = {"alerts": frozenset({"flights"}), "flights": frozenset({"weather"})}
+
+
+def all_read(times: dict[str, list[int]], rights: dict[str, frozenset[str]]) -> Reading:
+    """Repartition topics of one task each that have arrived as a whole, with a word that lets all go."""
+    logs = {name: [*map(message, each), told("p-0", 99)] for name, each in times.items()}
+    reading = Reading(logs, dict.fromkeys(times, frozenset({"p-0"})), rights)
+    for name in logs:
+        reading.arrive(name, 9)
+    while reading.step():
+        pass
+    return reading
+
+
+def test_a_left_side_that_others_are_joined_with_waits_for_its_own_right_side() -> None:
+    reading = all_read({"flights": [50, 40], "weather": [45, 41], "alerts": [52, 42]}, CHAIN)
+    names = ["weather", "weather", "flights", "flights", "alerts", "alerts"]
+    assert reading.done == list(zip(names, [45, 41, 50, 40, 52, 42], strict=True))
+
+
+def test_a_right_side_goes_no_further_than_the_left_message_needs() -> None:
+    reading = all_read({"weather": [45, 41, 60, 70], "flights": [50, 42, 65]}, {"flights": frozenset({"weather"})})
+    assert [time_ms for _, time_ms in reading.done] == [45, 41, 50, 42, 60, 65, 70]
+
+
+def test_streams_that_are_not_joined_go_no_further_than_they_have_to() -> None:
+    reading = all_read({"flights": [50, 30, 60, 70], "weather": [40, 65]}, {})
+    assert [time_ms for _, time_ms in reading.done] == [50, 30, 40, 60, 65, 70]
+
+
+def test_in_a_circle_the_smallest_head_goes() -> None:
+    circle = {"flights": frozenset({"weather"}), "weather": frozenset({"flights"}), "alerts": frozenset({"flights"})}
+    reading = all_read({"alerts": [53, 20], "flights": [51, 30], "weather": [60, 40]}, circle)
+    names = ["flights", "flights", "alerts", "alerts", "weather", "weather"]
+    assert reading.done == list(zip(names, [51, 30, 53, 20, 60, 40], strict=True))
+
+
+def test_the_wait_for_a_watermark_has_the_bound_of_max_wait() -> None:
+    reading = joined(wait_s=2.0)
+    reading.arrive("prices", 3)
+    assert not reading.step()
+    reading.now = 2.0
+    assert reading.step()
+    assert reading.done == [("orders", 50), ("prices", 51)]
+
+
+def test_it_says_who_holds_a_message_while_a_source_is_waited_for_as_well() -> None:
+    reading = Reading({"prices": [], "rates": [message(60)], "orders": [message(50)]}, ONE, {})
+    reading.arrive("orders", 1)
+    reading.step()
+    assert reading.order.held_by(["prices", "rates"]) == {"prices": ["p-0"]}
+    reading.logs["prices"].append(told("p-0", 40))
+    reading.arrive("prices", 1)
+    reading.step()
+    assert reading.order.held_by(["prices", "rates"]) == {"prices": ["p-0"]}
+
+
+ONE = {"prices": frozenset({"p-0"})}
 
 
 def test_what_a_source_brings_next_bounds_the_time_that_words_tell() -> None:
@@ -194,51 +284,6 @@ def test_a_source_that_is_not_waited_for_any_longer_bounds_nothing() -> None:
     reading.now = 2.0
     reading.step()
     assert reading.order.in_hand.all_ms > 60
-
-
-TWO, PRICES = {"prices": frozenset({"p-0", "p-1"})}, frozenset({"prices"})
-
-
-def joined(wait_s: float | None = None) -> Reading:
-    log = [message(51), told("p-0", 51), told("p-1", 20), message(30), told("p-1", 60)]
-    made = Reading({"prices": log, "orders": [message(50)]}, TWO, PRICES, wait_s)
-    made.arrive("orders", 1)
-    return made
-
-
-def test_a_message_waits_for_a_task_that_may_still_send_an_older_one() -> None:
-    reading = joined()
-    reading.arrive("prices", 3)
-    assert not reading.step()
-    assert reading.order.awaited_for(now=60.0, seconds=10.0) == ["prices"]
-    assert reading.order.held_by(["prices"]) == {"prices": ["p-1"]}
-    reading.arrive("prices", 2)
-    while reading.step():
-        pass
-    assert reading.done == [("prices", 51), ("prices", 30), ("orders", 50)]
-
-
-def test_the_wait_for_a_watermark_has_the_bound_of_max_wait() -> None:
-    reading = joined(wait_s=2.0)
-    reading.arrive("prices", 3)
-    assert not reading.step()
-    reading.now = 2.0
-    assert reading.step()
-    assert reading.done == [("orders", 50), ("prices", 51)]
-
-
-def test_it_says_who_holds_a_message_while_a_source_is_waited_for_as_well() -> None:
-    reading = Reading({"prices": [], "rates": [message(60)], "orders": [message(50)]}, ONE, frozenset())
-    reading.arrive("orders", 1)
-    reading.step()
-    assert reading.order.held_by(["prices", "rates"]) == {"prices": ["p-0"]}
-    reading.logs["prices"].append(told("p-0", 40))
-    reading.arrive("prices", 1)
-    reading.step()
-    assert reading.order.held_by(["prices", "rates"]) == {"prices": ["p-0"]}
-
-
-ONE = {"prices": frozenset({"p-0"})}
 
 
 def silent(*words: Record) -> Reading:

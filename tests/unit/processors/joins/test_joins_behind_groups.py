@@ -264,6 +264,34 @@ def test_joins_behind_groups_are_as_in_plain_python(
     check(seed, tmp_path)
 
 
+@pytest.mark.parametrize("grouped", [True, False])
+@pytest.mark.parametrize("step", [0, 7])
+def test_a_stream_on_the_left_of_one_join_and_the_right_of_another_finds_its_rows(grouped: bool, step: int) -> None:
+    """Alerts are joined with flights, which are joined with weather: of equal times, too (``step`` 0)."""
+    cluster, random = InMemoryCluster(), Random(3)
+    app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None)
+    made = {}
+    for name in ("alerts", "flights", "weather"):
+        cluster.create_topic(name, partitions=3 if grouped else 1)
+        made[name] = app.dataframe(app.topic(name))
+        made[name] = made[name].group_by("k", name) if grouped else made[name]
+    found = made["flights"].join_asof(made["weather"], "left", both)
+    made["alerts"].join_asof(made["flights"], "left", both).to_topic(app.topic("alerted"))
+    found.to_topic(app.topic("out"))
+    given = [(1_000 + step * number, random.choice(list(made)), number) for number in range(300)]
+    for time_ms, name, number in given:
+        value = json.dumps({"k": "a", "n": number}).encode()
+        cluster.produce(name, value, b"a", partition=random.randrange(3) if grouped else 0, timestamp_ms=time_ms)
+    cluster.run(app)
+    for topic, name, other in (("out", "flights", "weather"), ("alerted", "alerts", "flights")):
+        pairs = [json.loads(record.value or b"") for _, record in cluster.read(topic)]
+        assert len(pairs) == sum(each == name for _, each, _ in given)
+        for left, right in pairs:
+            before = [n for time_ms, each, n in given if each == other and time_ms <= given[left["n"]][0]]
+            assert (right is None) is not bool(before)
+            assert right is None or not step or right["n"] == before[-1]
+
+
 def _watermarks_are_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(heard.Heard, "reached", lambda self, position: heard.NEVER)
 
@@ -282,8 +310,8 @@ def _first_task_tells_for_all(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(heard.Heard, "reached", reached)
 
 
-def _nobody_is_a_feeder(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(inputs_in_order, "_feeds_others", lambda frame, read: False)
+def _nobody_is_joined_with_another(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(inputs_in_order, "_rights", lambda frames: {})
 
 
 @pytest.mark.parametrize(
@@ -292,7 +320,7 @@ def _nobody_is_a_feeder(patch: pytest.MonkeyPatch) -> None:
         (_watermarks_are_ignored, check_asof),
         (_head_is_taken_for_the_oldest, check_history),
         (_first_task_tells_for_all, check_asof),
-        (_nobody_is_a_feeder, check_asof),
+        (_nobody_is_joined_with_another, check_asof),
     ],
 )
 def test_planted_bugs_are_found(
