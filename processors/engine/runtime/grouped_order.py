@@ -228,6 +228,8 @@ class GroupedOrder(ReadingOrder):
         """What ``ReadingOrder.runs`` returns."""
         cursors = [self._cursor(topic, positions[topic], now, is_ended) for topic in self._buffers]
         self.in_hand.all_ms = min(each.next_ms for each in cursors)
+        if self.in_hand.all_ms >= self.in_hand.ahead_ms:
+            self.in_hand.ahead_ms = NO_TIME
         self._oldest_ms = min(each.buffered_low for each in cursors)
         self.in_hand.grouped_ms = min(each.buffered_low for each in cursors if each.lows is not None)
         runs, left = list[Run](), most
@@ -235,7 +237,9 @@ class GroupedOrder(ReadingOrder):
             chosen = _next(cursors, left)
             if chosen is None:
                 break
-            cursor, last = chosen
+            cursor, last, in_order = chosen
+            if cursor.lows is None and not in_order:
+                self.in_hand.ahead_ms = max(self.in_hand.ahead_ms, cursor.head[0])
             runs.append(cursor.take(last))
             left -= runs[-1].last - runs[-1].first
         self._note_waits(cursors, now)
@@ -271,19 +275,28 @@ class GroupedOrder(ReadingOrder):
                 each.buffer.awaited_since = now
 
 
-def _next(cursors: list[_Cursor], most: int) -> tuple[_Cursor, int] | None:
-    """The input whose head is next, and the index behind the last record to take; None while one is waited for."""
+class _Next(NamedTuple):
+    """The input whose head is next, and the index behind the last record to take."""
+
+    cursor: _Cursor
+    last: int
+    #: Whether no older message of another input comes behind it.
+    in_order: bool
+
+
+def _next(cursors: list[_Cursor], most: int) -> _Next | None:
+    """What is next; None while an input is waited for."""
     by_low = sorted(cursors, key=lambda each: each.low)
     first, second = by_low[0], by_low[1].low
     bounds = [(each, second if each is first else first.low) for each in cursors if each.has_head]
     safe = [(each, bound) for each, bound in bounds if each.head < bound]
     if safe:
         each, bound = min(safe, key=lambda one: one[0].head)
-        return each, each.reach(most, bound)
+        return _Next(each, each.reach(most, bound), in_order=True)
     return _before_older_ones(cursors, first, second, most) if first.goes else None
 
 
-def _before_older_ones(cursors: list[_Cursor], chosen: _Cursor, bound: _Place, most: int) -> tuple[_Cursor, int] | None:
+def _before_older_ones(cursors: list[_Cursor], chosen: _Cursor, bound: _Place, most: int) -> _Next | None:
     """What ``_next`` returns, where an older message of ``chosen``, earlier than ``bound``, is behind its head."""
     passed = list[_Cursor]()
     while chosen not in passed:
@@ -291,10 +304,10 @@ def _before_older_ones(cursors: list[_Cursor], chosen: _Cursor, bound: _Place, m
         before = [each for each in rights if each.low < chosen.head]
         if not before:
             last = chosen.reach(most, min((each.low for each in rights), default=_LAST))
-            return chosen, min(last, chosen.reach_low(most, bound))
+            return _Next(chosen, min(last, chosen.reach_low(most, bound)), in_order=False)
         passed.append(chosen)
         chosen, bound = min(before, key=lambda each: each.low), chosen.head
         if not chosen.goes:
             return None
     circle = sorted(passed[passed.index(chosen) :], key=lambda each: each.head)
-    return circle[0], circle[0].reach(most, circle[1].head)
+    return _Next(circle[0], circle[0].reach(most, circle[1].head), in_order=False)

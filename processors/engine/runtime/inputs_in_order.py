@@ -221,7 +221,7 @@ def order_of(
         return ReadingOrder(times_of, options.wait_s, weaves=task.woven is not None)
     made = GroupedOrder(times_of, heard, rights, options.wait_s)
     if task.time is not None and task.time.upstream is not None:
-        task.time.upstream.in_hand = made.in_hand
+        task.time.upstream.reads_by(made.in_hand)
     return made
 
 

@@ -166,7 +166,10 @@ class TaskTime:
 
     def told_by(self, teller: Teller) -> int:
         """The time that a teller tells: from sources, how far they are, whatever the task hears meanwhile."""
-        return self.stream.time_ms if teller.hears else self.stream.come_ms
+        if teller.hears:
+            return self.stream.time_ms
+        in_order_ms = self.stream.come_ms if self.upstream is None else self.upstream.in_hand.order_ms
+        return max(self.stream.time_ms, min(self.stream.come_ms, in_order_ms))
 
     def go_on(self, time_ms: int) -> None:
         """Moves the stream time without a message."""

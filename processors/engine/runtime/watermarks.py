@@ -202,6 +202,13 @@ class InHand:
 
     all_ms: int = EVENT_TIME_END_MS
     grouped_ms: int = EVENT_TIME_END_MS
+    #: The newest message of a source that went before an older one of another input.
+    ahead_ms: int = NO_TIME
+
+    @property
+    def order_ms(self) -> int:
+        """Up to here, what came was in order: nothing older is in hand, or may come."""
+        return self.all_ms if self.all_ms < self.ahead_ms else EVENT_TIME_END_MS
 
 
 class Upstream:
@@ -227,7 +234,13 @@ class Upstream:
         self._again.clear()
         for topic, before in self._before.items():
             before.begin(told_of(self._stream, topic))
+        self.reads_by(self.in_hand)
         self._stream.let_go_to(NO_TIME)  # until the first look at what was told
+
+    def reads_by(self, in_hand: InHand) -> None:
+        """The task reads by an order which has this in hand: what came before may have gone before older messages."""
+        self.in_hand = in_hand
+        in_hand.ahead_ms = max([self._stream.time_ms, *self._stream.ahead])
 
     def take(self, topic: str, offset: int, value: bytes | None, now: float) -> None:
         """Takes a record without a key; ``now`` is monotonic seconds."""
@@ -281,7 +294,7 @@ class Upstream:
 
     def limit_ms(self) -> int:
         """Up to which event time messages of other inputs count: that of the slowest task before that holds."""
-        return min(self._reached_ms(), self.in_hand.grouped_ms)
+        return min(self._reached_ms(), self.in_hand.grouped_ms, self.in_hand.order_ms)
 
     def _reached_ms(self) -> int:
         return min(before.reached_ms() for before in self._before.values())

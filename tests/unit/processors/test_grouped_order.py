@@ -17,7 +17,7 @@ from holdfast.processors.engine.runtime import reading_order
 from holdfast.processors.engine.runtime.grouped_order import GroupedOrder
 from holdfast.processors.engine.runtime.heard import NEVER, Heard
 from holdfast.processors.engine.runtime.told import IDLE_S, REPEAT_S, Watermark
-from holdfast.processors.engine.runtime.watermarks import Grouping, Teller, Upstream, groupings_of
+from holdfast.processors.engine.runtime.watermarks import Grouping, InHand, Teller, Upstream, groupings_of
 from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
 
 #: A record: its event time, and what a watermark says; None for a message.
@@ -83,7 +83,11 @@ class Reading:
             if heard.wants_end(self.order.newest_ms):
                 heard.mark(len(self.logs[name]), self.order.newest_ms)
         runs = self.order.runs(self.positions, most, self.now, lambda name: self.arrived[name] == len(self.logs[name]))
-        assert self.wait_s is not None or self.order.in_hand.all_ms <= min(self.left(), default=NEVER)
+        if self.wait_s is None:
+            came = max((time_ms for name, time_ms in self.done if name not in self.tasks), default=NO_TIME)
+            in_hand, oldest = self.order.in_hand, min(self.left(), default=NEVER)
+            assert min(came, in_hand.order_ms, in_hand.grouped_ms) <= oldest
+            assert in_hand.all_ms <= oldest
         for run in runs:
             topic = run.batch.partition.topic
             for offset in run.batch.offsets[run.first : run.last]:
@@ -441,6 +445,24 @@ def test_what_was_told_before_a_restart_holds_until_it_is_told_again(ended: bool
     assert upstream.time_ms() == 60
     upstream.begin()  # an abort: what is not committed is read again
     assert upstream.time_ms() == 60
+
+
+def test_a_source_that_went_before_an_older_message_does_not_tell_the_time_yet() -> None:
+    upstream = upstream_of({})
+    for offset, task in enumerate(("planes-0", "planes-1")):
+        upstream.take(MAKERS, offset, watermark(task, 90), 0.0)
+    upstream.reads_by(in_hand := InHand(all_ms=50))
+    upstream._stream.advance(70)
+    assert upstream.limit_ms() == 90
+    in_hand.ahead_ms = 70
+    assert upstream.limit_ms() == 50
+    upstream._stream.let_go_to(50)
+    upstream._stream.advance(80)
+    upstream.begin()  # a restart: what came before is committed, and nobody knows in which order
+    assert in_hand.order_ms == 50
+    in_hand.all_ms = 80
+    assert upstream.limit_ms() == 90
+    assert in_hand.order_ms > 80
 
 
 def test_silence_lets_time_go_to_what_was_there_before_it() -> None:

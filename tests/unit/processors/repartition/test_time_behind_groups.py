@@ -111,6 +111,29 @@ def test_stream_time_does_not_pass_a_source_that_is_not_read_to_its_end(monkeypa
     assert counted(cluster) == {("k", BEGIN - HOUR + window * 500): 5 for window in range(8)}
 
 
+def test_a_right_message_that_goes_before_older_ones_makes_them_not_late() -> None:
+    """The flight of 9 s waits for the weather of 8.5 s, and the alert of 7 s for the flight of 6.5 s behind it."""
+    cluster, app = InMemoryCluster(), application(commit_every=1)
+    for topic, partitions in (("flights", 2), ("weather", 1), ("alerts", 1)):
+        cluster.create_topic(topic, partitions=partitions)
+    flights = app.dataframe(app.topic("flights")).group_by("shop", partitions=1)
+    alerts = app.dataframe(app.topic("alerts")).join_asof(flights, "left", keep_left)
+    alerts.group_by("shop", "alerted").tumbling_window(1_000).agg(n=Count()).final().to_topic(app.topic("out"))
+    flights.join_asof(app.dataframe(app.topic("weather")), "left", keep_left).to_topic(app.topic("flown"))
+    for topic, partition, second in (
+        *[("flights", 0, 5.0), ("flights", 0, 9.0), ("flights", 1, 6.5), ("weather", 0, 8.5), ("alerts", 0, 7.0)],
+        *[("flights", 0, 20.0), ("flights", 1, 20.0), ("weather", 0, 20.0), ("alerts", 0, 20.0)],
+    ):
+        at = BEGIN - HOUR + int(second * 1000)
+        cluster.produce(topic, b'{"shop": "a"}', b"a", partition=partition, timestamp_ms=at)
+    cluster.run(app, quiet_s=10)
+    assert counted(cluster) == {("a", BEGIN - HOUR + 7_000): 1}
+
+
+def keep_left(left: Any, right: Any) -> Any:
+    return left
+
+
 def employees(app: Application) -> Any:
     """Employees with their managers: a stream that is grouped, and joined with its own table."""
     people = app.dataframe(app.topic("people"))
