@@ -16,7 +16,7 @@ from holdfast.infra.kafka.records import NotedOffset, Partition
 from holdfast.processors.engine.runtime import loop, reading_order
 from holdfast.processors.engine.runtime.commands import Clear
 from holdfast.processors.engine.runtime.noted_time import noted
-from holdfast.processors.engine.runtime.told import IDLE_S
+from holdfast.processors.engine.runtime.told import IDLE_S, REPEAT_S
 from holdfast.processors.engine.state.stream_time import Remembered
 from tests.window_lives import carry_out
 
@@ -244,12 +244,18 @@ def twice_grouped() -> Application:
 
 @pytest.mark.parametrize("command", [None, Clear(store="sold", all=True)], ids=["restart", "command"])
 def test_heirs_of_tasks_whose_stores_keep_no_time_know_it(command: Clear | None) -> None:
-    """The first worker ends before it can let go of the silent partition; what comes later is older."""
+    """Workers are stopped before they can let go of the silent partition; what comes later is older.
+
+    The second one reads what the first one told, and tells no more.
+    """
     cluster = InMemoryCluster()
     cluster.create_topic("sales", partitions=2)
     for second in (1, 2):
         sale(cluster, 1, BEGIN - HOUR + second * 1000)
-    cluster.run(twice_grouped(), quiet_s=0.3)
+    for seconds in (IDLE_S / 2, REPEAT_S / 2):
+        app = twice_grouped()
+        cluster.clock.call_later(seconds, app.stop)
+        cluster.run(app)
     if command is not None:
         carry_out(cluster, twice_grouped(), command)
     sale(cluster, 0, BEGIN - HOUR)
@@ -262,7 +268,7 @@ def test_a_command_that_moves_the_input_back_leaves_no_note() -> None:
     cluster = InMemoryCluster()
     cluster.create_topic("sales", partitions=1)
     sale(cluster, 0, BEGIN - HOUR)
-    cluster.run(twice_grouped(), quiet_s=0.3)
+    cluster.run(twice_grouped())
 
     def note() -> str:
         return getattr(cluster._broker.group("p").committed[Partition("sales", 0)], "note", "")
