@@ -32,8 +32,8 @@ from holdfast.dataframe.windows import Count, Sum
 
 def build(bootstrap, group, **settings):
     made = Application(
-        bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_interval=0.1, loglevel=None,
-        consumer_extra_config={"session.timeout.ms": 3000, "heartbeat.interval.ms": 700}, **settings,
+        bootstrap, consumer_group=group, auto_offset_reset="earliest", loglevel=None,
+        consumer_extra_config={"session.timeout.ms": 10000, "heartbeat.interval.ms": 1000}, **settings,
     )
     grouped = made.dataframe(made.topic(group + "-in")).group_by("to", "to", partitions=3)
     window = grouped.tumbling_window(2_000, 500, "windows").agg(n=Count(), total=Sum("v")).final()
