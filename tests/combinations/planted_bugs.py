@@ -14,7 +14,8 @@ import pytest
 from holdfast.infra.kafka.read_ends import ReadEnds
 from holdfast.processors.engine.dataframe import compilation, fusion
 from holdfast.processors.engine.dataframe.columnar_windows import ColumnarWindows
-from holdfast.processors.engine.runtime import loop, reading_order, task
+from holdfast.processors.engine.runtime import commit, loop, reading_order, task
+from holdfast.processors.engine.runtime.inputs_in_order import InputsInOrder
 from holdfast.processors.engine.runtime.task_timers import TaskTimers
 from holdfast.processors.engine.state.expiries import Expiries
 from holdfast.processors.engine.state.memory import MemoryDatabase
@@ -118,6 +119,20 @@ def _timers_late(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TaskTimers, "stop_messages", lambda self: False)
 
 
+def _untimed_ask_for_no_end(patch: pytest.MonkeyPatch) -> None:
+    former = InputsInOrder._mark_for_order
+
+    def mark(self: InputsInOrder, of: Any, order: Any, member: Any) -> None:
+        if of.time is not None:
+            former(self, of, order, member)
+
+    patch.setattr(InputsInOrder, "_mark_for_order", mark)
+
+
+def _nothing_is_noted(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(commit, "note_of", lambda of: "")
+
+
 MORE: Plants = {
     "an input that is not read to its end is not waited for": planted_groups._not_waited_for,
     "woven records of equal times have another order": _equal_times_woven_otherwise,
@@ -129,6 +144,8 @@ MORE: Plants = {
     "timers fire behind the messages of a run": _timers_late,
     "windows that one commit leaves wait for the next message": planted_time._left_windows_wait,
     "messages to a repartition topic are sent outside of the transaction": planted_groups._sent_at_once,
+    "a task without stream time asks for no end of its groupings": _untimed_ask_for_no_end,
+    "the heir of a task without a store knows no time": _nothing_is_noted,
 }
 BUGS = [Planted(name, plant) for name, plant in {**FORMER, **MORE}.items()]
 
