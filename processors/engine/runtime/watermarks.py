@@ -266,7 +266,7 @@ class Upstream:
 
     @property
     def waits(self) -> bool:
-        """Whether a time has come, or was told, that stream time has not reached."""
+        """Whether a time has come, or a task before told one, that stream time has not reached."""
         newest_ms = max([self._stream.come_ms, *(before.newest_ms for before in self._before.values())])
         return newest_ms > self._stream.time_ms
 

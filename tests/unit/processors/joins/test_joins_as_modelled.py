@@ -13,6 +13,7 @@ import pytest
 
 from holdfast import Application, InMemoryCluster, Topic
 from holdfast.processors.engine.dataframe import as_of, joins, table_joins, versioned_tables
+from holdfast.processors.engine.dataframe.table_joins import JoinedRow
 from holdfast.processors.engine.runtime import loop, reading_order, task_time
 from holdfast.processors.engine.state import dated_values
 from tests.joining import AsOfJoin, HistoryJoin, IntervalJoin, Message, Row, TablesJoin, in_order, table_rows
@@ -65,8 +66,11 @@ def shown(rows: list[Row]) -> Counter[str]:
 
 
 def feeds_others(app: Application, topic: str) -> bool:
-    nodes = app._frames[topic].source.walk()
-    return any(isinstance(node.function, as_of.AsOfRight | joins.TablePut) for node in nodes)
+    def stores(name: str, *kinds: type) -> set[str | None]:
+        return {node.store for node in app._frames[name].source.walk() if isinstance(node.function, kinds)}
+
+    read = [stores(name, as_of.AsOfLeft, joins.TableRead) for name in app._frames if name != topic]
+    return not stores(topic, as_of.AsOfRight, joins.TablePut, JoinedRow).isdisjoint(set().union(*read))
 
 
 def live_through(
