@@ -73,10 +73,25 @@ def _shared_in_place(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "apart", lambda items: items)
 
 
+def _waits_for_itself(patch: pytest.MonkeyPatch) -> None:
+    former = task.tellers_of
+
+    def one(name: str, frames: Any, *rest: Any) -> tuple[Any, ...]:
+        made = former(name, frames, *rest)
+        if not made or not any(frame.topic.repartitions for frame in frames):
+            return made
+        topics = {topic: of for each in made for topic, of in each.topics.items()}
+        return (type(made[0])(name, topics, frozenset(frame.topic.name for frame in frames), hears=True),)
+
+    patch.setattr(task, "tellers_of", one)
+
+
 FORMER: Plants = {
     "records behind a run that was cut are taken": _cut_is_passed_over,
     "an end from before a pause counts": _old_end_counts,
     "branches and matches share what a function changes in place": _shared_in_place,
+    "a task that reads its own grouping waits for itself": _waits_for_itself,
+    "the last word of a dead worker counts as its end": planted_groups._any_end_counts,
     "columns take the worker's clock beside a repartition topic": _columns_take_the_clock,
 }
 

@@ -8,13 +8,10 @@ from typing import Any
 
 from holdfast.processors.engine.checkpoints import decision
 from holdfast.processors.engine.dataframe import fusion
-from holdfast.processors.engine.runtime import columns, commit, loop, purge, reading_order, task, watermarks
+from holdfast.processors.engine.runtime import columns, commit, loop, purge, reading_order, task
 from holdfast.processors.testing import producer
 from tests.combinations.schedules import Schedule
 from tests.simulation.small_portions import portions_of_time
-
-#: In place of 90 s: more than a session of the group lasts, which is 10 s here.
-OLD_ENDS_S = 12.0
 
 
 def _none(*_: Any, **__: Any) -> None:
@@ -37,8 +34,6 @@ def switched(schedule: Schedule) -> Iterator[None]:
         (decision, "SPARES_AT_LEAST", 1),
         (purge, "PURGE_EVERY_S", 0.5),
     ]
-    if hasattr(watermarks, "OLD_ENDS_COUNT_S"):
-        values.append((watermarks, "OLD_ENDS_COUNT_S", OLD_ENDS_S))
     if not schedule.columns:
         values.append((task, "columnar_stream", _none))
     if not schedule.generated:

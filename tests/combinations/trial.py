@@ -14,7 +14,6 @@ from holdfast.infra.kafka.errors import ProducerFenced
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.infra.settings import CheckpointSettings, Settings
 from holdfast.processors.application import Application
-from holdfast.processors.engine.runtime import watermarks
 from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.testing.broker import Broker
@@ -25,7 +24,7 @@ from holdfast.processors.testing.process import Process
 from tests.combinations.changes import changed_by
 from tests.combinations.judge import Result, Wrong, result_of
 from tests.combinations.schedules import Kill, Schedule
-from tests.combinations.switches import OLD_ENDS_S, switched
+from tests.combinations.switches import switched
 from tests.combinations.topology import Topology
 from tests.simulation.faults import Faults
 from tests.simulation.machines import Machine
@@ -41,7 +40,7 @@ FAULTS_S = 20.0
 #: A fault that has not come so many virtual seconds behind the last message does not come.
 PATIENCE_S = 2.0
 #: Nothing more comes after so many virtual seconds without a change; and so many more for each of three groupings.
-QUIET_S, GROUPED_S = 3.0, OLD_ENDS_S if hasattr(watermarks, "OLD_ENDS_COUNT_S") else 2.5
+QUIET_S, GROUPED_S = 3.0, 2.5
 #: Before the first message: all of them are in the past, so that the worker's clock holds no time back.
 PAST_MS = 3_600_000
 
