@@ -108,8 +108,8 @@ class _Told(NamedTuple):
 class Teller:
     """Decides when a task writes watermarks, and which.
 
-    A commit that moves the time has them, however soon it comes: a successor without a store knows no time, and
-    without new input it has none to tell. Only where the topics are very wide, they come less often.
+    A commit that moves the time has them, however soon it comes: those behind wait for it, and new input may not come
+    for long. Only where the topics are very wide, they come less often.
 
     Args:
         task: The name of the task.
