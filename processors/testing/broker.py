@@ -177,7 +177,8 @@ class Broker:
         return Partition(topic, 0 if key is None else (murmur2(key) & 0x7FFFFFFF) % count)
 
     def _write_marker(self, partition: Partition, producer_id: int, commit: bool) -> None:
-        if partition.topic in self.topics:
+        topic = self.topics.get(partition.topic)
+        if topic is not None and partition.number < len(topic.logs):  # it may be another topic of this name
             stamp = int(self.clock.time() * 1000)
             self.log(partition).end_transaction(producer_id, commit=commit, timestamp_ms=stamp)
 
