@@ -162,6 +162,8 @@ def draw_schedule(topology: Topology, seed: int, number: int) -> Schedule:
         small=random.random() < 0.3,
     )
     made = replace(made, feed=(feed := _feed(topology, random)), parts=_parts(random) if feed != "whole" else ())
+    if _needs_room(topology):
+        made = replace(made, buffered_max=10_000)
     if feed == "live":
         made = replace(made, live_s=_live_s(topology, random))
     return with_faults(made, random) if number else made
@@ -185,6 +187,16 @@ def with_faults(made: Schedule, random: Random) -> Schedule:
         standbys=random.choice([0, 0, 1]),
         kills=_kills(random) if made.feed == "live" else (),
     )
+
+
+def _needs_room(topology: Topology) -> bool:
+    """Whether results depend on the room in buffers: behind ``group_by``, a full one goes on with younger messages.
+
+    As-of joins and tables with a history are exact then, too. A store that two streams share, and a plain table, are not.
+    """
+    steps = set(topology.steps)
+    grouped = not steps.isdisjoint({"group_by", "group_by function"})
+    return grouped and not steps.isdisjoint({"store shared", "join_table"})
 
 
 def _kills(random: Random) -> tuple[Kill, ...]:
