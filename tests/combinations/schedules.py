@@ -192,7 +192,7 @@ def with_faults(made: Schedule, random: Random) -> Schedule:
 def _needs_room(topology: Topology) -> bool:
     """Whether results depend on the room in buffers: behind ``group_by``, a full one goes on with younger messages.
 
-    As-of joins and tables with a history are exact then, too. A store that two streams share, and a plain table, are not.
+    As-of joins and tables with a history are exact then, too, and nothing else that two streams share.
     """
     steps = set(topology.steps)
     grouped = not steps.isdisjoint({"group_by", "group_by function"})
