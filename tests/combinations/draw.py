@@ -80,7 +80,7 @@ class Scope:
     tasks: list[_Tasks] = field(default_factory=list)
     #: By repartition topic, the topics whose tasks write to it.
     writers: dict[str, set[str]] = field(default_factory=dict)
-    #: By input of a task, the inputs that its as-of joins look up.
+    #: By input of a task, the inputs whose messages and rows its joins look up.
     rights: dict[str, set[str]] = field(default_factory=dict)
     #: Names that nothing may use any more: a call of another system comes behind them.
     closed: set[str] = field(default_factory=set)
@@ -135,7 +135,7 @@ class Scope:
         return found
 
     def leads_to(self, topics: Collection[str], targets: Collection[str]) -> bool:
-        """Whether as-of joins of these inputs look up the targets, directly or over others."""
+        """Whether joins of these inputs look up the targets, directly or over others."""
         seen, look_at = set[str](), list(topics)
         while look_at:
             new = self.rights.get(look_at.pop(), set[str]()) - seen
@@ -290,10 +290,15 @@ def _is_determined_in_task(scope: Scope, step: Step, of: list[Made], tasks: _Tas
         return step.name in _CIRCLES and not any(each.joins for each in scope.before(tasks))
     if grouped and Mark.JOIN & step.marks and len(of) == 2 and of[0].topics & of[1].topics:
         return False  # a row of an interval join has the time of a message: of equal times, the order is open
-    if grouped and step.name.startswith("join_asof") and scope.leads_to(of[1].topics, of[0].topics):
+    if grouped and _looks_up(step) and scope.leads_to(of[1].topics, of[0].topics):
         return False  # no order of reading serves two streams that look each other up
     plain_table = step.name == "join_table" and of[1].kind == "table"
     return not (plain_table and grouped and scope.partitions > 1)
+
+
+def _looks_up(step: Step) -> bool:
+    """Whether a step finds what its right side, a stream or a table, had at the time of a message."""
+    return step.name.startswith("join_asof") or step.name == "join_table"
 
 
 def _fits_on(scope: Scope, of: list[Made]) -> bool:
@@ -342,7 +347,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
     topics = frozenset().union(*(each.topics for each in of))
     ordered = all(each.ordered for each in of) and (step.name != "concat" or not grouped)
     ordered = ordered and not Mark.LOOSE & step.marks and (len(of) == 1 or not any(each.loose for each in of))
-    if step.name.startswith("join_asof"):
+    if _looks_up(step):
         for topic in first.topics:
             scope.rights.setdefault(topic, set()).update(of[1].topics)
     if Mark.FIRST & step.marks:
