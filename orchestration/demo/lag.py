@@ -1,4 +1,4 @@
-"""How many records the demo's processors have still to process, by the offsets that Kafka has."""
+"""How many messages the demo's processors have still to process, by the offsets that Kafka has."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from holdfast.processors.registration import ProcessorDefinition
 
 
 def lag_of(topics: Topics, definitions: Sequence[ProcessorDefinition]) -> int:
-    """The offsets of their sources that they have not committed; if there are none, the records of repartition topics.
+    """The offsets of their sources that they have not committed; if there are none, the messages of repartition topics.
 
-    The end of a repartition topic is behind the marker of its last transaction, which is no record and no offset to
-    commit, so its records are read.
+    The end of a repartition topic is behind watermarks, which come without end, and behind the marker of its last
+    transaction, which is no record and no offset to commit. So its records are read.
     """
     lag, grouped = 0, []
     for one in definitions:
@@ -28,4 +28,5 @@ def lag_of(topics: Topics, definitions: Sequence[ProcessorDefinition]) -> int:
 
 def _behind(topics: Topics, place: Partition, offset: int) -> Iterator[Record]:
     end = topics.end_offsets(place.topic, committed=True)[place.number]
-    return read_range(topics.bootstrap, place.topic, place.number, offset, end)
+    found = read_range(topics.bootstrap, place.topic, place.number, offset, end)
+    return (record for record in found if record.key is not None)

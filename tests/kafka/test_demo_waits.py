@@ -21,7 +21,7 @@ from holdfast.processors.registration import ProcessorDefinition
 MESSAGES = 20
 
 
-def test_a_repartition_topic_that_is_read_has_no_lag_though_its_end_is_behind_a_marker(
+def test_a_repartition_topic_that_is_read_has_no_lag_though_its_end_is_further(
     broker: str, unique: Callable[[str], str], tmp_path: Path
 ) -> None:
     group = unique("demo-lag")
@@ -53,6 +53,11 @@ def test_a_repartition_topic_that_is_read_has_no_lag_though_its_end_is_behind_a_
     committed = sum(offset for place, offset in topics.committed_offsets(group).items() if place.topic == grouped.topic)
     assert sum(topics.settled_end_offsets(grouped.topic).values()) > committed > 0
     assert lag_of(topics, [definition]) == 0
+    for key, lag in ((None, 0), (b"key", 1)):  # a watermark is no message, and watermarks come without end
+        writer.begin_transaction()
+        writer.produce(grouped.topic, b"{}", key)
+        writer.commit_transaction(30)
+        assert lag_of(topics, [definition]) == lag
 
 
 def test_records_that_come_while_they_are_awaited_are_read_once_each(broker: str, unique: Callable[[str], str]) -> None:
