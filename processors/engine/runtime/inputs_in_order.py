@@ -38,6 +38,8 @@ TOLD_AFTER_S = 10.0
 #: Seconds by which a run with a timeout is longer while messages wait for what the tasks before tell: in a chain of
 #: ``group_by``, several such words pass before the next message.
 WORDS_S = 10.0
+#: Seconds in which a word that was told is heard by the tasks behind.
+HEARD_S = 1.0
 
 #: Returns the next records to process, at most so many; none when there are none.
 NextRuns = Callable[[int], Sequence[Run | Woven]]
@@ -66,6 +68,8 @@ class InputsInOrder:
         self._asked: dict[str, tuple[float, dict[str, int]] | None] = {}
         #: When the stream time of a task last moved by what it heard, in monotonic seconds.
         self.moved_at = 0.0
+        #: When a message or a time last waited for words.
+        self._waited_at = -HEARD_S
 
     def next_runs(self, task: Task, member: GroupMember, left: int | None, most: int) -> Sequence[Run | Woven]:
         """The next records of a task in the order of their event times; ``left`` limits them, too."""
@@ -86,6 +90,7 @@ class InputsInOrder:
         if again:  # all silent tasks in one turn: they share requests and the commit
             self._again_at = now + REPEAT_S
             self._fresh_ends.begin()
+            self._look_for_waits(tasks)
         for task in tasks:
             if again and isinstance(task.order, GroupedOrder):  # also of a task without stream time
                 self._mark_for_order(task, task.order, member)
@@ -117,12 +122,15 @@ class InputsInOrder:
             if upstream.wants_end(topic) and (end := self._fresh_ends.end_of(place, member)) is not None:
                 upstream.mark(topic, end)
 
-    @staticmethod
-    def waits_s(tasks: Sequence[Task]) -> float:
-        """Seconds by which a silence is too short to be one: messages or times wait for words of the tasks before."""
+    def waits_s(self, tasks: Sequence[Task]) -> float:
+        """Seconds by which a silence is too short to be one: something waits for words, or did until just now."""
+        self._look_for_waits(tasks)
+        return WORDS_S if self._clock.monotonic() - self._waited_at < HEARD_S else 0.0
+
+    def _look_for_waits(self, tasks: Sequence[Task]) -> None:
         held = any(isinstance(task.order, GroupedOrder) and task.order.buffered for task in tasks)
-        times = [task.time.upstream for task in tasks if task.time is not None and task.time.upstream is not None]
-        return WORDS_S if held or any(upstream.waits for upstream in times) else 0.0
+        if held or any(task.time.waits for task in tasks if task.time is not None):
+            self._waited_at = self._clock.monotonic()
 
     def _quiet(self, task: Task, time: TaskTime, teller: Teller, member: GroupMember) -> Quiet | None:
         """The silence of a task, as far as what it tells depends on it; None while it has input."""

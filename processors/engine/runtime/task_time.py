@@ -171,6 +171,13 @@ class TaskTime:
         in_order_ms = self.stream.come_ms if self.upstream is None else self.upstream.in_hand.order_ms
         return max(self.stream.time_ms, min(self.stream.come_ms, in_order_ms))
 
+    @property
+    def waits(self) -> bool:
+        """Whether the tasks before, or those behind, have not had their part in a time that has come."""
+        if self.upstream is not None and self.upstream.waits:
+            return True
+        return any(teller.owes(self.told_by(teller)) for teller in self.tellers)
+
     def go_on(self, time_ms: int) -> None:
         """Moves the stream time without a message."""
         self.stream.go_on(time_ms)

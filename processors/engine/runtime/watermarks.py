@@ -178,6 +178,10 @@ class Teller:
         moved = self._told.time_ms != time_ms or self._told.stretch != 0
         return moved and now - self._told_at >= self._every_s
 
+    def owes(self, time_ms: int) -> bool:
+        """Whether the tasks behind have not been told this time: in a silence, its next word does."""
+        return time_ms > (NO_TIME if self._told is None else self._told.time_ms)
+
     def committed(self) -> None:
         """The commit of the last ``tell`` is done."""
         if self._pending is not None:

@@ -300,3 +300,19 @@ def test_a_note_beside_the_offsets_of_all_inputs_is_the_time_of_the_task() -> No
 )
 def test_any_other_note_is_no_time(committed: list[int | None]) -> None:
     assert noted("a+b-0", committed) is None
+
+
+def test_a_run_leaves_nothing_that_words_bring() -> None:
+    """Through a join behind two groupings, the time of the last message takes longer than a run's usual silence."""
+    cluster, app = InMemoryCluster(), application()
+    for topic in ("left", "right"):
+        cluster.create_topic(topic, partitions=1)
+    left = app.dataframe(app.topic("left")).group_by("g", "once", partitions=1).group_by("k", "twice", partitions=1)
+    right = app.dataframe(app.topic("right")).group_by("k", "other", partitions=1)
+    joined = left.join_asof(right, "left", on_merge="keep-left").group_by("g", "last", partitions=2)
+    joined.tumbling_window(10_000).agg(n=Count()).final("partition").to_topic(app.topic("out"))
+    for number, at in enumerate((BEGIN - HOUR, BEGIN - HOUR // 2)):
+        value = json.dumps({"g": f"g{number}", "k": f"k{number}"}).encode()
+        cluster.produce("left", value, b"q", timestamp_ms=at)
+    cluster.run(app)
+    assert [json.loads(record.value or b"")["n"] for _, record in cluster.read("out")] == [1]
