@@ -89,7 +89,8 @@ class StateMethods:
             total = held + by
         except OverflowError as failure:
             seen = f"holds {_shown(held)}, to be incremented by {_shown(by)}: no float can hold one of them"
-            raise self._unfit(key, seen, "numbers that add up", "Increment it by a whole number.") from failure
+            fitting = "a whole number" if isinstance(held, int) else "a number of at most 1.8e308"
+            raise self._unfit(key, seen, "numbers that add up", f"Increment it by {fitting}.") from failure
         self.set(key, total)
         return total
 

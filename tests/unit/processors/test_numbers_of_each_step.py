@@ -217,6 +217,10 @@ def test_the_steps_that_have_columns_use_them(step: str, tmp_path: Path, monkeyp
     assert taken["messages"] > 20
 
 
+#: The headers of a dead letter that say what was wrong and what to do.
+TOLD = ("holdfast.error", "holdfast.error.action")
+
+
 def outcome(step: Callable[[Any, Any], Any], folder: Path, *values: object) -> tuple[list[Any], list[tuple[Any, str]]]:
     """What is sent and what is put aside, of messages that are a millisecond apart."""
     cluster = InMemoryCluster()
@@ -227,7 +231,8 @@ def outcome(step: Callable[[Any, Any], Any], folder: Path, *values: object) -> t
         cluster.produce("in", raw, b"k", timestamp_ms=T + at)
     cluster.run(application(step, number, folder))
     dead = [(json.loads(each.value or b""), dict(each.headers or ())) for _, each in cluster.read("dead")]
-    told = [(value, (headers["holdfast.error"] or b"").decode()) for value, headers in dead]
+    words = [(value, [headers.get(name) or b"" for name in TOLD]) for value, headers in dead]
+    told = [(value, b" ".join(each).decode()) for value, each in words]
     return [json.loads(each.value or b"") for _, each in cluster.read("out")], told
 
 
@@ -287,6 +292,15 @@ def test_a_counter_of_a_number_beyond_floats_says_so(tmp_path: Path) -> None:
     assert [each["total"] for each in sent] == [10**320, 10**320 + 1]
     assert [value for value, _ in dead] == [{"v": 1.5}, {"v": 1e308}]
     assert "to be incremented by float 1.5: no float can hold one of them" in dead[0][1]
+    assert "Increment it by a whole number." in dead[0][1]
+
+
+def test_a_counter_that_is_a_float_says_by_which_numbers_it_can_grow(tmp_path: Path) -> None:
+    values = [1.5, {"made": "large"}, 1.7e308]
+    sent, dead = outcome(lambda stream, of: stream.apply(counter, stateful=True, store="s"), tmp_path, *values)
+    assert [each["total"] for each in sent] == [1.5, 1.7e308]
+    assert [value for value, _ in dead] == [{"made": "large"}]
+    assert "Increment it by a number of at most 1.8e308." in dead[0][1]
 
 
 class Ratio(Aggregator):
