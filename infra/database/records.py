@@ -175,6 +175,7 @@ class Release:
     folder: str | None
     #: Topics and stores, as ``processors.lifecycle.plans.shape.Shape``.
     shape: Mapping[str, Any]
+    #: When it was last deployed as the newest version; before that, when it was recorded.
     made_at: datetime
     #: When the release last worked on every partition; None when it never did.
     worked_at: datetime | None

@@ -2,6 +2,7 @@
 
 Invariants:
     - A failed deployment rolls back to the release that worked last; callers never delete its record.
+    - ``made_at`` orders the versions of a processor: a rollback and a refused deploy do not change it.
 """
 
 from __future__ import annotations
@@ -38,21 +39,20 @@ class ReleaseBook:
         shape: Mapping[str, Any],
         now: datetime,
     ) -> None:
-        """Store a release; a known release keeps the time when it last worked."""
+        """Store a release; a known release keeps its times."""
         values = {"code_version": code_version, "target": target, "folder": folder, "shape": dict(shape)}
         with self._database.writing() as connection:
             key = {"processor": processor, "release_id": release_id}
-            upsert(connection, tables.releases, key, {"made_at": now, **values})
+            upsert(connection, tables.releases, key, values, first={"made_at": now})
 
-    def works(self, processor: str, release_id: str, now: datetime) -> None:
-        """Record that a release works on every partition.
+    def works(self, processor: str, release_id: str, now: datetime, *, newest: bool = False) -> None:
+        """Record that a release works on every partition; ``newest``: as the version after all other ones.
 
         Raises:
             RecordUnknown: The release is unknown.
         """
-        if not self._database.changed(
-            update(tables.releases).where(*_key(processor, release_id)).values(worked_at=now)
-        ):
+        times = {"worked_at": now, "made_at": now} if newest else {"worked_at": now}
+        if not self._database.changed(update(tables.releases).where(*_key(processor, release_id)).values(times)):
             raise RecordUnknown(
                 f"The registry has no release {release_id!r} of {processor}.",
                 action="Deploy the processor again.",
@@ -63,6 +63,18 @@ class ReleaseBook:
         """The release that worked last; None when no release ever worked."""
         query = select(tables.releases).where(_RELEASE.processor == processor, _RELEASE.worked_at.is_not(None))
         return self._first(query.order_by(_RELEASE.worked_at.desc()))
+
+    def before(self, processor: str) -> Release | None:
+        """The release that a rollback runs: of those that are older than the working one, the one that worked last.
+
+        A release that was rolled back is not older than the one that runs now, so it is never chosen.
+        """
+        now = self.working(processor)
+        if now is None:
+            return None
+        query = select(tables.releases).where(_RELEASE.processor == processor, _RELEASE.worked_at.is_not(None))
+        older = query.where(_RELEASE.release_id != now.release_id, _RELEASE.made_at < now.made_at)
+        return self._first(older.order_by(_RELEASE.worked_at.desc()))
 
     def of_version(self, processor: str, code_version: str) -> Release | None:
         """The release of a version that worked last, else its newest one; None when the version is unknown."""

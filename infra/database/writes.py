@@ -20,7 +20,16 @@ def insert_into(connection: Connection, table: Table) -> postgresql.Insert | sql
     return sqlite.insert(table)
 
 
-def upsert(connection: Connection, table: Table, key: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Insert the row with this key, or update it."""
-    first = insert_into(connection, table).values({**key, **values})
-    connection.execute(first.on_conflict_do_update(index_elements=[table.c[name] for name in key], set_=dict(values)))
+def upsert(
+    connection: Connection,
+    table: Table,
+    key: Mapping[str, Any],
+    values: Mapping[str, Any],
+    *,
+    first: Mapping[str, Any] | None = None,
+) -> None:
+    """Insert the row with this key, or update it; ``first`` has the values that only an insert sets."""
+    inserted = insert_into(connection, table).values({**key, **values, **(first or {})})
+    connection.execute(
+        inserted.on_conflict_do_update(index_elements=[table.c[name] for name in key], set_=dict(values))
+    )

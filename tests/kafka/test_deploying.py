@@ -550,6 +550,8 @@ def test_the_words_of_every_day_ask_first_and_then_deploy_roll_back_restart_and_
     assert project.running_version() == second
     assert answered(["rollback", name], "y") == (0, True)
     assert project.running_version() == first
+    assert answered(["rollback", name], "y") == (3, False), "a second one does not return to what the first one left"
+    assert project.running_version() == first
     assert main(["deploy", name, "--yes"]) == 64
     project.stream.feed_numbers(20, keys=2)
     before = project.client.status()

@@ -8,7 +8,8 @@ installed packages: a release of a definition in one of those is a record withou
 Invariants:
     - A folder is complete or missing: it is filled under another name, then renamed.
     - The files of a release never change; other files make another release.
-    - The release that worked last is never deleted.
+    - The release that worked last, the one that worked before it, and the one that a rollback runs are never deleted.
+    - Releases that never worked take no place of one that did.
     - Only a release's own folder is written or deleted: a row of the registry that names another place deletes nothing.
 """
 
@@ -39,6 +40,8 @@ log = structlog.get_logger(__name__)
 
 #: Number of releases kept for each processor, unless the settings name another.
 KEPT = 5
+#: Releases that always stay: the one that works, and the one that worked before it.
+UNDO = 2
 #: Largest package that is copied, in files and bytes.
 FILES_MAX, BYTES_MAX = 5_000, 64 << 20
 _DIGEST_CHARACTERS = 8
@@ -137,14 +140,18 @@ class ReleaseFolders:
         return found
 
     def prune(self, processor: str, keep: Sequence[str]) -> int:
-        """Delete releases beyond the newest ``kept``, but not ``keep`` or the last that worked; returns how many.
+        """Delete releases beyond the newest ``kept``; returns how many.
 
-        A row that names another folder than its release's own is forgotten with a warning; that folder stays.
+        Those that worked are newer than those that never did. ``keep``, the two that worked last, and the one that a
+        rollback runs stay: plans name them as undo. A row that names another folder than its release's own is
+        forgotten with a warning; that folder stays.
         """
         known = self._book.newest(processor, limit=_READ_MAX)
-        working = self._book.working(processor)
-        needed = {*keep, *(() if working is None else (working.release_id,))}
-        old = [each for each in known[self._kept :] if each.release_id not in needed]
+        worked = [each for each in known if each.worked_at is not None]
+        undo = self._book.before(processor)
+        needed = {*keep, *(each.release_id for each in worked[:UNDO]), *(() if undo is None else (undo.release_id,))}
+        ranked = [*worked, *(each for each in known if each.worked_at is None)]
+        old = [each for each in ranked[self._kept :] if each.release_id not in needed]
         for each in old:
             if each.folder is not None:
                 self._delete(processor, each.release_id, Path(each.folder))

@@ -96,10 +96,19 @@ class DeployedProcessors:
     def make_release(self, processor: str, stage: MakeRelease) -> Done:
         """Copy and record the code of a version."""
         code, shape = self._code(processor)
+        # before the copy: each refused deploy leaves a release, and no deploy may follow that works
+        self._releases.prune(processor, [stage.release_id, *self._deployed(processor)])
         made = self._releases.make(processor, stage.release_id, code, shape, self._world.clock())
         if made.folder is None:
             return Done(f"release {made.release_id} recorded; its code is not copied: {code.why_not}")
         return Done(f"release {made.release_id} in {made.folder}: {count_of(len(code.files), 'file')}", len(code.files))
+
+    def _deployed(self, processor: str) -> tuple[str, ...]:
+        """The release that the workers import, whether it ever worked or not."""
+        registry = self._world.registry
+        known = registry.deployment(processor)
+        found = None if known is None else registry.releases.of_version(processor, known.code_version)
+        return () if found is None else (found.release_id,)
 
     def run(self, processor: str, stage: RunProcessor, tell: Tell) -> Done:
         """Run every slot as the stage asks; rolls back when a new release fails."""
@@ -142,7 +151,10 @@ class DeployedProcessors:
             raise self._go_back(processor, stage, failed, began, tell) from failed
         self.result = done
         if stage.release_id is not None and not stage.paused:
-            self._world.registry.releases.works(processor, stage.release_id, self._world.clock())
+            book = self._world.registry.releases
+            ran = book.working(processor)
+            newest = not stage.earlier and (ran is None or ran.release_id != stage.release_id)
+            book.works(processor, stage.release_id, self._world.clock(), newest=newest)
             self._releases.prune(processor, [stage.release_id])
         how = "paused, " if stage.paused else ""
         started = f"slot {', '.join(done.started)} started" if done.started else "it already ran"

@@ -144,6 +144,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         code: The definition's files.
         file: The export file whose entries are put back; only for restores from a file.
         releases: Every recorded release, those that worked last first. Only for ``restart`` and ``rollback``.
+        before: The release that worked before the present version was deployed; None without one. Only for them, too.
         tables: Store -> its table in the warehouse; only for restores from there.
         other: The table that a store is filled from; only for backfills from a table, like ``spread``.
         held: Store -> partition -> input topic -> next offset that its changelog holds; only for ``reposition``.
@@ -172,6 +173,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     released: ReleaseFacts | None = None
     code: CodeFacts | None = None
     releases: tuple[ReleaseFacts, ...] = ()
+    before: ReleaseFacts | None = None
     file: FileFacts | None = None
     tables: dict[str, StoreTable] = {}
     other: OtherTable | None = None
@@ -278,6 +280,9 @@ class FactSource(Protocol):
 
     def releases(self, processor: str) -> tuple[ReleaseFacts, ...]:
         """Every recorded release, those that worked last first."""
+
+    def before(self, processor: str) -> ReleaseFacts | None:
+        """The release that worked before the present version was deployed."""
 
     def code(self, processor: str, code_version: str) -> CodeFacts:
         """The files of the definition, whose version is ``code_version``."""

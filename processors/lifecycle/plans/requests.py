@@ -216,7 +216,7 @@ class Rollback(msgspec.Struct, frozen=True, tag="rollback"):
 
     Args:
         processor: Its name.
-        to: The release: its id or its version; empty for the release that worked before the present one.
+        to: The release: its id or its version; empty for the one that worked before the present one was deployed.
         timeout_s: Timeout until every partition is processed, seconds.
     """
 

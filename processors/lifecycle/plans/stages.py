@@ -83,6 +83,7 @@ class RunProcessor(_Stage, frozen=True, tag="run_processor"):
         reseed: Stores whose changelog is written from local state.
         begin_empty: New stores, which begin empty at the committed input offsets.
         release_id: The release to run; None for the release of the deployed version.
+        earlier: Whether it goes back to that release: its age among the versions stays, so a rollback never returns.
         back_to: The release to start again when this one fails to start working; None for no rollback.
         settle_s: How long it is watched once it runs, unless it commits input of every partition sooner, seconds.
         together: Whether all workers of another version stop before one of this version starts. Else slot by slot.
@@ -105,6 +106,7 @@ class RunProcessor(_Stage, frozen=True, tag="run_processor"):
     slots: tuple[str, ...] = ()
     rescale: bool = False
     warm_s: float = 0.0
+    earlier: bool = False
 
 
 class StopProcessor(_Stage, frozen=True, tag="stop_processor"):

@@ -281,7 +281,8 @@ def _undo(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> str:
     former, stop = facts.released, f"`holdfast apply stop {topology.processor}`"
     if former is None:
         return stop
-    if former.code_version == topology.code_version:
+    same = facts.code is None or facts.code.release_id == former.release_id
+    if former.code_version == topology.code_version and same:
         version = former.code_version
         return f"Not needed: the former version is {version}, too. To stop it: {stop}"
     gone = [each.store for each in verdicts if each.change == "removed"]
@@ -292,7 +293,7 @@ def _undo(facts: Facts, topology: Topology, verdicts: Sequence[Verdict]) -> str:
         else ""
     )
     if former.copied:
-        return f"`holdfast rollback {topology.processor}`, to version {former.code_version}.{lost}"
+        return f"`holdfast rollback {topology.processor} --to {former.release_id}`.{lost}"
     return f"Check out the code of version {former.code_version} and deploy it.{lost}"
 
 

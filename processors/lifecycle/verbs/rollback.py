@@ -26,12 +26,13 @@ def plan(request: Rollback, facts: Facts, topology: Topology) -> Plan:
         "deployed": facts.deployed,
         "works": None if now is None else now.release_id,
         "releases": [each.release_id for each in facts.releases],
+        "before": None if facts.before is None else facts.before.release_id,
     }
     if now is None:
         return Plan(request=request, verdict=_none(facts), basis=basis)
-    target = _target(request, now, facts.releases)
+    target = _named(request.to, facts.releases) if request.to else facts.before
     if target is None:
-        return Plan(request=request, verdict=_unknown(request, facts), basis=basis)
+        return Plan(request=request, verdict=_unknown(request, now, facts), basis=basis)
     verdicts = compare(facts.processor, now.shape, _shape_now(target, facts), dropped=(), left=_left(target, facts))
     findings = tuple(each.sentence for each in sorted(verdicts, key=lambda each: each.change == "same"))
     refused = _refused(target, facts, verdicts)
@@ -55,6 +56,7 @@ def plan(request: Rollback, facts: Facts, topology: Topology) -> Plan:
         back_to=back,
         settle_s=SETTLE_S,
         together=together,
+        earlier=True,
     )
     return Plan(
         request=request,
@@ -71,11 +73,11 @@ def plan(request: Rollback, facts: Facts, topology: Topology) -> Plan:
     )
 
 
-def _target(request: Rollback, now: ReleaseFacts, releases: Sequence[ReleaseFacts]) -> ReleaseFacts | None:
-    """The release to run: the named one, or the one that worked before the present one."""
-    if request.to:
-        return next((each for each in releases if request.to in (each.release_id, each.code_version)), None)
-    return next((each for each in releases if each.worked and each.release_id != now.release_id), None)
+def _named(name: str, releases: Sequence[ReleaseFacts]) -> ReleaseFacts | None:
+    """The release with this id; else, of the releases of this version, one that worked before one that never did."""
+    of_version = [each for each in releases if each.code_version == name]
+    by_id = [each for each in releases if each.release_id == name]
+    return next(iter((*by_id, *(each for each in of_version if each.worked), *of_version)), None)
 
 
 def _shape_now(target: ReleaseFacts, facts: Facts) -> Shape:
@@ -125,13 +127,14 @@ def _none(facts: Facts) -> Refused:
     )
 
 
-def _unknown(request: Rollback, facts: Facts) -> Refused:
+def _unknown(request: Rollback, now: ReleaseFacts, facts: Facts) -> Refused:
     name, known = facts.processor, ", ".join(each.release_id for each in facts.releases)
     if request.to:
         said = f"{name} has no recorded release {request.to}; its releases are {known or 'none'}."
         return Refused(said, "Name one of these releases or its version after `--to`.", {"processor": name})
     return Refused(
-        f"{name} has no earlier release that worked; its releases are {known or 'none'}.",
-        f"Check out the code of the version that you want, and deploy it: `holdfast apply deploy {name}`.",
+        f"{name} has no release that worked before {now.release_id}; its releases are {known or 'none'}.",
+        f"Name one of them after `--to`, or check out the code that you want, and deploy it: `holdfast apply deploy "
+        f"{name}`.",
         {"processor": name},
     )

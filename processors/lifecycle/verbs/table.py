@@ -113,7 +113,8 @@ def _facts(request: requests.OfProcessor, source: FactSource, topology: Topology
             known = source.releases(request.processor)
             kept = {store.changelog for each in known for store in each.shape.stores if store.changelog is not None}
             facts = read_facts(topology, source, also=sorted(kept))
-            return replace(facts, releases=known, released=source.released(request.processor))
+            now, before = source.released(request.processor), source.before(request.processor)
+            return replace(facts, releases=known, released=now, before=before)
         case requests.Compact():
             return read_facts(topology, source, hanging=True)
         case requests.Reposition():

@@ -144,6 +144,10 @@ class WorldFacts:
     def releases(self, processor: str) -> tuple[ReleaseFacts, ...]:
         return tuple(_release(each) for each in self._world.registry.releases.newest(processor))
 
+    def before(self, processor: str) -> ReleaseFacts | None:
+        found = self._world.registry.releases.before(processor)
+        return None if found is None else _release(found)
+
     def code(self, processor: str, code_version: str) -> CodeFacts:
         found = self._code(processor)
         return CodeFacts(release_id(code_version, found.digest), found.target, found.why_not)

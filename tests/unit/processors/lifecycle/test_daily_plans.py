@@ -24,7 +24,8 @@ BROKEN = ReleaseFacts("v9-cccc", "v9", True, SHAPE, worked=False)
 
 
 def facts_of(**changes: Any) -> Facts:
-    known = {"released": NOW, "releases": (NOW, BROKEN, FORMER), "code": CodeFacts(NOW.release_id, "orders:app")}
+    known = {"released": NOW, "releases": (NOW, BROKEN, FORMER), "before": FORMER}
+    known["code"] = CodeFacts(NOW.release_id, "orders:app")
     return world_of(TOPOLOGY, **{**known, **changes})
 
 
@@ -96,6 +97,16 @@ def test_a_release_is_named_by_its_id_or_its_version(to: str) -> None:
     assert stage.release_id == FORMER.release_id
 
 
+def test_of_two_releases_of_a_version_the_one_that_worked_is_meant() -> None:
+    refused_one = msgspec.structs.replace(FORMER, release_id="v0-dddd", worked=False)
+    (stage,) = plan_of(Rollback("orders", "v0"), releases=(NOW, refused_one, FORMER)).stages
+    assert isinstance(stage, RunProcessor)
+    assert (stage.release_id, stage.earlier) == (FORMER.release_id, True)
+    (named,) = plan_of(Rollback("orders", "v0-dddd"), releases=(NOW, refused_one, FORMER)).stages
+    assert isinstance(named, RunProcessor)
+    assert named.release_id == "v0-dddd"
+
+
 def test_a_rollback_to_what_runs_is_nothing_to_do() -> None:
     assert isinstance(plan_of(Rollback("orders", NOW.release_id)).verdict, NothingToDo)
     down = plan_of(Rollback("orders", NOW.release_id), instances=(InstanceFacts("0", False),))
@@ -103,11 +114,15 @@ def test_a_rollback_to_what_runs_is_nothing_to_do() -> None:
 
 
 def test_a_rollback_is_refused_where_there_is_no_release_or_its_state_does_not_fit() -> None:
-    assert "no earlier release that worked" in refused(plan_of(Rollback("orders"), releases=(NOW, BROKEN))).sentence
+    alone = refused(plan_of(Rollback("orders"), releases=(NOW, BROKEN), before=None))
+    assert (
+        f"no release that worked before {NOW.release_id}; its releases are {NOW.release_id}, v9-cccc." in alone.sentence
+    )
+    assert "after `--to`" in alone.action
     assert "no recorded release v7" in refused(plan_of(Rollback("orders", "v7"))).sentence
     assert "is recorded to have worked" in refused(plan_of(Rollback("orders"), released=None)).sentence
     bare = msgspec.structs.replace(FORMER, copied=False)
-    assert "was not copied" in refused(plan_of(Rollback("orders"), releases=(NOW, bare))).sentence
+    assert "was not copied" in refused(plan_of(Rollback("orders"), releases=(NOW, bare), before=bare)).sentence
     # the present version gave up a store that the earlier one has: its state lacks the input since
     less = msgspec.structs.replace(SHAPE, stores=SHAPE.stores[:1])
     verdict = refused(plan_of(Rollback("orders"), released=msgspec.structs.replace(NOW, shape=less)))

@@ -118,6 +118,8 @@ def test_the_same_release_is_nothing_to_do_and_other_files_of_it_are() -> None:
     other = plan_of(FORMER, code=CodeFacts("other", "orders:application"))
     assert isinstance(other.verdict, Ready)
     assert running(other).back_to == COPIED.release_id
+    assert other.undo == f"`holdfast rollback orders --to {COPIED.release_id}`."
+    assert plan_of(orders("seen", "totals")).undo == other.undo, "by its name: other releases may come between"
 
 
 def test_a_new_store_gets_its_changelog_first_and_begins_empty() -> None:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from structlog.testing import capture_logs
@@ -16,7 +17,10 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.paths import Paths
 from holdfast.infra.rooted import PathOutside
 from holdfast.processors.lifecycle.deploy.releases import KEPT, Code, ReleaseFailed, ReleaseFolders, code_of, release_id
+from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
 from holdfast.processors.lifecycle.plans.shape import Shape, from_document
+from holdfast.processors.lifecycle.plans.stages import MakeRelease
+from holdfast.processors.lifecycle.ports import World
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SHAPE = Shape("v1", {"orders": 2}, (), ())
@@ -154,11 +158,69 @@ def test_the_oldest_are_deleted_but_never_what_worked_last(
         if number == 0:
             registry.releases.works("orders", name, NOW + timedelta(seconds=0.5))
     names = list(made)
-    assert folders.prune("orders", [names[-1]]) == 2
-    assert [made[name].is_dir() for name in names] == [True, False, False, *[True] * KEPT]
+    assert folders.prune("orders", [names[-1]]) == 3
+    assert [made[name].is_dir() for name in names] == [True, *[False] * 3, *[True] * (KEPT - 1)]
     working = registry.releases.working("orders")
     assert working is not None
     assert working.release_id == names[0]
+
+
+def record(registry: Registry, name: str, second: int, *, worked: bool = False) -> None:
+    moment = NOW + timedelta(seconds=second)
+    registry.releases.record("orders", name, code_version=name, target="a:b", folder=None, shape={}, now=moment)
+    if worked:
+        registry.releases.works("orders", name, moment, newest=True)
+
+
+@pytest.mark.parametrize("kept", [1, KEPT])
+def test_deploys_that_were_refused_push_out_no_release_that_worked(
+    registry: Registry, tmp_path: Path, kept: int
+) -> None:
+    folders = ReleaseFolders(registry.releases, Paths(tmp_path / "home"), kept)
+    record(registry, "v1", 1, worked=True)
+    record(registry, "v2", 2, worked=True)
+    for number in range(3 * KEPT):
+        name = f"refused{number}"
+        record(registry, name, 10 + number)
+        folders.prune("orders", [name])
+        left = {each.release_id for each in registry.releases.newest("orders")}
+        assert {"v1", "v2", name} <= left, "the undo of the plan that made v2 is to run v1"
+        assert len(left) <= max(kept, 2) + 1, "refused deploys do not add up"
+
+
+def test_each_rollback_goes_back_in_time_and_never_to_what_was_rolled_back(registry: Registry) -> None:
+    book = registry.releases
+    for number in (1, 2, 3):
+        record(registry, f"v{number}", number, worked=True)
+    went = []
+    for second in (10, 11):
+        before = book.before("orders")
+        assert before is not None
+        went.append(before.release_id)
+        book.works("orders", before.release_id, NOW + timedelta(seconds=second))
+    assert went == ["v2", "v1"]
+    assert book.before("orders") is None, "v2 and v3 are younger than v1"
+    record(registry, "v4", 20, worked=True)
+    assert book.before("orders") == book.find("orders", "v1"), "what ran before v4, not v3, which was rolled back"
+
+
+def test_a_refused_deploy_of_former_files_does_not_make_them_the_newest(registry: Registry) -> None:
+    for number in (1, 2):
+        record(registry, f"v{number}", number, worked=True)
+    record(registry, "v1", 3)  # its files again; the proof refuses them
+    before = registry.releases.before("orders")
+    assert before is not None
+    assert before.release_id == "v1"
+
+
+def test_what_a_rollback_would_run_is_kept_even_when_it_ran_long_ago(registry: Registry, tmp_path: Path) -> None:
+    for number in range(1, 7):
+        record(registry, f"v{number}", number, worked=True)
+    for second, name in enumerate(("v6", "v5", "v4", "v2"), start=10):
+        registry.releases.works("orders", name, NOW + timedelta(seconds=second))
+    ReleaseFolders(registry.releases, Paths(tmp_path / "home"), 2).prune("orders", [])
+    left = {each.release_id for each in registry.releases.newest("orders")}
+    assert left == {"v2", "v4", "v1"}, "v1 is the one before v2"
 
 
 def test_the_release_of_a_version_is_the_one_that_worked(registry: Registry) -> None:
@@ -230,3 +292,23 @@ def test_a_release_whose_name_leads_elsewhere_is_not_copied(
     code = code_of("shop_of_mine.streams.orders:application")
     with pytest.raises(PathOutside):
         make(folders, code, version="../../victim")
+
+
+def test_each_deploy_prunes_before_it_copies_so_that_refused_ones_do_not_add_up(
+    package: Path, registry: Registry, tmp_path: Path
+) -> None:
+    world = World(cast(Any, None), cast(Any, None), registry, Paths(tmp_path / "home"))
+    target = "shop_of_mine.streams.orders:application"
+    code = lambda name: (code_of(target), SHAPE)  # noqa: E731
+    runner = DeployedProcessors(world, cast(Any, None), "me", code, cast(Any, None), releases_kept=2)
+    record(registry, "v0", 1, worked=True)
+    record(registry, "vx", 2)
+    registry.record_deployment("orders", "vx", ("0",), NOW)  # it never worked, and its workers import it
+    for number in range(5):
+        (package / "rates.json").write_text(str(number))
+        planned = release_id("v1", code_of(target).digest)
+        runner.make_release("orders", MakeRelease("", planned, "v1"))  # and then the version is not proven
+        left = {each.release_id for each in registry.releases.newest("orders")}
+        assert {"v0", "vx", planned} <= left
+        assert len(left) <= 4
+    assert len(list((tmp_path / "home" / "releases" / "orders").iterdir())) == 2
