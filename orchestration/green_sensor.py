@@ -31,6 +31,7 @@ from holdfast.orchestration.greening import AssetFacts, Decision, Subject, Wante
 from holdfast.orchestration.reasons import grey_file
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.incidents import wanted
 from holdfast.processors.lifecycle.recovery.standing import standing
 from holdfast.processors.registration import ProcessorDefinition
 
@@ -78,8 +79,9 @@ def kept_green(definitions: Sequence[ProcessorDefinition], *, enabled: bool) -> 
         settings = load_settings()
         memo, now = _memo(context.cursor), lifecycle.world.clock().timestamp()
         try:
-            wanted = {each.processor for each in lifecycle.registry.deployments() if each.desired == "deployed"}
-            deployed = [each for name, each in by_name.items() if name in wanted]
+            meant = (wanted(each, lifecycle.world) for each in lifecycle.registry.deployments())
+            running = {each.processor for each in meant if each.desired == "deployed"}
+            deployed = [each for name, each in by_name.items() if name in running]
             topics = topic_facts(deployed, cluster.topics(REQUEST_S))
             subjects = _Reading(context, lifecycle, topics).subjects(deployed)
             decision = greening.decide(subjects, greening.spark_memory(settings))

@@ -41,9 +41,18 @@ from holdfast.processors.lifecycle.recovery.answer import (
 )
 from holdfast.processors.lifecycle.recovery.conditions import Conditions, once
 from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits
-from holdfast.processors.lifecycle.recovery.incidents import Notice, is_applied, notice, observe, wait_on, waits_for
+from holdfast.processors.lifecycle.recovery.incidents import (
+    Notice,
+    is_applied,
+    is_broken_off,
+    notice,
+    observe,
+    wait_on,
+    waits_for,
+    wanted,
+)
 from holdfast.processors.lifecycle.recovery.lagging import Lag, next_lag
-from holdfast.processors.lifecycle.recovery.standing import incident_of, is_broken_off
+from holdfast.processors.lifecycle.recovery.standing import incident_of
 
 RECOVERY_EVERY_S = 10
 TELEMETRY_EVERY_S = 60
@@ -90,7 +99,7 @@ def _recovery(defined: frozenset[str], *, enabled: bool) -> dg.SensorDefinition:
             context.log.warning(f"The registry cannot be read: {failed}")
             return dg.SensorResult(skip_reason=f"The registry cannot be read: {failed}", cursor=context.cursor)
         conditions = Conditions(once(cluster.ping), lifecycle.paths.state)
-        world = look_at_all(lifecycle.world, [each for each in deployments if each.desired != "deploying"])
+        world = look_at_all(lifecycle.world, deployments)
         tick = _Tick(context, lifecycle, conditions, _remembered(context.cursor), begun, world)
         for deployment in deployments:
             name = deployment.processor
@@ -152,9 +161,8 @@ class _Tick:
             if has_check:
                 self._report(name, judge_behind(old), None)
             return
-        if deployment.desired == "deploying":
-            self.sentences.append(f"{name}: {deployment.desired}")
-            self._check_apply(begun, {})
+        if wanted(deployment, self.world).desired == "deploying":
+            self.sentences.append(f"{name}: deploying")
             return
         limits = Limits(stuck_after_s=load_settings().stuck_after_s)
         seen = notice(name, self.world, limits, answered_at=kept.answered)

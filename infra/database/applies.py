@@ -124,7 +124,10 @@ class ApplyJournal:
         return self._give_back(apply_id, token, reason=reason)
 
     def end_apply(self, apply_id: int, token: int, outcome: ApplyOutcome, now: datetime, *, reason: str = "") -> bool:
-        """End an apply; False when the hold is lost."""
+        """End an apply; False when the hold is lost.
+
+        A deployment that it left as "deploying" is "deployed" again: without an apply, nothing is being deployed.
+        """
         return self._give_back(apply_id, token, outcome=outcome, finished_at=now, reason=reason)
 
     def applies(
@@ -165,7 +168,10 @@ class ApplyJournal:
             if processor is None:
                 return False
             values |= {"holder": None, "token": leases.take(connection, processor)}
-            return connection.execute(_held_with(apply_id, token).values(values)).rowcount == 1
+            given = connection.execute(_held_with(apply_id, token).values(values)).rowcount == 1
+            if given and "finished_at" in values:
+                connection.execute(_no_longer_deploying(processor, values["finished_at"]))
+            return given
 
     @staticmethod
     def _open(processor: str) -> Select[Any]:
@@ -186,6 +192,12 @@ class ApplyJournal:
 def _held_with(apply_id: int, token: int) -> Update:
     """An update of an open apply, which has no effect unless its token is this one."""
     return update(tables.applies).where(_APPLY.id == apply_id, _IS_OPEN, _APPLY.token == token)
+
+
+def _no_longer_deploying(processor: str, now: datetime) -> Update:
+    table = tables.deployments
+    left = update(table).where(table.c.processor == processor, table.c.desired == "deploying")
+    return left.values(desired="deployed", updated_at=now, generation=table.c.generation + 1)
 
 
 def _beat() -> dict[str, Any]:

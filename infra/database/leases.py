@@ -34,6 +34,10 @@ from holdfast.infra.database.writes import insert_into
 #: The silence of a holder whose beats the database does not have: an older version recorded it.
 NEVER_S = 1e9
 
+#: Why a holder counts as dead, in words.
+SILENT = f"recorded no progress for {SILENT_S:.0f} s"
+GONE = "has ended"
+
 #: Name of the steady clock among the SQL functions of SQLite (``schema`` defines it), seconds.
 STEADY_S = "holdfast_steady_s"
 
@@ -128,16 +132,18 @@ def end_recovery(connection: Connection, processor: str, token: int) -> None:
         )
 
 
-def end_silent_apply(connection: Connection, processor: str, token: int) -> bool:
+def end_silent_apply(connection: Connection, processor: str, token: int, gone: int | None = None) -> bool:
     """Take a processor from the silent holder of its open apply, in the transaction that took ``token``.
 
-    The apply stays open. Returns False when its holder is live.
+    ``gone`` is the token of a holder that is known to be dead; it need not be silent for long. The apply stays open.
+    Returns False when its holder is live.
     """
     column = tables.applies.c
     held = (column.processor == processor, column.finished_at.is_(None), column.holder.is_not(None))
-    reason = f"its run recorded no progress for {SILENT_S:.0f} s, and recovery took the processor over"
-    free = update(tables.applies).where(*held, is_silent(column.beat_s))
-    connection.execute(free.values(holder=None, token=token, reason=reason))
+    for ended, why in ((is_silent(column.beat_s), SILENT), (column.token == gone, GONE)):
+        reason = f"its run {why}, and recovery took the processor over"
+        free = update(tables.applies).where(*held, ended)
+        connection.execute(free.values(holder=None, token=token, reason=reason))
     return connection.execute(select(column.id).where(*held)).one_or_none() is None
 
 

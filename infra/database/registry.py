@@ -127,11 +127,12 @@ class Registry:
         """The first ``limit`` incidents with greater ids, oldest first."""
         return self._incidents(_RECORD.where(_INCIDENT.id > incident_id).order_by(_INCIDENT.id).limit(limit))
 
-    def claim_incident(self, incident_id: int, run_id: str, now: datetime) -> int | None:
+    def claim_incident(self, incident_id: int, run_id: str, now: datetime, *, gone: int | None = None) -> int | None:
         """Claim an open incident for a run; returns the token of the claim, None when another run has the processor.
 
         The run that holds the claim may ask again. Another run gets it when the holder is silent. A live apply of the
-        processor keeps recovery out; the apply of a silent holder stays open without it.
+        processor keeps recovery out; the apply of a silent holder stays open without it. ``gone`` is the token of an
+        apply whose holder the caller knows to be dead.
         """
         with self._database.writing() as connection:
             processor = connection.execute(
@@ -140,7 +141,7 @@ class Registry:
             if processor is None:
                 return None
             token = leases.take(connection, processor)
-            if not leases.end_silent_apply(connection, processor, token):
+            if not leases.end_silent_apply(connection, processor, token, gone):
                 return None
             is_free = or_(
                 _INCIDENT.claimed_by.is_(None), _INCIDENT.claimed_by == run_id, leases.is_silent(_INCIDENT.beat_s)

@@ -3,7 +3,8 @@
     <home>/run/<processor>.workers.json
 
 It is a file, because a worker has to read it before it serves requests, and because it must end by itself when the
-operator was killed: it names the moment until which it is valid.
+operator was killed: it names the operator's process, and the times between which it is valid. A clock that was set back
+since makes it void: without it, workers join with cold state, and nobody waits.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import msgspec
 from holdfast.infra.files import replace_text
 from holdfast.infra.json_file import read_json
 from holdfast.infra.paths import Paths
+from holdfast.infra.process import ProcessIdentity, fate_of, own_identity
 
 
 class WorkersChange(msgspec.Struct, frozen=True):
@@ -25,18 +27,33 @@ class WorkersChange(msgspec.Struct, frozen=True):
         slots: The slots after it.
         until: When it becomes void, seconds since 1970.
         join: Whether new workers may join their group now.
+        since: When it began, seconds since 1970.
+        operator: Text of the identity of the process that makes the change; empty where a former version told it.
     """
 
     before: tuple[str, ...]
     slots: tuple[str, ...]
     until: float
     join: bool = False
+    since: float = 0.0
+    operator: str = ""
+
+    def is_valid(self, now: float) -> bool:
+        """Whether the change is under way at a time: within its times, and its operator has not ended."""
+        operator = ProcessIdentity.parse(self.operator)
+        return self.since <= now < self.until and (operator is None or fate_of(operator) != "ended")
+
+
+def new_change(before: tuple[str, ...], slots: tuple[str, ...], lasts_s: float) -> WorkersChange:
+    """A change that this process makes from now on, void after ``lasts_s`` seconds."""
+    now = time.time()
+    return WorkersChange(before, slots, now + lasts_s, since=now, operator=str(own_identity()))
 
 
 def read_change(paths: Paths, processor: str) -> WorkersChange | None:
     """The change that is under way; None without one, for one that is void, and for a damaged file."""
     found = read_json(paths.workers_change(processor), WorkersChange)
-    return found if found is not None and time.time() < found.until else None
+    return found if found is not None and found.is_valid(time.time()) else None
 
 
 def tell_change(paths: Paths, processor: str, change: WorkersChange) -> None:

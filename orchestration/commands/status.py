@@ -189,7 +189,8 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
     """Add what the registry knows to the document; returns why its processors are not green."""
     from holdfast.orchestration import reasons
     from holdfast.orchestration.world import build_world
-    from holdfast.processors.lifecycle.recovery.standing import is_broken_off, standing
+    from holdfast.processors.lifecycle.recovery.incidents import is_broken_off, wanted
+    from holdfast.processors.lifecycle.recovery.standing import standing
 
     world, found = build_world(settings.paths, registry), []
     limits = Limits(stuck_after_s=settings.stuck_after_s)
@@ -198,7 +199,7 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
         found += reasons.of_processor(deployment.processor, now.answer)
         for slot, each in now.observations.items():
             row = _row(deployment.processor, each.diagnosis.kind, each.diagnosis.sentence)
-            row |= {"slot": slot, "desired": deployment.desired, "code_version": deployment.code_version}
+            row |= {"slot": slot, "desired": wanted(deployment, world).desired, "code_version": deployment.code_version}
             if (worker := each.living) is not None:
                 row |= {"phase": worker.phase, "paused": getattr(worker, "paused", False), "pid": worker.pid}
                 row |= {"lag": getattr(worker, "lag", None), "stream_time": getattr(worker, "stream_time", None)}

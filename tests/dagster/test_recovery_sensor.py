@@ -4,6 +4,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,14 +14,15 @@ import pytest
 
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.marks import Mark, write_mark
+from holdfast.infra.process import own_identity
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import cli, sensors
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.sensors import RUNS_PER_INCIDENT
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
-from holdfast.processors.lifecycle.plans.requests import Clear
-from holdfast.processors.lifecycle.plans.stages import StopProcessor
+from holdfast.processors.lifecycle.plans.requests import Clear, Deploy
+from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
 
 Tick = Callable[[], list[dg.RunRequest]]
 
@@ -344,3 +346,18 @@ def test_an_apply_that_begins_while_an_incident_is_open_keeps_recovery_out(
     token = registry.journal.apply_of(begun.id)
     assert token is not None
     assert registry.journal.end_apply(begun.id, token.token, "done", datetime.now(UTC))
+
+
+def test_a_rollout_that_was_killed_is_looked_at_and_recovered(registry: Registry, ticker: Ticker) -> None:
+    """Its record says "deploying" for ever: the process that would take that back is gone."""
+    plan = Plan(request=Deploy("fleet"), verdict=Ready("."), stages=(RunProcessor("run", "v1", slots=("0",)),))
+    about = {"processor": "fleet", "verb": "deploy", "plan_hash": plan.hash, "plan": encode(plan), "who": "ada"}
+    mine = own_identity()
+    gone = replace(mine, mark=f"{mine.mark}0")
+    registry.journal.begin_apply(**about, holder=f"here/{gone}/random", now=datetime.now(UTC))
+    registry.record_deployment("fleet", "v1", ["0"], datetime.now(UTC), desired="deploying")
+    requests, (told,) = ticker()
+    assert (len(requests), told.passed) == (1, False)
+    assert told.description is not None
+    assert told.description.startswith("An apply was interrupted: deploy")
+    assert "Slot 0: It has no process. Recovery does not wait for it." in told.description

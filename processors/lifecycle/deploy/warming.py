@@ -5,13 +5,12 @@ told ──every worker prepared, or out of time──► joining (newcomers joi
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import msgspec
 
-from holdfast.infra.deploy.changes import WorkersChange, end_change, tell_change
+from holdfast.infra.deploy.changes import WorkersChange, end_change, new_change, tell_change
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.engine.state.folder import SLOTS_MAX
 from holdfast.processors.lifecycle.ports import World
@@ -51,7 +50,7 @@ def change_of_workers(
     if not warm_s or not before or set(before) == set(slots):
         yield None
         return
-    change = WorkersChange(before, tuple(slots), time.time() + warm_s + SLACK_S)
+    change = new_change(before, tuple(slots), warm_s + SLACK_S)
     tell_change(world.paths, processor, change)
     try:
         yield change

@@ -220,7 +220,8 @@ class Applier:
         """End an open apply without its remaining stages; False when it had ended.
 
         A processor that the apply paused is resumed, and its shadow or temporary topic is removed. Workers that it
-        started paused are stopped or run as before. ``tell`` hears what is done, and what the apply leaves.
+        started paused run as before, or are stopped, and so are those whose state is changed in part; the registry
+        says which. ``tell`` hears what is done, and what the apply leaves.
 
         Raises:
             ApplyInProgress: A live run holds it.
@@ -239,7 +240,8 @@ class Applier:
         if left:
             self.tell(f"stage {len(record.done) + 1} may be done in part: {left[0].says}")
         after, said = after_abandoning(begun, len(record.done))
-        for stage in left:
+        ends = [] if after is None or any(stage is after for stage in left) else [after]
+        for stage in (*left, *ends):
             if stage is after or isinstance(stage, ResumeProcessor | RemoveShadow | RemoveLoaded):
                 try:
                     with self.hold.beating():
@@ -351,10 +353,11 @@ def standing(done: Sequence[Stage]) -> Stage | None:
 
 
 def after_abandoning(plan: Plan, done: int) -> tuple[Stage | None, str]:
-    """The remaining stage that puts workers back as they were before an abandoned apply, and what it leaves, in words.
+    """The stage that ends an abandoned apply for the workers, and what the apply leaves, in words.
 
     ``done`` stages are done; the next one may have begun. Workers that the apply started paused are stopped if the
-    processor was stopped before. If it is meant to run they run, unless the state is changed in part.
+    processor was stopped before. If it is meant to run they run, unless the state is changed in part: then the
+    processor is stopped for good, so that recovery starts no worker on such state.
     """
     tried, left = plan.stages[: done + 1], plan.stages[done:]
     name, repeat = plan.processor, "Repeat the command that was broken off"
@@ -365,14 +368,18 @@ def after_abandoning(plan: Plan, done: int) -> tuple[Stage | None, str]:
         half = end is None or (end is not left[0] and any(_between(stage) for stage in tried))
         if isinstance(end, RunProcessor) and end.release_id is None and not half:
             return end, ""
-        return None, (
-            f"{name} stays paused and reads no input, because its state is changed in part. {repeat}, or start the "
-            f"processor with the state that it has: `holdfast apply deploy {name}`."
+        return _stopped(name), (
+            f"{name} is stopped, because its state is changed in part. {repeat}, or start the processor with the state "
+            f"that it has: `holdfast apply deploy {name}`."
         )
     last = next((stage for stage in reversed(tried) if isinstance(stage, RunProcessor | StopProcessor)), None)
-    if isinstance(last, StopProcessor) and not last.for_good:
-        return None, f"{name} stays down. {repeat}, or start the processor: `holdfast apply deploy {name}`."
+    if isinstance(last, StopProcessor) and not last.for_good and plan.after_kill == "go on":
+        return _stopped(name), f"{name} is stopped. {repeat}, or start the processor: `holdfast apply deploy {name}`."
     return None, ""
+
+
+def _stopped(processor: str) -> StopProcessor:
+    return StopProcessor(f"stop {processor}: the apply is abandoned", for_good=True)
 
 
 def _ends_a_pause(stage: Stage) -> bool:

@@ -40,8 +40,6 @@ class Limits:
     start_s: float = 60.0
     #: From a requested stop to the start that follows it.
     stop_s: float = 60.0
-    #: A deployment; an older one was interrupted.
-    deploy_s: float = 600.0
     #: Pause after a failed incident before a new one is opened for the same processor without a new deployment.
     retry_s: float = 900.0
     #: Maximum number of incidents of one processor within ``retry_s``.
@@ -192,7 +190,7 @@ def diagnose(
     Args:
         program: The supervisor's view; None when it does not know the program.
         status: The answer of the process, or its last one when it ended with an error; None without an answer.
-        desired: The recorded deployment.
+        desired: The deployment; it is "deploying" only while an apply is live (``incidents.wanted``).
         now: The moment of the facts.
         limits: Time limits.
         answered_at: Time of the last heartbeat: of an answer, or the modification time of its file. A silent process is
@@ -201,7 +199,7 @@ def diagnose(
     alive = program is not None and program.alive
     if desired is None or desired.desired == "stopped":
         return NotDeployed(alive=alive)
-    if desired.desired == "deploying" and _age(desired.updated_at, now) < limits.deploy_s:
+    if desired.desired == "deploying":
         return Starting(f"being deployed for {_age(desired.updated_at, now):.0f} s")
     if program is None:
         return Dead(exit_status=None, signal=None)

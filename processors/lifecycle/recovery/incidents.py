@@ -8,17 +8,19 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 import structlog
 
-from holdfast.infra.database.records import Incident
+from holdfast.infra.database.records import ApplyRecord, Deployment, Incident
 from holdfast.infra.deploy.programs import ProgramStatus
+from holdfast.infra.holders import is_gone
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.deployment import look
 from holdfast.processors.lifecycle.deploy.marking import behind, judged
 from holdfast.processors.lifecycle.plans import plan as plans
+from holdfast.processors.lifecycle.plans.apply import Holder, is_free
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
@@ -93,9 +95,10 @@ def observe(
     A silent instance with a process is asked again for ``patience_s`` seconds. ``answered_at`` has the time of each
     slot's last answer, as the caller remembers it (``diagnose``). A stopped supervisor has no programs.
     """
-    desired = world.registry.deployment(processor)
-    if desired is None:
+    recorded = world.registry.deployment(processor)
+    if recorded is None:
         return {}
+    desired = wanted(recorded, world)
     old = judged(processor, desired, world)
     up = world.deployer.running()
     found: dict[str, Observation] = {}
@@ -205,10 +208,33 @@ def is_left_alone(processor: str, world: World) -> bool:
 
 def is_applied(processor: str, world: World) -> bool:
     """Whether an apply runs on this processor, or was interrupted and must be resumed."""
-    for begun in world.registry.journal.applies(1, processor=processor, open_only=True):
-        if begun.is_live:
-            return True
-        plan = plans.decode(begun.plan)
-        starts_or_stops = any(isinstance(stage, RunProcessor | StopProcessor) for stage in plan.stages)
-        return plan.after_kill == "go on" and starts_or_stops
-    return False
+    begun = open_apply(processor, world)
+    if begun is None:
+        return False
+    if not is_broken_off(begun):
+        return True
+    plan = plans.decode(begun.plan)
+    starts_or_stops = any(isinstance(stage, RunProcessor | StopProcessor) for stage in plan.stages)
+    return plan.after_kill == "go on" and starts_or_stops
+
+
+def wanted(recorded: Deployment, world: World) -> Deployment:
+    """A deployment as it is meant now.
+
+    "deploying" is the word of an apply, and holds while one is live: an apply that was killed can't take it back.
+    """
+    if recorded.desired != "deploying":
+        return recorded
+    begun = open_apply(recorded.processor, world)
+    is_live = begun is not None and not is_broken_off(begun)
+    return recorded if is_live else replace(recorded, desired="deployed")
+
+
+def open_apply(processor: str, world: World) -> ApplyRecord | None:
+    """The open apply of a processor, live or interrupted; a processor has one at most."""
+    return next(iter(world.registry.journal.applies(1, processor=processor, open_only=True)), None)
+
+
+def is_broken_off(record: ApplyRecord) -> bool:
+    """Whether no live process carries out an open apply."""
+    return is_free(record, Holder("", is_gone))

@@ -43,7 +43,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     worst,
 )
 from holdfast.processors.lifecycle.recovery.faults import PASSING, kind_of_error
-from holdfast.processors.lifecycle.recovery.incidents import is_applied, observe, said_before
+from holdfast.processors.lifecycle.recovery.incidents import is_applied, is_broken_off, observe, open_apply, said_before
 from holdfast.processors.lifecycle.recovery.remedies import (
     Ask,
     Case,
@@ -130,7 +130,9 @@ def recover(
     elsewhere = partial(RecoveryResult, "elsewhere", attempts=incident.attempts)
     token = None
     if not is_applied(incident.processor, world):
-        token = world.registry.claim_incident(incident_id, run_id, world.clock())
+        left = open_apply(incident.processor, world)
+        gone = left.token if left is not None and is_broken_off(left) else None
+        token = world.registry.claim_incident(incident_id, run_id, world.clock(), gone=gone)
     if token is None:
         return elsewhere(_who_has(incident, world), seconds=time.monotonic() - began)
     hold = Hold()

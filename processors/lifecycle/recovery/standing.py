@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from holdfast.infra.database.records import ApplyRecord, Incident
-from holdfast.infra.holders import is_gone
-from holdfast.processors.lifecycle.plans.apply import Holder, is_free
+from holdfast.infra.database.records import Incident
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.answer import (
     STARTING,
@@ -21,7 +19,7 @@ from holdfast.processors.lifecycle.recovery.answer import (
     judge_working,
 )
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
-from holdfast.processors.lifecycle.recovery.incidents import Observation, observe
+from holdfast.processors.lifecycle.recovery.incidents import Observation, is_broken_off, observe, open_apply
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +40,7 @@ def standing(processor: str, world: World, limits: Limits, *, patience_s: float 
     seen = observe(processor, world, limits, patience_s=patience_s)
     found = {slot: each.diagnosis for slot, each in seen.items()}
     incident = incident_of(processor, world)
-    begun = next(iter(world.registry.journal.applies(1, processor=processor, open_only=True)), None)
+    begun = open_apply(processor, world)
     if begun is not None and is_broken_off(begun):
         return Standing(seen, judge_interrupted(begun, found), incident)
     answer = judge_working(found, incident, world.clock()) or STARTING
@@ -54,8 +52,3 @@ def standing(processor: str, world: World, limits: Limits, *, patience_s: float 
 def incident_of(processor: str, world: World) -> Incident | None:
     """The processor's open incident, otherwise its newest; None if it never had one."""
     return next(iter(world.registry.incidents(1, processor=processor)), None)
-
-
-def is_broken_off(record: ApplyRecord) -> bool:
-    """Whether no live process carries out an open apply."""
-    return is_free(record, Holder("", is_gone))

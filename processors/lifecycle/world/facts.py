@@ -121,7 +121,7 @@ class WorldFacts:
     def _died(self, processor: str) -> bool:
         """Whether it is meant to run and has no process: its members then remain until their session timeout."""
         deployment = self.deployment(processor)
-        if deployment is None or deployment.desired != "deployed":
+        if deployment is None or deployment.desired == "stopped":
             return False
         return not any(each.alive for each in self.instances(processor, deployment.slots))
 

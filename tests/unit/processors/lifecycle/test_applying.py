@@ -237,8 +237,8 @@ def test_workers_that_are_meant_to_run_run_again_unless_state_and_offsets_may_di
     again = decide(Clear("orders", rewind="earliest"), MEANT_TO_RUN, TOPOLOGY)
     assert abandoned(again, journal, dies_in=2)[0] == ["RunProcessor"], "nothing is deleted yet"
     done, told = abandoned(again, journal, dies_in=3)
-    assert done == []
-    assert "orders stays paused and reads no input, because its state is changed in part" in told
+    assert done == ["StopProcessor"]
+    assert "orders is stopped, because its state is changed in part" in told
     assert abandoned(again, journal, dies_in=4)[0] == ["RunProcessor"], "all is deleted, and the offsets are set"
 
 
@@ -249,8 +249,9 @@ def test_a_restore_that_is_abandoned_stops_what_was_stopped_and_says_what_is_dow
     running = decide(Restore("orders"), world_of(TOPOLOGY, local=stopped(TOPOLOGY).local), TOPOLOGY)
     assert isinstance(running.stages[0], StopProcessor)
     done, told = abandoned(running, journal, dies_in=2)
-    assert done == []
-    assert "orders stays down." in told
+    assert done == ["StopProcessor"]
+    assert "stop orders: the apply is abandoned: did StopProcessor" in told
+    assert "orders is stopped." in told
     assert abandoned(running, journal, dies_in=3)[0] == [], "recovery starts what did not start"
 
 

@@ -1,0 +1,146 @@
+"""The word "deploying" of a record: it holds while an apply is live, and nothing else is judged by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.infra.database.lease_times import SILENT_S
+from holdfast.infra.database.records import ApplyOutcome, ApplyRecord
+from holdfast.infra.holders import new_holder
+from holdfast.infra.process import ProcessIdentity, own_identity
+from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
+from holdfast.processors.lifecycle.plans.apply import Applier, Done, Holder, Tell
+from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
+from holdfast.processors.lifecycle.plans.requests import Deploy, OfProcessor, Restart, Restore
+from holdfast.processors.lifecycle.plans.stages import RunProcessor, SetStateAside, Stage, StopProcessor
+from holdfast.processors.lifecycle.recovery.diagnosis import Healthy, Limits, Starting
+from holdfast.processors.lifecycle.recovery.incidents import notice
+from holdfast.processors.lifecycle.recovery.recovery import recover
+from holdfast.processors.lifecycle.recovery.standing import standing
+from tests.unit.processors.lifecycle.in_memory import NAME, NOW, Installation, open_installation
+
+LIMITS = Limits()
+RUN = RunProcessor("run", "v1", slots=("0",))
+DOWN = StopProcessor("stop", for_good=False)
+
+
+class Steady:
+    """The clock of the registry's database, seconds."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def steady() -> Steady:
+    return Steady()
+
+
+@pytest.fixture
+def installed(tmp_path: Path, steady: Steady) -> Iterator[Installation]:
+    made = open_installation(tmp_path, steady_s=steady)
+    yield made
+    made.registry.close()
+
+
+def killed_holder() -> str:
+    """The name of a holder that ran on this machine, and has ended."""
+    mine = own_identity()
+    gone = ProcessIdentity(mine.pid, f"{mine.mark}0", mine.boot, mine.namespace)
+    return new_holder().replace(str(mine), str(gone))
+
+
+def begun(installed: Installation, holder: str, request: OfProcessor | None = None, *stages: Stage) -> ApplyRecord:
+    """A rollout that was begun, and whose worker has died."""
+    asked = request or Deploy(NAME)
+    after = "go on" if isinstance(asked, Restore) else "plan anew"
+    plan = Plan(request=asked, verdict=Ready("."), stages=stages or (RUN,), after_kill=after)  # type: ignore[arg-type]
+    about = {"processor": NAME, "verb": plan.verb, "plan_hash": plan.hash, "plan": encode(plan), "who": "ada"}
+    record, _ = installed.registry.journal.begin_apply(**about, holder=holder, now=NOW)
+    installed.registry.record_deployment(NAME, "v1", ["0"], NOW, desired="deploying")
+    installed.worker().kill()
+    return record
+
+
+def test_a_live_rollout_is_left_alone_for_as_long_as_it_lives(installed: Installation) -> None:
+    begun(installed, new_holder())
+    installed.pass_time(3_600)
+    seen = notice(NAME, installed.world, LIMITS)
+    assert (seen.worst, seen.incident) == (Starting("being deployed for 3600 s"), None)
+
+
+def test_a_rollout_that_was_killed_is_recovered_at_once(installed: Installation) -> None:
+    begun(installed, killed_holder())
+    seen = notice(NAME, installed.world, LIMITS)
+    assert seen.opened
+    assert seen.incident is not None
+    result = recover(seen.incident.id, installed.rollout, installed.world, run_id="run")
+    assert (result.outcome, installed.done) == ("resolved", ["start 0"])
+    assert standing(NAME, installed.world, LIMITS).observations["0"].diagnosis == Healthy("running")
+
+
+def test_a_rollout_of_another_machine_is_recovered_when_it_is_silent(installed: Installation, steady: Steady) -> None:
+    begun(installed, "another-host/boot/namespace/7/7/random")
+    assert notice(NAME, installed.world, LIMITS).incident is None
+    steady.now_s += SILENT_S + 1
+    seen = notice(NAME, installed.world, LIMITS)
+    assert seen.incident is not None
+    assert recover(seen.incident.id, installed.rollout, installed.world, run_id="run").outcome == "resolved"
+
+
+@pytest.mark.parametrize("outcome", ["done", "failed", "abandoned", "superseded"])
+def test_the_end_of_an_apply_ends_its_word(installed: Installation, outcome: ApplyOutcome) -> None:
+    record = begun(installed, new_holder())
+    before = installed.registry.deployment(NAME)
+    assert installed.registry.journal.end_apply(record.id, record.token, outcome, installed.now)
+    now = installed.registry.deployment(NAME)
+    assert before is not None
+    assert now is not None
+    assert (now.desired, now.generation) == ("deployed", before.generation + 1)
+    assert notice(NAME, installed.world, LIMITS).opened
+
+
+def test_an_apply_that_ends_leaves_other_words(installed: Installation) -> None:
+    record = begun(installed, new_holder())
+    installed.registry.record_stopped(NAME, NOW)
+    assert installed.registry.journal.end_apply(record.id, record.token, "done", installed.now)
+    now = installed.registry.deployment(NAME)
+    assert now is not None
+    assert now.desired == "stopped"
+
+
+def abandoned(installed: Installation, record: ApplyRecord) -> str:
+    """Abandon an apply, with the production code that stops workers; returns what is told."""
+    runner = DeployedProcessors(installed.world, None, "bob", None, None)  # type: ignore[arg-type]
+
+    def execute(processor: str, stage: Stage, tell: Tell) -> Done:
+        assert isinstance(stage, StopProcessor)
+        return runner.stop(processor, for_good=stage.for_good)
+
+    told: list[str] = []
+    holder = Holder(new_holder(), lambda name: True)
+    assert Applier(execute, installed.registry.journal, "bob", holder, told.append).abandon(record, "not needed")
+    return "\n".join(told)
+
+
+def test_a_restart_that_is_abandoned_is_recovered(installed: Installation) -> None:
+    record = begun(installed, killed_holder(), Restart(NAME), DOWN, RUN)
+    assert "is stopped" not in abandoned(installed, record)
+    assert notice(NAME, installed.world, LIMITS).opened
+
+
+def test_state_that_is_changed_in_part_is_left_stopped_and_the_record_says_so(installed: Installation) -> None:
+    aside = SetStateAside("set aside", ("placed-0",), "aside")
+    record = begun(installed, killed_holder(), Restore(NAME), DOWN, aside, RUN)
+    assert notice(NAME, installed.world, LIMITS).incident is None
+    assert "orders is stopped." in abandoned(installed, record)
+    now = installed.registry.deployment(NAME)
+    assert now is not None
+    assert now.desired == "stopped"
+    assert notice(NAME, installed.world, LIMITS).incident is None
