@@ -12,6 +12,7 @@ from holdfast.assets.ports import Lifecycle, Machine
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.deploy.deployment import Rollout
+from holdfast.processors.lifecycle.deploy.present import slots_at_work
 from holdfast.processors.lifecycle.deploy.running import rollout_of_release
 from holdfast.processors.lifecycle.plans.slots import FIRST_SLOTS
 from holdfast.processors.registration import ProcessorDefinition
@@ -19,7 +20,7 @@ from holdfast.processors.registration import ProcessorDefinition
 
 def clients_of(processor: str, lifecycle: Lifecycle) -> list[ProcessorClient]:
     """A client for each worker of a processor; slot 0 for a processor that is not deployed."""
-    slots = slots_now(processor, lifecycle)
+    slots = slots_at_work(processor, lifecycle.world) or FIRST_SLOTS
     return [ProcessorClient(processor, slot, lifecycle.paths) for slot in slots]
 
 

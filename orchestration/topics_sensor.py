@@ -17,6 +17,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.marking import judged
+from holdfast.processors.lifecycle.deploy.present import slots_at_work
 from holdfast.processors.lifecycle.health import topics as topic_health
 from holdfast.processors.lifecycle.health.topics import Look, WatchMemory
 from holdfast.processors.registration import ProcessorDefinition
@@ -114,8 +115,7 @@ def _owners(processors: Sequence[str], lifecycle: LifecycleResource) -> dict[str
     """Changelog -> the topic ids that the state of running workers was written with."""
     found: dict[str, set[str]] = {}
     for name in processors:
-        deployment = lifecycle.registry.deployment(name)
-        for slot in () if deployment is None else deployment.slots:
+        for slot in slots_at_work(name, lifecycle.world):
             status = lifecycle.world.statuses(name, slot).status()
             for task in () if status is None else status.tasks:
                 for at in task.stores.values():

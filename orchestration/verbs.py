@@ -43,6 +43,7 @@ from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Rollout
 from holdfast.processors.lifecycle.deploy.marking import behind, keep_mark
+from holdfast.processors.lifecycle.deploy.present import slots_at_work
 from holdfast.processors.lifecycle.deploy.proving import Prover
 from holdfast.processors.lifecycle.deploy.releases import Code, ReleaseFailed, code_of
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
@@ -429,8 +430,7 @@ class Verbs:
         return ProcessorClient(processor, slot, self._settings.paths)
 
     def _slots(self, processor: str) -> tuple[str, ...]:
-        found = self._registry.deployment(processor)
-        return () if found is None else found.slots
+        return slots_at_work(processor, self._world)
 
     def _tasks_with(self, processor: str, stores: Sequence[str]) -> frozenset[tuple[str, int]]:
         return self.definition(processor).topology.tasks_with(stores, self._input_partitions(processor))

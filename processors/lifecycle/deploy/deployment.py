@@ -26,7 +26,8 @@ from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus, ProgramUn
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.marking import keep_mark
-from holdfast.processors.lifecycle.deploy.warming import change_of_workers, let_join, remove_others, unprepared
+from holdfast.processors.lifecycle.deploy.present import remove_others
+from holdfast.processors.lifecycle.deploy.warming import change_of_workers, let_join, unprepared
 from holdfast.processors.lifecycle.deploy.wording import how_it_ended, last_lines, listed
 from holdfast.processors.lifecycle.ports import ProcessorStatusSource, World
 
@@ -224,8 +225,9 @@ def stop(processor: str, world: World, *, who: str = "unknown") -> tuple[str, ..
     if deployment is None:
         return ()
     keep_mark(world.registry, world.paths, processor)
-    stopped = []
+    stopped: list[str] = []
     if world.deployer.running():
+        stopped += remove_others(processor, deployment.slots, world)
         known = world.deployer.programs()
         for slot in deployment.slots:
             name = world.paths.program(processor, slot)

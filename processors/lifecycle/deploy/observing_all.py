@@ -17,6 +17,7 @@ from holdfast.infra.deploy.deployer import Deployer
 from holdfast.infra.deploy.programs import ProgramStatus
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.lifecycle.deploy.present import beyond_in
 from holdfast.processors.lifecycle.ports import ProcessorStatusSource, World
 
 #: Number of instances that are asked at the same time.
@@ -79,7 +80,7 @@ def look_at_all(world: World, deployments: Iterable[Deployment]) -> World:
     wanted = [
         (each.processor, slot)
         for each in deployments
-        for slot in each.slots
+        for slot in (*each.slots, *beyond_in(programs or {}, each.processor, each.slots, world))
         if programs is not None and (known := programs.get(world.paths.program(each.processor, slot))) and known.alive
     ]
     with ThreadPoolExecutor(min(SIDE_BY_SIDE, len(wanted)) or 1, thread_name_prefix="look") as pool:

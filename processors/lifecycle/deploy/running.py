@@ -26,6 +26,7 @@ from holdfast.processors.lifecycle.deploy.deployment import (
     stop,
 )
 from holdfast.processors.lifecycle.deploy.marking import keep_mark
+from holdfast.processors.lifecycle.deploy.present import remove_others
 from holdfast.processors.lifecycle.deploy.releases import KEPT, Code, ReleaseFailed, ReleaseFolders
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, Tell
 from holdfast.processors.lifecycle.plans.explanation import count_of
@@ -223,12 +224,13 @@ class DeployedProcessors:
             processor, deployment.code_version, deployment.slots, self._world.clock(), desired="deploying"
         )
         keep_mark(self._world.registry, self._world.paths, processor)
+        gone = remove_others(processor, deployment.slots, self._world)
         known = self._world.deployer.programs()
         names = {slot: self._world.paths.program(processor, slot) for slot in deployment.slots}
         alive = [slot for slot, name in names.items() if name in known and known[name].alive]
         for slot in alive:
             self._world.deployer.stop_program(names[slot])
-        return tuple(alive)
+        return (*gone, *alive)
 
 
 def options_of(stage: RunProcessor, changelog_ids: Mapping[str, str]) -> tuple[str, ...]:

@@ -12,29 +12,13 @@ import msgspec
 
 from holdfast.infra.deploy.changes import WorkersChange, end_change, new_change, tell_change
 from holdfast.processors.engine.serving.status import ProcessorStatus
-from holdfast.processors.engine.state.folder import SLOTS_MAX
+from holdfast.processors.lifecycle.deploy.present import slots_present
 from holdfast.processors.lifecycle.ports import World
 
 #: A change outlives its longest wait by this time, seconds; then workers that wait for it join.
 SLACK_S = 60.0
 #: A worker of a former version never tells whether it is prepared; it is not waited for longer than this, seconds.
 UNTOLD_S = 10.0
-
-
-def slots_present(processor: str, world: World) -> tuple[str, ...]:
-    """The slots that have a program, whether the registry knows of them or not."""
-    known = world.deployer.programs()
-    slots = (str(number) for number in range(SLOTS_MAX))
-    return tuple(slot for slot in slots if world.paths.program(processor, slot) in known)
-
-
-def remove_others(processor: str, slots: Sequence[str], world: World) -> None:
-    """Stop and remove the programs of other slots, all at once, so that the group changes once.
-
-    The programs tell which they are: after a kill, the record has the new slots only.
-    """
-    present = slots_present(processor, world)
-    world.deployer.remove_all([world.paths.program(processor, slot) for slot in present if slot not in slots])
 
 
 @contextmanager

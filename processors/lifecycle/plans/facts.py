@@ -135,7 +135,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         committed: Topic -> partition -> the group's next offset.
         deployment: The recorded deployment; None when it was never deployed.
         behind: How the registry is older than the processor; None when it is not.
-        instances: Its slots.
+        instances: Its recorded slots, and the other slots that have a process.
         local: Local state.
         counted: Store -> keys and bytes of the request's selection; only for requests that select keys.
         hanging: Hanging transactions on the changelogs; only for ``compact``.
@@ -198,6 +198,12 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return {each.slot: each.alive for each in self.instances}
 
     @property
+    def beyond(self) -> tuple[str, ...]:
+        """The slots that have a process and are not recorded: what an apply left that was broken off."""
+        recorded = () if self.deployment is None else self.deployment.slots
+        return tuple(each.slot for each in self.instances if each.slot not in recorded)
+
+    @property
     def deployed(self) -> str | None:
         """The deployed version; None when it was never deployed."""
         return None if self.deployment is None else self.deployment.code_version
@@ -237,7 +243,7 @@ class FactSource(Protocol):
         """How the registry is older than the processor; None when it is not."""
 
     def instances(self, processor: str, slots: Sequence[str]) -> tuple[InstanceFacts, ...]:
-        """The processes in these slots and their status."""
+        """The processes in these slots, and of the others those that have one, with their status."""
 
     def members(self, group: str) -> Sequence[Member]:
         """The live members of the group."""

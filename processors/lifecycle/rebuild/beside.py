@@ -25,6 +25,7 @@ from holdfast.processors.engine.serving.client import ProcessorClient, Processor
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.deployment import POLL_S, look, what_is_missing
+from holdfast.processors.lifecycle.deploy.present import slots_at_work
 from holdfast.processors.lifecycle.plans.apply import Done, Tell
 from holdfast.processors.lifecycle.plans.stages import (
     AdoptStore,
@@ -351,9 +352,8 @@ class Rebuilding:
                 )
 
     def slots(self, processor: str) -> tuple[str, ...]:
-        """The slots that the registry has for a processor; empty when it is not deployed."""
-        found = self._on.world.registry.deployment(processor)
-        return () if found is None else found.slots
+        """The slots of a processor whose workers own its partitions; empty when it is not deployed."""
+        return slots_at_work(processor, self._on.world)
 
     def _version(self, processor: str) -> str:
         found = self._on.world.registry.deployment(processor)

@@ -21,6 +21,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     NotDeployed,
     Outdated,
     Starting,
+    Unwanted,
     in_words,
     worst,
 )
@@ -89,6 +90,10 @@ def judge_working(
     if isinstance(gravest, NotDeployed):
         return Answer(True, gravest.kind, gravest.sentence)
     is_open = incident is not None and incident.is_open
+    if isinstance(gravest, Unwanted):
+        said = in_words({slot: each for slot, each in found.items() if isinstance(each, Unwanted)})
+        text = f"{_capital(TITLES[gravest.kind])}. {said} What to do: {gravest.action}"
+        return Answer(False, gravest.kind, text, action=gravest.action)
     if isinstance(gravest, Healthy):
         if lag is not None and is_lasting(lag, now):
             words, command = lagging_words(lag, processor, now)

@@ -149,6 +149,16 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Unwanted:
+    """The instance runs, and is not recorded as one that should: an apply was broken off. ``action`` stops it."""
+
+    action: str
+    kind: ClassVar[Kind] = "unwanted-worker"
+    needs_recovery: ClassVar[bool] = False
+    sentence: ClassVar[str] = "It runs, but it is not recorded as a worker that should run: an apply was broken off."
+
+
+@dataclass(frozen=True, slots=True)
 class Outdated:
     """The registry is older than the processor, so what should run is not known. A person corrects the registry."""
 
@@ -161,9 +171,19 @@ class Outdated:
         return self.behind.sentence
 
 
-Diagnosis = Healthy | NotDeployed | Starting | Waiting | Dead | Stuck | Failed | Outdated
+Diagnosis = Healthy | NotDeployed | Starting | Waiting | Dead | Stuck | Failed | Unwanted | Outdated
 #: Gravest first.
-_GRAVITY: tuple[type[Diagnosis], ...] = (Outdated, Failed, Dead, Stuck, Waiting, Starting, NotDeployed, Healthy)
+_GRAVITY: tuple[type[Diagnosis], ...] = (
+    Outdated,
+    Failed,
+    Dead,
+    Stuck,
+    Waiting,
+    Unwanted,
+    Starting,
+    NotDeployed,
+    Healthy,
+)
 
 
 def worst(diagnoses: Mapping[str, Diagnosis]) -> Diagnosis:
@@ -184,6 +204,7 @@ def diagnose(
     limits: Limits,
     *,
     answered_at: datetime | None = None,
+    slot: str | None = None,
 ) -> Diagnosis:
     """The diagnosis of one instance at the moment ``now`` of the facts.
 
@@ -195,10 +216,13 @@ def diagnose(
         limits: Time limits.
         answered_at: Time of the last heartbeat: of an answer, or the modification time of its file. A silent process is
             stuck only when this is long ago. None: it never answered, and is stuck once its time to start is over.
+        slot: The instance's slot, where it may be none of the recorded ones.
     """
     alive = program is not None and program.alive
     if desired is None or desired.desired == "stopped":
-        return NotDeployed(alive=alive)
+        if desired is None or not alive or _age(desired.updated_at, now) < limits.stop_s:
+            return NotDeployed(alive=alive)
+        return Unwanted(f"holdfast apply stop {desired.processor}")
     if desired.desired == "deploying":
         return Starting(f"being deployed for {_age(desired.updated_at, now):.0f} s")
     if program is None:
@@ -212,6 +236,8 @@ def diagnose(
         return Dead(exit_status=program.exit_status, signal=program.signal)
     if program.state == "STOPPING":
         return Starting("stopping on request")
+    if slot is not None and slot not in desired.slots:
+        return Unwanted(f"holdfast apply scale {desired.processor} {len(desired.slots)}")
     if status is None or status.pid != program.pid:
         return _silent(program, now, limits, answered_at)
     return _of_answer(status, now, limits)

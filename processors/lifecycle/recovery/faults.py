@@ -46,6 +46,7 @@ Kind = Literal[
     "bad-configuration",
     "bad-deploy",
     "registry-behind",
+    "unwanted-worker",
     # no fault
     "healthy",
     "starting",
@@ -83,6 +84,7 @@ TITLES: Final[Mapping[Kind, str]] = {
     "bad-configuration": "its configuration is wrong",
     "bad-deploy": "the deployed version does not start",
     "registry-behind": "the registry was replaced by an older copy",
+    "unwanted-worker": "a worker runs that the deployment does not have",
     "healthy": "it works",
     "starting": "it is starting",
     "not-deployed": "it is not meant to run",

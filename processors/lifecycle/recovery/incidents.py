@@ -19,6 +19,7 @@ from holdfast.infra.holders import is_gone
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.deployment import look
 from holdfast.processors.lifecycle.deploy.marking import behind, judged
+from holdfast.processors.lifecycle.deploy.present import slots_beyond
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.apply import Holder, is_free
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
@@ -90,7 +91,7 @@ def observe(
     patience_s: float = 0.0,
     answered_at: Mapping[str, datetime] | None = None,
 ) -> dict[str, Observation]:
-    """The observation of each slot of the deployment; empty when the processor was never deployed.
+    """The observation of each recorded slot, and of each other one with a process; empty when it was never deployed.
 
     A silent instance with a process is asked again for ``patience_s`` seconds. ``answered_at`` has the time of each
     slot's last answer, as the caller remembers it (``diagnose``). A stopped supervisor has no programs.
@@ -102,7 +103,7 @@ def observe(
     old = judged(processor, desired, world)
     up = world.deployer.running()
     found: dict[str, Observation] = {}
-    for slot in desired.slots:
+    for slot in (*desired.slots, *slots_beyond(processor, desired.slots, world)):
         program, status = look(slot, processor, world, patience_s=patience_s) if up else (None, None)
         moments = [(answered_at or {}).get(slot)]
         if program is not None and status is None:
@@ -111,7 +112,7 @@ def observe(
         diagnosis: Diagnosis = (
             Outdated(old)
             if old is not None
-            else diagnose(program, status, desired, world.clock(), limits, answered_at=answered)
+            else diagnose(program, status, desired, world.clock(), limits, answered_at=answered, slot=slot)
         )
         found[slot] = Observation(program, status, diagnosis)
     return found

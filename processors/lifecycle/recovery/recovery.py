@@ -27,6 +27,7 @@ from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.records import Incident, Outcome
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.deploy.deployment import PATIENCE_S, OnProgress, Rollout, wait_ready
+from holdfast.processors.lifecycle.deploy.present import remove_others, slots_beyond
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.plans.holding import DEPLOYER, Hold, fenced
 from holdfast.processors.lifecycle.ports import World
@@ -304,6 +305,9 @@ class _Recovery:
             if isinstance(remedy, Rebuild):
                 self._step("set aside", lambda: self._set_aside(sick, hold), str)
             self._step("restart", lambda: self._restart(list(sick)), str)
+        # a worker that no record knows owns partitions, which the recorded ones would be waited for in vain
+        if slots_beyond(self._rollout.processor, self._rollout.slots, self._world):
+            self._step("remove", self._remove_others, str)
         self._step("verify", self._verify, str)
 
     def _wait(self, wait: Wait, why: str) -> tuple[Literal["waiting"], str]:
@@ -376,6 +380,10 @@ class _Recovery:
             self._world.deployer.apply(spec)
             self._world.deployer.start_program(spec.name)
         return "started slot " + ", ".join(sick)
+
+    def _remove_others(self) -> str:
+        gone = remove_others(self._rollout.processor, self._rollout.slots, self._world)
+        return f"slot {', '.join(gone)} is not recorded: stopped and removed"
 
     def _verify(self) -> str:
         statuses = wait_ready(self._rollout, self._world, timeout_s=self._policy.ready_s, progress=self._progress)

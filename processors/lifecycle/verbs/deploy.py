@@ -146,7 +146,7 @@ def slots_wanted(facts: Facts) -> tuple[str, ...]:
 
 
 def _of_workers(facts: Facts, wanted: Sequence[str]) -> str:
-    before = 0 if facts.deployment is None else len(facts.deployment.slots)
+    before = 0 if facts.deployment is None else len(facts.deployment.slots) + len(facts.beyond)
     if len(wanted) == max(before, 1):
         return ""
     return f" in {count_of(len(wanted), 'worker')}" + (f" in place of {before}" if before else "")

@@ -28,7 +28,8 @@ def plan(request: Restart, facts: Facts, topology: Topology) -> Plan:
         version,
         request.timeout_s,
     )
-    stop = StopProcessor(f"stop slot {slots}: it commits, checkpoints and leaves the group", for_good=False)
+    there = ", ".join((*deployment.slots, *facts.beyond))
+    stop = StopProcessor(f"stop slot {there}: it commits, checkpoints and leaves the group", for_good=False)
     notes = [f"slot {each} has no process" for each in deployment.slots if each not in alive]
     if facts.desired == "stopped":
         notes.append(f"{facts.processor} is stopped: it runs afterwards, and recovery keeps it running")

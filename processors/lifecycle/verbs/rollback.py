@@ -116,7 +116,8 @@ def _refused(target: ReleaseFacts, facts: Facts, verdicts: Sequence[Verdict]) ->
 
 def _runs(target: ReleaseFacts, now: ReleaseFacts, facts: Facts) -> bool:
     right = all(each.code_version == target.code_version and not each.paused for each in facts.instances)
-    return facts.working and right and facts.desired == "deployed" and target.release_id == now.release_id
+    meant = facts.desired == "deployed" and not facts.beyond
+    return facts.working and right and meant and target.release_id == now.release_id
 
 
 def _none(facts: Facts) -> Refused:

@@ -16,7 +16,7 @@ def plan(request: Stop, facts: Facts, topology: Topology) -> Plan:
     if facts.deployment is None or (facts.desired == "stopped" and not alive):
         why = "The processor was never deployed." if facts.desired is None else "The processor is already stopped."
         return Plan(request=request, verdict=NothingToDo(why), basis=basis)
-    slots = ", ".join(facts.deployment.slots)
+    slots = ", ".join((*facts.deployment.slots, *facts.beyond))
     return Plan(
         request=request,
         verdict=Ready(f"stop {topology.processor} in slot {slots}."),

@@ -8,6 +8,7 @@ from holdfast.processors.engine import key_places
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans import requests
+from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, read_facts
 from holdfast.processors.lifecycle.plans.orphan_facts import OrphanSource
 from holdfast.processors.lifecycle.plans.plan import Plan
@@ -62,6 +63,19 @@ def decide(request: requests.OfProcessor, facts: Facts, topology: Topology) -> P
     refused = held_elsewhere(request, facts) or registry_behind(request, facts)
     if refused is not None:
         return Plan(request=request, verdict=refused)
+    decided = _decided(request, facts, topology)
+    return replace(decided, findings=(*_left_over(facts), *decided.findings))
+
+
+def _left_over(facts: Facts) -> tuple[str, ...]:
+    """A finding on workers that an apply left which was broken off."""
+    if not facts.beyond or facts.deployment is None:
+        return ()
+    slots, recorded = ", ".join(facts.beyond), count_of(len(facts.deployment.slots), "worker")
+    return (f"slot {slots} has a process, although {recorded} are recorded: an apply was broken off",)
+
+
+def _decided(request: requests.OfProcessor, facts: Facts, topology: Topology) -> Plan:
     match request:
         case requests.Adopt():
             return adopt.plan(request, facts, topology)

@@ -16,6 +16,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.waiting import wait_until
 from holdfast.processors.lifecycle.deploy.deployment import look
 from holdfast.processors.lifecycle.deploy.marking import behind
+from holdfast.processors.lifecycle.deploy.present import slots_beyond
 from holdfast.processors.lifecycle.deploy.releases import Code, release_id
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.plans.facts import (
@@ -101,7 +102,8 @@ class WorldFacts:
     def instances(self, processor: str, slots: Sequence[str]) -> tuple[InstanceFacts, ...]:
         if not self._world.deployer.running():
             return tuple(InstanceFacts(slot, False) for slot in slots)
-        return tuple(self._instance(processor, slot) for slot in slots)
+        there = (*slots, *slots_beyond(processor, slots, self._world))
+        return tuple(self._instance(processor, slot) for slot in there)
 
     def client_ids(self, processor: str) -> frozenset[str]:
         return self._folders(processor).client_ids()

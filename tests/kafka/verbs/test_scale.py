@@ -19,8 +19,9 @@ from holdfast.infra.deploy.changes import read_change
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.lifecycle.deploy import deployment
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Refused
-from holdfast.processors.lifecycle.plans.requests import Scale, Stop
+from holdfast.processors.lifecycle.plans.requests import Everything, Scale, Stop
 from holdfast.processors.lifecycle.recovery.answer import judge_working
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import Notice, notice
@@ -188,6 +189,35 @@ def test_an_operator_that_is_killed_in_mid_change_leaves_nothing_that_waits(wide
     wide.do(Scale(wide.group, 1, warm_s=0.0))
     assert share(wide, 1) == [PARTITIONS]
     assert set(wide.verbs.plan(Scale(wide.group, 1)).basis["alive"]) == {"0"}
+
+
+@pytest.mark.thorough
+def test_fewer_workers_that_were_broken_off_leave_none_that_nobody_knows(
+    wide: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wide.feed(100, 5)
+    wide.processed(500)
+    wide.do(Scale(wide.group, 3))
+    plan = wide.verbs.plan(Scale(wide.group, 2, warm_s=0.0))
+
+    def die(*arguments: object) -> None:
+        raise Killed("before the third worker is removed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deployment, "remove_others", die)
+        with pytest.raises(Killed):
+            wide.verbs.apply(plan, confirmed=plan.hash)
+    assert wide.verbs._registry.deployment(wide.group).slots == ("0", "1")  # type: ignore[union-attr]
+    assert sum(share(wide, 3)) == PARTITIONS
+    # the partitions of the third worker are read, audited and cleared like all others
+    found = wide.verbs.query(wide.group, "counts", Everything(), 1_000)
+    assert len(found.places) == PARTITIONS
+    assert not any(each.differences or each.unowned for each in wide.verbs.audit(wide.group, ("counts",)))
+    again = wide.verbs.plan(Scale(wide.group, 2, warm_s=0.0))
+    assert "2 workers in place of 3" in again.verdict.sentence
+    wide.verbs.apply(again, confirmed=again.hash)
+    assert share(wide, 3) == [3, 3, 0]
+    assert isinstance(wide.verbs.plan(Scale(wide.group, 2)).verdict, NothingToDo)
 
 
 @pytest.mark.thorough

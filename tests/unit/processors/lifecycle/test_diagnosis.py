@@ -18,6 +18,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     NotDeployed,
     Starting,
     Stuck,
+    Unwanted,
     Waiting,
     admits_incident,
     diagnose,
@@ -51,7 +52,8 @@ ERROR = {"type": "StateLost", "message": "truncated", "action": "restore"}
 CASES: list[tuple[str, ProgramStatus | None, dict[str, Any] | None, Deployment | None, Diagnosis]] = [
     ("never deployed", None, None, None, NotDeployed()),
     ("meant to be down", program("STOPPED"), None, wish("stopped"), NotDeployed()),
-    ("down but up", program("RUNNING"), told(), wish("stopped"), NotDeployed(alive=True)),
+    ("being stopped", program("RUNNING"), told(), wish("stopped", 59), NotDeployed(alive=True)),
+    ("down but up", program("RUNNING"), told(), wish("stopped", 60), Unwanted("holdfast apply stop fleet")),
     ("dead in a deployment", program("EXITED"), None, wish("deploying", 900), Starting("being deployed for 900 s")),
     ("unknown to the supervisor", None, None, wish(), Dead(None, None)),
     ("killed", program("EXITED", signal="SIGKILL"), None, wish(), Dead(None, "SIGKILL")),
@@ -106,6 +108,22 @@ def test_a_silence_counts_from_the_last_answer(answered_s: float, expected: Diag
     assert found == expected
 
 
+@pytest.mark.parametrize(
+    ("state", "desired", "expected"),
+    [
+        ("RUNNING", wish(), Unwanted("holdfast apply scale fleet 1")),
+        ("RUNNING", wish("deploying", 9), Starting("being deployed for 9 s")),
+        ("STOPPING", wish(), Starting("stopping on request")),
+    ],
+    ids=["left over", "a change of workers goes on", "leaving"],
+)
+def test_a_worker_beyond_the_record_is_never_healthy(
+    state: ProgramState, desired: Deployment, expected: Diagnosis, make_status: Any
+) -> None:
+    answer = make_status(heartbeat_at=ago(1).timestamp())
+    assert diagnose(program(state), answer, desired, NOW, LIMITS, slot="2") == expected
+
+
 def test_each_diagnosis_says_itself() -> None:
     every: list[Diagnosis] = [
         Healthy("running"),
@@ -118,6 +136,7 @@ def test_each_diagnosis_says_itself() -> None:
         Dead(None, None),
         Stuck(31.4),
         Failed(ERROR),
+        Unwanted("holdfast apply stop fleet"),
     ]
     assert [(each.kind, each.needs_recovery, each.sentence) for each in every] == [
         ("healthy", False, "It is running."),
@@ -130,12 +149,20 @@ def test_each_diagnosis_says_itself() -> None:
         ("dead", True, "It has no process."),
         ("stuck", True, "Its process has sent no heartbeat for 31 s."),
         ("failed", True, "It stopped with StateLost: truncated"),
+        (
+            "unwanted-worker",
+            False,
+            "It runs, but it is not recorded as a worker that should run: an apply was broken off.",
+        ),
     ]
 
 
 def test_the_worst_of_several_names_the_incident() -> None:
     assert worst({"0": Healthy("running"), "1": Dead(1, None), "2": Stuck(40)}) == Dead(1, None)
     assert worst({"0": Healthy("running"), "1": Starting("restoring")}) == Starting("restoring")
+    unwanted = Unwanted("holdfast apply scale fleet 1")
+    assert worst({"0": Healthy("running"), "1": Starting("restoring"), "2": unwanted}) == unwanted
+    assert worst({"0": Dead(1, None), "2": unwanted}) == Dead(1, None)
     assert worst({}) == NotDeployed()
 
 

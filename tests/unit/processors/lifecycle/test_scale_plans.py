@@ -9,7 +9,7 @@ import pytest
 from holdfast.processors.lifecycle.deploy.warming import UNTOLD_S, unprepared
 from holdfast.processors.lifecycle.plans.facts import DeploymentFacts, Facts, InstanceFacts
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
-from holdfast.processors.lifecycle.plans.requests import WORKERS_MAX, Deploy, RequestInvalid, Scale
+from holdfast.processors.lifecycle.plans.requests import WORKERS_MAX, Deploy, RequestInvalid, Restart, Scale, Stop
 from holdfast.processors.lifecycle.plans.stages import RunProcessor
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.conftest import _status as status_of
@@ -70,6 +70,21 @@ def test_a_setting_that_names_another_number_is_told() -> None:
 
 def test_nothing_is_to_be_done_when_so_many_run() -> None:
     assert isinstance(decide(Scale("orders", 2), in_workers(2), TOPOLOGY).verdict, NothingToDo)
+
+
+def test_a_worker_that_an_interrupted_change_left_is_not_nothing_to_do() -> None:
+    three = tuple(InstanceFacts(slot, True, "running", VERSION) for slot in ("0", "1", "2"))
+    facts = in_workers(2, instances=three)  # the record has two since the change began
+    plan = decide(Scale("orders", 2), facts, TOPOLOGY)
+    assert isinstance(plan.verdict, Ready)
+    assert "2 workers in place of 3" in plan.verdict.sentence
+    assert "stop slot 2 after a last commit" in run_of(plan).says
+    assert plan.undo == "`holdfast apply scale orders 3`"
+    assert plan.findings[0].startswith("slot 2 has a process, although 2 workers are recorded")
+
+    assert isinstance(decide(Deploy("orders"), facts, TOPOLOGY).verdict, Ready)
+    assert "stop slot 0, 1, 2: it commits" in decide(Restart("orders"), facts, TOPOLOGY).stages[0].says
+    assert "stop slot 0, 1, 2: it commits" in decide(Stop("orders"), facts, TOPOLOGY).stages[0].says
 
 
 def test_a_worker_that_is_down_is_started_again() -> None:

@@ -22,6 +22,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     NotDeployed,
     Starting,
     Stuck,
+    Unwanted,
     Waiting,
 )
 from holdfast.processors.lifecycle.recovery.lagging import LAG_RECORDS, LAG_S, Lag, next_lag, pace_of
@@ -49,6 +50,16 @@ def test_what_works_says_so() -> None:
     assert judge_working(WELL, old, NOW) == Answer(True, "healthy", "It works.")
     assert judge_working({"0": NotDeployed()}, None, NOW) == Answer(True, "not-deployed", "It should not run.")
     assert judge_working({}, None, NOW) == Answer(True, "not-deployed", "It should not run.")
+
+
+def test_a_worker_beyond_the_record_is_red_with_the_action_that_stops_it() -> None:
+    answer = judge_working({**WELL, "7": Unwanted("holdfast apply scale fleet 2")}, None, NOW)
+    assert answer is not None
+    assert (answer.colour, answer.kind, answer.action) == ("red", "unwanted-worker", "holdfast apply scale fleet 2")
+    assert answer.text == (
+        "A worker runs that the deployment does not have. Slot 7: It runs, but it is not recorded as a worker that "
+        "should run: an apply was broken off. What to do: holdfast apply scale fleet 2"
+    )
 
 
 def test_a_first_start_is_no_answer_yet_and_one_that_mends_is() -> None:
