@@ -38,7 +38,7 @@ def _declared(topology: Topology) -> list[tuple[Line, Line]]:
 def with_partitions(topology: Topology, random: Random) -> Topology | None:
     """Another number of partitions, where no message is late and all that is open is closed at the end."""
     [count] = set(topology.partitions.values()) or {0}
-    if not _is_timeless(topology):
+    if not _is_timeless(topology) or _has_late_rows(topology):
         return None
     others = [each for each in (1, 2, 3, 4) if each != count]
     if "grouped" in topology.rules:
@@ -53,6 +53,14 @@ def _is_timeless(topology: Topology) -> bool:
     """Whether no message is late and nothing stays open, whichever messages move a task's stream time."""
     timed = any(_TIMED & _MARKS.get(line.step, Mark.NONE) for line in topology.lines)
     return {"closed", "calm"} <= topology.rules and not timed
+
+
+def _has_late_rows(topology: Topology) -> bool:
+    """Whether a join may meet a row that comes late: by a message in disorder, or by a result of a window."""
+    marks = [_MARKS.get(line.step, Mark.NONE) for line in topology.lines]
+    windows = "join_interval" in topology.steps and any(Mark.WINDOW & each for each in marks)
+    joins = any(Mark.JOIN & each for each in marks)
+    return windows or (joins and not _is_sorted(topology.messages))
 
 
 def with_copy(topology: Topology, random: Random) -> Topology | None:

@@ -124,6 +124,15 @@ class Scope:
                 seen |= group
         return False
 
+    def origins(self, topics: Collection[str]) -> set[str]:
+        """The input topics whose messages come to these, directly or through groupings."""
+        found, look_at = set[str](), list(topics)
+        while look_at:
+            topic = look_at.pop()
+            look_at += self.writers.get(topic, set()) - found
+            found.add(topic)
+        return found - set(self.writers)
+
     def before(self, tasks: _Tasks) -> list[_Tasks]:
         """These tasks, and all whose messages come to them through groupings."""
         found, look_at = [tasks], [topic for topic in tasks.topics if topic in self.writers]
@@ -290,6 +299,8 @@ def _is_determined_in_task(scope: Scope, step: Step, of: list[Made], tasks: _Tas
         return step.name in _CIRCLES and not any(each.joins for each in scope.before(tasks))
     if grouped and Mark.JOIN & step.marks and len(of) == 2 and of[0].topics & of[1].topics:
         return False  # a row of an interval join has the time of a message: of equal times, the order is open
+    if step.name == "join_interval" and grouped and scope.origins(of[0].topics) & scope.origins(of[1].topics):
+        return False  # likewise: two groupings of one stream
     if grouped and _looks_up(step) and scope.leads_to(of[1].topics, of[0].topics):
         return False  # no order of reading serves two streams that look each other up
     plain_table = step.name == "join_table" and of[1].kind == "table"
@@ -362,7 +373,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
             for each in of:
                 scope.task_of(min(each.topics)).joins = True
         ordered = ordered and scope.partitions == 1 and len(scope.task_of(min(first.topics)).topics) == 1
-        ordered = ordered and len(first.topics) == 1
+        ordered = ordered and len(first.topics) == 1 and not first.loose
     if Mark.IN_PLACE & step.marks:
         scope.closed.add(first.name)
     scope.made.append(
@@ -371,7 +382,9 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
             step.gives or "stream",
             topics,
             ordered=ordered and not (Mark.JOIN & step.marks and grouped),
-            first=first.first and not step.marks & (Mark.STATE | Mark.FIRST) and step.name not in _NOT_FIRST,
+            first=first.first
+            and not step.marks & (Mark.STATE | Mark.FIRST | Mark.JOIN)
+            and step.name not in _NOT_FIRST,
             window=any(each.window for each in of) or bool(Mark.WINDOW & step.marks) or _is_late(scope, step, code),
             odd=(bool((Mark.WINDOW | Mark.ODD) & step.marks)) if step.name != "shape" else False,
             last=any(each.last for each in of)

@@ -299,7 +299,16 @@ class Trial:
             machine.stop()
             if machine.process is not None:
                 machine.process.thaw()
-        self._until(lambda: not any(machine.alive for machine in self.machines))
+        self._until(self._all_stopped)
+
+    def _all_stopped(self) -> bool:
+        """Whether no worker runs; one that a fault has started meanwhile stops, too."""
+        alive = [machine for machine in self.machines if machine.alive is not None]
+        for machine in alive:
+            if machine.wanted:
+                machine.wanted = False
+                machine.stop()
+        return not alive
 
     def _heal(self) -> None:
         self.strike = None

@@ -64,8 +64,6 @@ class InputsInOrder:
         self._clock = cluster.clock
         self._told: set[str] = set()
         self._fresh_ends, self._again_at = FreshEnds(cluster), 0.0
-        #: By task behind group_by, ends of its repartition topics that Kafka told, and when.
-        self._asked: dict[str, tuple[float, dict[str, int]] | None] = {}
         #: When the stream time of a task last moved by what it heard, in monotonic seconds.
         self.moved_at = 0.0
         #: When a message or a time last waited for words.
@@ -134,7 +132,8 @@ class InputsInOrder:
 
     def _quiet(self, task: Task, time: TaskTime, teller: Teller, member: GroupMember) -> Quiet | None:
         """The silence of a task, as far as what it tells depends on it; None while it has input."""
-        upstream = time.upstream.quiet if teller.hears and time.upstream is not None else ()
+        heard = teller.inputs & task.regrouped
+        upstream = time.upstream.quiet(heard) if teller.hears and time.upstream is not None else ()
         if upstream is None or not self._is_read(task, teller.inputs - task.regrouped, member):
             return None
         return (time.work, *upstream)
@@ -152,15 +151,15 @@ class InputsInOrder:
         heard = [place for place in places if place.topic in task.regrouped]
         if not heard:
             return now
-        before, self._asked[task.name] = self._asked.get(task.name), None
+        before, teller.asked = teller.asked, None
         passed = before is not None and all(task.positions[topic] >= end for topic, end in before[1].items())
         if before is not None and not passed:
-            self._asked[task.name] = before
+            teller.asked = before
             return None
         ends = {place.topic: self._fresh_ends.end_of(place, member) for place in heard}
         known = {topic: end for topic, end in ends.items() if end is not None}
-        self._asked[task.name] = (now, known) if len(known) == len(ends) else None
-        if before is None or (time.upstream is not None and not time.upstream.is_said_again()):
+        teller.asked = (now, known) if len(known) == len(ends) else None
+        if before is None or (time.upstream is not None and not _is_said_again(time.upstream, teller)):
             return None
         return before[0]
 
@@ -284,6 +283,17 @@ def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
         return times
 
     return extracted
+
+
+def _is_said_again(upstream: Upstream, teller: Teller) -> bool:
+    """Whether each task before has said again that it is at its end, since the last time that this was true."""
+    said = upstream.said(teller.inputs)
+    before = teller.said or (0,) * len(said)
+    # a count that is smaller is of a new silence
+    again = all(now > (then if now >= then else 0) for now, then in zip(said, before, strict=True))
+    if again:
+        teller.said = said
+    return again
 
 
 def _with_watermarks(batch: Batch) -> Sequence[int]:

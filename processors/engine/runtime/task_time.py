@@ -166,6 +166,8 @@ class TaskTime:
 
     def told_by(self, teller: Teller) -> int:
         """The time that a teller tells: from sources, how far they are, whatever the task hears meanwhile."""
+        if teller.hears and teller.own and self.upstream is not None:
+            return max(self.stream.time_ms, min(self.upstream.time_ms(teller.inputs), self.stream.cap_ms))
         if teller.hears:
             return self.stream.time_ms
         in_order_ms = self.stream.come_ms if self.upstream is None else self.upstream.in_hand.order_ms

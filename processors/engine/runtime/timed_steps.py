@@ -61,7 +61,8 @@ def tellers_of(
 ) -> tuple[Teller, ...]:
     """What a task with these streams tells: to topics that only sources lead to, and to those behind other groupings.
 
-    It tells the repartition topics behind which a step needs stream time, or the order of reading does.
+    Where it hears its own words behind a topic, each such topic has a teller of its own. It tells the repartition topics
+    behind which a step needs stream time, or the order of reading does.
     """
     leads: dict[str, set[str]] = {}
     for frame in frames:
@@ -71,12 +72,16 @@ def tellers_of(
     regrouped = {frame.topic.name for frame in frames if frame.topic.repartitions}
     every = frozenset(frame.topic.name for frame in frames)
     found = []
+    told = {name: by for name, by in leads.items() if _needs_time(by_topic[name], groupings, by_topic)}
+    own = {name for name, by in told.items() if by & regrouped and groupings[name].circular}
     for hears in (False, True):
-        told = {name: by for name, by in leads.items() if bool(by & regrouped) is hears}
-        told = {name: by for name, by in told.items() if _needs_time(by_topic[name], groupings, by_topic)}
-        inputs = every if hears else frozenset[str]().union(*told.values())
-        if told:
-            found.append(Teller(task, {name: groupings[name] for name in told}, inputs, hears=hears))
+        these = {name: by for name, by in told.items() if bool(by & regrouped) is hears and name not in own}
+        inputs = every if hears else frozenset[str]().union(*these.values())
+        if these:
+            found.append(Teller(task, {name: groupings[name] for name in these}, inputs, hears=hears))
+    found += [
+        Teller(task, {name: groupings[name]}, frozenset(told[name]), hears=True, own=True) for name in sorted(own)
+    ]
     return tuple(found)
 
 

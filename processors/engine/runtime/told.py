@@ -77,6 +77,8 @@ class _Word:
     there_ms: int = NO_TIME
     #: How long it had been at its end, and the newest time that was there before.
     waiting: deque[tuple[int, int]] = field(default_factory=deque)
+    #: How many words of this silence came.
+    said: int = 1
 
     @property
     def reached_ms(self) -> int:
@@ -84,6 +86,7 @@ class _Word:
 
     def go_on(self, read: Watermark, there_ms: int) -> None:
         """Takes the next word of a silence."""
+        self.said += 1
         self.waiting.append((read.idle_ms, self.there_ms))
         while self.waiting and self.waiting[0][0] <= read.idle_ms - IDLE_S * 1000:
             self.free_ms = max(self.free_ms, self.waiting.popleft()[1])
@@ -172,6 +175,12 @@ class Before:
     def stretches(self) -> tuple[int, ...]:
         """The numbers of the silences of all tasks."""
         return tuple(self._words[task].stretch for task in sorted(self._words))
+
+    @property
+    def said(self) -> tuple[int, ...]:
+        """How many words came of the silences of all tasks; 0 for a task that is not silent, or has told nothing."""
+        words = (self._words.get(task) for task in sorted(self._tasks))
+        return tuple(word.said if word is not None and word.ended else 0 for word in words)
 
     def behind(self, time_ms: int) -> list[str]:
         """The tasks that hold messages of this time."""

@@ -48,12 +48,14 @@ class Grouping:
     """A repartition topic: its width in partitions, and the names of the tasks that write to it.
 
     ``ordered``: whether the tasks that read it have other inputs, too, and wait for its watermarks. They don't where
-    they, or a task behind them, write to it themselves: they would wait for their own work.
+    they, or a task behind them, write to it themselves: they would wait for their own work. ``circular``: whether they
+    do.
     """
 
     partitions: int
     tasks: frozenset[str]
     ordered: bool = False
+    circular: bool = False
 
     @property
     def writers(self) -> int:
@@ -77,8 +79,8 @@ def groupings_of(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[st
     for topic, writers in before.items():
         tasks = frozenset(sub.task(number) for sub in writers for number in range(sub.width(widths)))
         reader = topology.subtopology_of(topic)
-        ordered = len(reader.inputs) > 1 and reader not in _all_before(topic, before)
-        found[topic] = Grouping(widths.get(topic, 0), tasks, ordered)
+        circular = reader in _all_before(topic, before)
+        found[topic] = Grouping(widths.get(topic, 0), tasks, len(reader.inputs) > 1 and not circular, circular)
     return found
 
 
@@ -116,13 +118,24 @@ class Teller:
         topics: The repartition topics that it writes to.
         inputs: Its inputs that lead to these topics.
         hears: Whether one of them is a repartition topic, so that the task's time depends on what it hears.
+        own: Whether the task hears its own words behind these topics: what it tells depends on ``inputs`` alone.
     """
 
     def __init__(
-        self, task: str, topics: Mapping[str, Grouping], inputs: frozenset[str] = frozenset(), *, hears: bool = False
+        self,
+        task: str,
+        topics: Mapping[str, Grouping],
+        inputs: frozenset[str] = frozenset(),
+        *,
+        hears: bool = False,
+        own: bool = False,
     ) -> None:
         self._task = task
-        self.topics, self.inputs, self.hears = topics, inputs, hears
+        self.topics, self.inputs, self.hears, self.own = topics, inputs, hears, own
+        #: Ends of its repartition topics that Kafka told, and when; how many words of silences had come when it last
+        #: spoke.
+        self.asked: tuple[float, Mapping[str, int]] | None = None
+        self.said: tuple[int, ...] = ()
         every_s = sum(each.partitions * each.writers for each in topics.values()) / WATERMARKS_PER_S
         self._every_s = every_s if every_s > EACH_COMMIT_S else 0.0
         self._told: _Told | None = None
@@ -195,6 +208,7 @@ class Teller:
         """Forgets what it has told, so that all of it comes again."""
         self.restore()
         self._told, self._looked = None, False
+        self.asked, self.said = None, ()
 
 
 @dataclass(slots=True)
@@ -226,8 +240,6 @@ class Upstream:
     def __init__(self, stream: StreamTime, topics: Mapping[str, Grouping]) -> None:
         self._stream = stream
         self._before = {topic: Before(each.tasks) for topic, each in topics.items()}
-        #: The tasks that have said that they are at their ends, since this one last said it.
-        self._again: set[str] = set()
         self._known = {f"{topic}/{task}" for topic, each in topics.items() for task in each.tasks}
         #: What the order of reading has in hand: stream time is not beyond it.
         self.in_hand = InHand()
@@ -235,7 +247,6 @@ class Upstream:
     def begin(self) -> None:
         """Begins with what is committed, but for tasks that there are no longer: they would hold the time for good."""
         self._stream.told = {key: told for key, told in self._stream.told.items() if key in self._known}
-        self._again.clear()
         for topic, before in self._before.items():
             before.begin(told_of(self._stream, topic))
         self.reads_by(self.in_hand)
@@ -260,9 +271,7 @@ class Upstream:
         time_ms = self._before[topic].take(read, now)
         if time_ms is None:  # of a task that is gone
             return
-        key = f"{topic}/{read.task}"
-        self._stream.told[key] = (time_ms, read.ended)
-        (self._again.add if read.ended else self._again.discard)(key)
+        self._stream.told[f"{topic}/{read.task}"] = (time_ms, read.ended)
 
     def newest_ms(self, topic: str) -> int:
         """The newest time that is there besides what the tasks before a topic have told to it."""
@@ -292,34 +301,37 @@ class Upstream:
         """The repartition topics that the task reads."""
         return self._before.keys()
 
-    def time_ms(self) -> int:
-        """The stream time that the tasks before have reached; ``NO_TIME`` while one of them has not told its own."""
-        return min(self._reached_ms(), self.in_hand.all_ms)
+    def time_ms(self, topics: Collection[str] | None = None) -> int:
+        """The stream time that the tasks before these topics, or all, have reached.
+
+        ``NO_TIME`` while one of them has not told its own.
+        """
+        return min(self._reached_ms(topics), self.in_hand.all_ms)
 
     def limit_ms(self) -> int:
         """Up to which event time messages of other inputs count: that of the slowest task before that holds."""
         return min(self._reached_ms(), self.in_hand.grouped_ms, self.in_hand.order_ms)
 
-    def _reached_ms(self) -> int:
-        return min(before.reached_ms() for before in self._before.values())
+    def _reached_ms(self, topics: Collection[str] | None = None) -> int:
+        return min((before.reached_ms() for before in self._of(topics)), default=EVENT_TIME_END_MS)
 
-    @property
-    def quiet(self) -> Quiet | None:
-        """The silence of the tasks before; None while one of them has input."""
-        if not all(before.ended for before in self._before.values()):
+    def _of(self, topics: Collection[str] | None) -> list[Before]:
+        return [before for topic, before in self._before.items() if topics is None or topic in topics]
+
+    def quiet(self, topics: Collection[str] | None = None) -> Quiet | None:
+        """The silence of the tasks before these topics, or all; None while one of them has input."""
+        befores = self._of(topics)
+        if not all(before.ended for before in befores):
             return None
-        return tuple(stretch for before in self._before.values() for stretch in before.stretches)
+        return tuple(stretch for before in befores for stretch in before.stretches)
 
-    def is_said_again(self) -> bool:
-        """Whether each task before has said again that it is at its end, since the last time that this was true."""
-        if len(self._again) < len(self._known):
-            return False
-        self._again.clear()
-        return True
+    def said(self, topics: Collection[str]) -> tuple[int, ...]:
+        """How many words came of the silences of the tasks before these topics."""
+        return tuple(said for before in self._of(topics) for said in before.said)
 
     def silent_until(self, now: float) -> float:
         """Until when all tasks before are known to be silent, in monotonic seconds; 0 while one of them is not."""
-        if self.quiet is None:
+        if self.quiet() is None:
             return 0.0
         return min([now, *(before.heard_at for before in self._before.values())])
 

@@ -179,6 +179,28 @@ def test_what_waits_behind_such_a_task_goes_on(partitions: int) -> None:
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
+def test_a_task_that_groups_again_what_it_has_grouped_has_time(partitions: int) -> None:
+    """It hears its own words behind two of its inputs: bosses of employees, and their groups, joined with both."""
+    cluster, app = InMemoryCluster(), application()
+    people = app.dataframe(app.topic("people"))
+    once = people.group_by("boss", "by-boss").join_table(people.to_table(), "left", on_merge="keep-left")
+    twice = once.group_by("g", "by-g")
+    people.join_interval(twice, on_merge=keep_left, grace_ms=100, backward_ms=500).to_topic(app.topic("near"))
+    twice.tumbling_window(10_000).agg(n=Count()).final().to_topic(app.topic("out"))
+    orders = app.dataframe(app.topic("orders"))
+    orders.join_asof(once.group_by("g", "again"), "left", keep_left).to_topic(app.topic("joined"))
+    feed_people(cluster, partitions)
+    cluster.create_topic("orders", partitions=partitions)
+    for number in range(20):
+        cluster.produce("orders", b"{}", b"o%d" % number, timestamp_ms=BEGIN - HOUR + 60_000 + number)
+    cluster.run(app, quiet_s=10)
+    assert len(cluster.read("joined")) == 20
+    closed = [window for window in counted(cluster) if window[1] + 10_000 <= BEGIN - HOUR + 59 * 3_000]
+    assert counted(cluster).total() >= 50
+    assert len(closed) == len(counted(cluster))
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
 def test_a_window_of_the_source_in_such_a_task_closes_in_seconds(partitions: int) -> None:
     cluster, app = InMemoryCluster(), application()
     people = app.dataframe(app.topic("people"))
