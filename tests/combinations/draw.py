@@ -393,7 +393,8 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
             loose=any(each.loose for each in of)
             or "partition" in code
             or bool(Mark.LOOSE & step.marks)
-            or "suppress" in code,
+            or "suppress" in code
+            or _is_late(scope, step, code),
             changes=step.name == "to_stream" or any(each.changes for each in of),
         )
     )

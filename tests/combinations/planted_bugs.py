@@ -148,6 +148,19 @@ def _nothing_is_noted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(commit, "note_of", lambda of: "")
 
 
+def _hears_itself(patch: pytest.MonkeyPatch) -> None:
+    former = task.tellers_of
+
+    def made(name: str, frames: Any, *rest: Any) -> tuple[Any, ...]:
+        every = frozenset(frame.topic.name for frame in frames)
+        return tuple(
+            type(each)(name, each.topics, every, hears=True) if each.own else each
+            for each in former(name, frames, *rest)
+        )
+
+    patch.setattr(task, "tellers_of", made)
+
+
 MORE: Plants = {
     "an input that is not read to its end is not waited for": planted_groups._not_waited_for,
     "woven records of equal times have another order": _equal_times_woven_otherwise,
@@ -161,6 +174,7 @@ MORE: Plants = {
     "messages to a repartition topic are sent outside of the transaction": planted_groups._sent_at_once,
     "a task without stream time asks for no end of its groupings": _untimed_ask_for_no_end,
     "the heir of a task without a store knows no time": _nothing_is_noted,
+    "a task that groups again what it has grouped waits for itself": _hears_itself,
 }
 BUGS = [Planted(name, plant) for name, plant in {**FORMER, **MORE}.items()]
 

@@ -59,10 +59,10 @@ def tellers_of(
     groupings: Mapping[str, Grouping],
     by_topic: Mapping[str, StreamingDataFrame],
 ) -> tuple[Teller, ...]:
-    """What a task with these streams tells: to topics that only sources lead to, and to those behind other groupings.
+    """What a task with these streams tells to topics that only sources lead to, and to those behind other groupings.
 
-    Where it hears its own words behind a topic, each such topic has a teller of its own. It tells the repartition topics
-    behind which a step needs stream time, or the order of reading does.
+    It tells the repartition topics behind which a step needs stream time, or the order of reading does. Where it hears
+    its own words behind a topic, each such topic has a teller of its own.
     """
     leads: dict[str, set[str]] = {}
     for frame in frames:
