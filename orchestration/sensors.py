@@ -183,7 +183,7 @@ class _Tick:
         if is_applied(incident.processor, self.lifecycle.world):
             self.sentences.append(f"Incident {incident.id} waits: an apply of {incident.processor} is open.")
             return
-        lasting = waits_for(incident, seen.worst, self.conditions)
+        lasting = waits_for(incident, seen.diagnoses, self.conditions)
         if lasting:
             wait_on(incident, seen.worst, lasting, self.lifecycle.world)
             self.sentences.append(f"Incident {incident.id} waits: {lasting}")

@@ -62,6 +62,8 @@ class Incident:
     acknowledgement: str = ""
     #: When an operator last asked for a retry.
     retried_at: datetime | None = None
+    #: Slot -> the fault that recovery left to a person; the other slots work, or recovery goes on with them.
+    asks: Mapping[str, str] = field(default_factory=dict)
     #: Changes with the claim. A write of a claimed incident has an effect only with the present one.
     token: int = 0
     #: Seconds since the last sign of life of the claiming run, by the database's clock, when the record was read.

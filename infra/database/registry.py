@@ -42,6 +42,8 @@ from holdfast.infra.database.writes import insert_into
 log = structlog.get_logger(__name__)
 
 _INCIDENT = tables.incidents.c
+#: The entry of an incident's detail with the slots that a person is asked about; no slot has this name.
+_ASKS = "asks"
 _IS_OPEN = _INCIDENT.closed_at.is_(None)
 _RECORD = select(
     *(column for column in _INCIDENT if column.name != "beat_s"),
@@ -185,6 +187,15 @@ class Registry:
         """Set kind, remedy and action of an incident; False when it is closed, or another run's."""
         return self._change(incident_id, _IS_OPEN, *self._unclaimed(), kind=kind, remedy=remedy, action=action)
 
+    def ask_about(self, incident_id: int, asks: Mapping[str, str]) -> None:
+        """Set the slots that recovery leaves to a person, with their faults; nothing for a closed incident."""
+        open_one = (_INCIDENT.id == incident_id, _IS_OPEN, *self._unclaimed())
+        with self._database.writing() as connection:
+            detail = connection.execute(select(_INCIDENT.detail).where(*open_one)).scalar_one_or_none()
+            if detail is not None:
+                changed = {**detail, _ASKS: dict(asks)}
+                connection.execute(update(tables.incidents).where(*open_one).values(detail=changed))
+
     def acknowledge_incident(self, incident_id: int, who: str, note: str, now: datetime) -> None:
         """Record that an operator has seen an incident; replaces an earlier acknowledgement."""
         if not self._change(incident_id, acknowledged_by=who, acknowledged_at=now, acknowledgement=note):
@@ -194,13 +205,14 @@ class Registry:
         """Open a failed incident again with no attempt used; False when it has not failed, or another one is open."""
         failed = (_INCIDENT.id == incident_id, _INCIDENT.outcome == "failed")
         opened = {"closed_at": None, "outcome": None, "reason": "", "claimed_by": None, "claimed_at": None}
-        fresh = {"remedy": "", "action": "", "attempts": 0, "retried_at": now}
+        fresh: dict[str, Any] = {"remedy": "", "action": "", "attempts": 0, "retried_at": now}
         try:
             with self._database.writing() as connection:
-                processor = connection.execute(select(_INCIDENT.processor).where(*failed)).scalar_one_or_none()
-                if processor is None:
+                there = connection.execute(select(_INCIDENT.processor, _INCIDENT.detail).where(*failed)).one_or_none()
+                if there is None:
                     return False
-                token = leases.take(connection, processor)
+                token = leases.take(connection, there.processor)
+                fresh["detail"] = {slot: seen for slot, seen in there.detail.items() if slot != _ASKS}
                 again = update(tables.incidents).where(*failed).values(**opened, **fresh, token=token)
                 return connection.execute(again).rowcount == 1
         except IntegrityError:
@@ -350,7 +362,7 @@ class Registry:
             for row in self._database.rows(query.where(column.incident_id.in_(found)).order_by(column.id)):
                 facts = dict(row._mapping)
                 found[facts.pop("incident_id")].append(IncidentNote(**facts))
-        return tuple(Incident(**row._mapping, timeline=tuple(found[row.id])) for row in rows)
+        return tuple(_incident(row, found[row.id]) for row in rows)
 
     def _set_deployment(
         self, connection: Connection, processor: str, values: Mapping[str, Any], after: int
@@ -362,6 +374,12 @@ class Registry:
             index_elements=[table.c.processor], set_={"generation": following, **values}
         )
         return _deployment(connection.execute(again.returning(table)).one())
+
+
+def _incident(row: Row[Any], timeline: Sequence[IncidentNote]) -> Incident:
+    facts = dict(row._mapping)
+    detail = dict(facts.pop("detail"))
+    return Incident(**facts, asks=detail.pop(_ASKS, {}), detail=detail, timeline=tuple(timeline))
 
 
 def _deployment(row: Row[Any]) -> Deployment:

@@ -179,7 +179,9 @@ def _failing(found: Mapping[str, Diagnosis], gravest: Diagnosis, incident: Incid
 
 def _doing(incident: Incident, attempts: int) -> str:
     if incident.remedy == Wait.name:
-        return Wait(kind_of(incident.kind)).sentence
+        asked = ", ".join(incident.asks)
+        meanwhile = f" What to do for slot {asked} meanwhile: {incident.action}" if incident.action else ""
+        return f"{Wait(kind_of(incident.kind)).sentence}{meanwhile}"
     done = {"rebuild": "Recovery sets its local state aside and restores it", "restart": "Recovery restarts it"}
     number = f", attempt {incident.attempts} of {attempts}" if incident.attempts else ""
     return f"{done.get(incident.remedy, 'Recovery is starting')}{number}."

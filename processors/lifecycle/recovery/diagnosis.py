@@ -249,25 +249,29 @@ def admits_incident(
     now: datetime,
     limits: Limits,
     *,
-    said: frozenset[str] = frozenset(),
+    sick: Mapping[str, str] | None = None,
 ) -> bool:
     """Whether a new failure of a processor deserves an incident of its own.
 
-    Restarts did not help in a failed incident: the next one is opened only after a new deployment or after
-    ``limits.retry_s``. After an incident that asks a person, the same fault opens no second one. A processor that
-    crashes after each restart gets a bounded number of incidents.
+    Restarts did not help the slots that a failed incident left to a person: they get the next one only after a new
+    deployment or after ``limits.retry_s``. After an incident that asks a person, the same fault of them opens no second
+    one. A slot that works then and fails later gets its incident. A processor that crashes after each restart gets a
+    bounded number of incidents.
 
-    ``recent`` are the processor's newest incidents, newest first (``limits.incidents`` of them are enough); ``said`` is
-    the gravest present sentence.
+    ``recent`` are the processor's newest incidents, newest first (``limits.incidents`` of them are enough). ``sick``
+    has the present sentence of each sick slot.
     """
     if not recent or recent[0].closed_at is None:
         return True
     last, closed_at = recent[0], recent[0].closed_at
     deployed_since = desired is not None and desired.updated_at > closed_at
-    if last.outcome == "failed" and not deployed_since:
+    faults = dict(sick or {})
+    only_left = not last.asks or faults.keys() <= last.asks.keys()
+    if last.outcome == "failed" and not deployed_since and only_left:
         if _age(closed_at, now) < limits.retry_s:
             return False
-        if last.remedy == "ask" and said and said <= frozenset(map(str, last.detail.values())):
+        said = {*map(str, last.detail.values()), *last.asks.values()}
+        if last.remedy == "ask" and faults and said.issuperset(faults.values()):
             return False
     return _within(recent, desired, now, limits) < limits.incidents
 

@@ -37,7 +37,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     worst,
 )
 from holdfast.processors.lifecycle.recovery.faults import PASSING, kind_of
-from holdfast.processors.lifecycle.recovery.remedies import Ask, Case, Wait, remedy_for
+from holdfast.processors.lifecycle.recovery.remedies import Ask, Case, Wait, decide_slots
 
 log = structlog.get_logger(__name__)
 
@@ -139,9 +139,10 @@ def notice(
     recent = world.registry.incidents(limits.incidents, processor=processor)
     desired = world.registry.deployment(processor)
     detail = {slot: each.diagnosis.sentence for slot, each in seen.items()}
+    sick = {slot: each.diagnosis.sentence for slot, each in seen.items() if each.diagnosis.needs_recovery}
     if flaps(recent, desired, now, limits):
-        return Notice(seen, _stop_trying(processor, world, detail, limits), True, answered)
-    if not admits_incident(recent, desired, now, limits, said=frozenset({gravest.sentence})):
+        return Notice(seen, _stop_trying(processor, world, detail, sick, limits), True, answered)
+    if not admits_incident(recent, desired, now, limits, sick=sick):
         return Notice(seen, None, False, answered)
     incident, opened = world.registry.open_incident(processor, gravest.kind, detail, now)
     if opened:
@@ -149,7 +150,9 @@ def notice(
     return Notice(seen, incident, opened, answered)
 
 
-def _stop_trying(processor: str, world: World, detail: Mapping[str, str], limits: Limits) -> Incident:
+def _stop_trying(
+    processor: str, world: World, detail: Mapping[str, str], sick: Mapping[str, str], limits: Limits
+) -> Incident:
     """Open and close the incident of a crash loop; it asks a person."""
     now = world.clock()
     incident, _ = world.registry.open_incident(processor, "crash-loop", detail, now)
@@ -159,20 +162,29 @@ def _stop_trying(processor: str, world: World, detail: Mapping[str, str], limits
     )
     action = f"read `holdfast logs {processor}`, repair the cause, then: holdfast incidents retry {incident.id}"
     world.registry.decide_incident(incident.id, "crash-loop", Ask.name, action)
+    world.registry.ask_about(incident.id, sick)
     world.registry.note_incident(incident.id, "ask", f"{reason} What to do: {action}", now)
     world.registry.close_incident(incident.id, "failed", now, reason=reason)
     log.error("incident.crash_loop", incident=incident.id, processor=processor, reason=reason)
     return incident
 
 
-def waits_for(incident: Incident, found: Diagnosis, conditions: Conditions) -> str:
-    """Why the sensor launches no run for an open incident yet, as a sentence; empty when a run is due."""
-    if isinstance(found, Waiting) or (incident.remedy == Wait.name and isinstance(found, Starting)):
-        return found.sentence
-    remedy = remedy_for(found, Case(incident.processor)) if found.needs_recovery else None
-    if not isinstance(remedy, Wait) and incident.remedy == Wait.name:
-        remedy = Wait(kind_of(incident.kind))
-    return conditions.lasts(remedy) if isinstance(remedy, Wait) else ""
+def waits_for(incident: Incident, found: Mapping[str, Diagnosis], conditions: Conditions) -> str:
+    """Why the sensor launches no run for an open incident yet, as a sentence; empty when a run is due.
+
+    ``found`` has the diagnosis of each slot. A run is due as soon as it can do something for one of them.
+    """
+    gravest = worst(found)
+    if isinstance(gravest, Waiting) or (incident.remedy == Wait.name and isinstance(gravest, Starting)):
+        return gravest.sentence
+    waits_for_broker = incident.remedy == Wait.name and incident.kind == "broker-away"
+    if waits_for_broker and (lasting := conditions.lasts(Wait("broker-away"))):
+        return lasting  # no worker starts without one
+    asked = {slot: Ask(sentence, incident.action) for slot, sentence in incident.asks.items()}
+    chosen = decide_slots(found, lambda each: Case(incident.processor), conditions.lasts, asked)
+    if chosen.due or any(slot not in incident.asks for slot in chosen.asks):
+        return ""
+    return next((lasting for _, lasting in chosen.waits.values()), "")
 
 
 def wait_on(incident: Incident, found: Diagnosis, why: str, world: World) -> None:
@@ -196,6 +208,20 @@ def said_before(incident: Incident, recent: Sequence[Incident]) -> frozenset[str
             return said | frozenset(each.detail.values())
         break
     return said
+
+
+def left_to_person(incident: Incident, recent: Sequence[Incident], deployed_at: datetime | None) -> dict[str, Ask]:
+    """The slots that the incident before this one left to a person, unless a deployment or a retry followed.
+
+    ``recent`` incidents are newest first; ``deployed_at`` is the time of the last deployment.
+    """
+    before = next((each for each in recent if each.id < incident.id), None)
+    if before is None or before.closed_at is None or before.outcome != "failed" or incident.retried_at is not None:
+        return {}
+    late = (incident.opened_at - before.closed_at).total_seconds() >= BEFORE_S
+    if late or (deployed_at is not None and deployed_at > before.closed_at):
+        return {}
+    return {slot: Ask(sentence, before.action) for slot, sentence in before.asks.items()}
 
 
 def is_left_alone(processor: str, world: World) -> bool:

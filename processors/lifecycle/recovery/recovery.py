@@ -2,7 +2,8 @@
 
 Invariants:
     - Nothing is started in a slot before its old process is gone.
-    - Only sick instances are touched.
+    - Only sick instances are touched. Each is decided by itself: one that asks a person, or waits, keeps recovery from
+      no other one.
     - One run works on an incident, and none beside a live apply of the processor (``infra.database.leases``). A run
       that lost its claim does nothing more: its deployer and its registry ask for the claim before each change.
     - The registry counts its attempts, so a killed run has used one attempt, and runs
@@ -14,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -44,16 +45,24 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     worst,
 )
 from holdfast.processors.lifecycle.recovery.faults import PASSING, kind_of_error
-from holdfast.processors.lifecycle.recovery.incidents import is_applied, is_broken_off, observe, open_apply, said_before
+from holdfast.processors.lifecycle.recovery.incidents import (
+    is_applied,
+    is_broken_off,
+    left_to_person,
+    observe,
+    open_apply,
+    said_before,
+)
 from holdfast.processors.lifecycle.recovery.remedies import (
     Ask,
     Case,
+    PerSlot,
     Rebuild,
     Remedy,
     Restart,
     Wait,
     action_for,
-    remedy_for,
+    decide_slots,
 )
 from holdfast.processors.lifecycle.world.setting_aside import set_aside
 
@@ -240,7 +249,11 @@ class _Recovery:
         self._progress = progress
         self._registry = world.registry
         #: Faults seen before attempts of this run and in the processor's incident before this one.
-        self._said = said_before(incident, self._registry.incidents(2, processor=incident.processor))
+        recent = self._registry.incidents(2, processor=incident.processor)
+        self._said = said_before(incident, recent)
+        deployment = self._registry.deployment(incident.processor)
+        #: Slots that the incident before left to a person, with what it asked for.
+        self._left = left_to_person(incident, recent, None if deployment is None else deployment.updated_at)
         self.attempts = incident.attempts
 
     def run(self, hold: Hold) -> tuple[Literal["resolved", "failed", "waiting"], str]:
@@ -258,25 +271,17 @@ class _Recovery:
                 return "resolved", "it was stopped on request meanwhile"
             if isinstance(gravest, Waiting):
                 return self._wait(Wait("broker-away"), gravest.sentence)
-            sick = {slot: each for slot, each in found.items() if each.needs_recovery}
             if made and isinstance(gravest, Starting):  # a large state takes longer than an attempt waits
                 return self._wait(Wait("starting"), gravest.sentence)
-            remedy = remedy_for(gravest, self._case(gravest)) if sick else None
-            if remedy is not None:
-                kind = (remedy.kind or gravest.kind) if isinstance(remedy, Ask) else gravest.kind
-                action = remedy.action if isinstance(remedy, Ask) else ""
-                self._registry.decide_incident(self._incident.id, kind, remedy.name, action)
-            if isinstance(remedy, Ask):
-                self._note("ask", remedy.sentence, 0.0)
-                return "failed", f"a restart cannot repair this: {remedy.sentence}"
-            lasting = self._policy.conditions.lasts(remedy) if isinstance(remedy, Wait) else ""
-            if isinstance(remedy, Wait) and lasting:
-                return self._wait(remedy, lasting)
+            chosen = decide_slots(found, self._case, self._policy.conditions.lasts, self._left)
+            if not chosen.due and (chosen.waits or chosen.asks):
+                return self._leave(found, chosen, ())
+            self._decide(found, chosen.due)
             if made:
                 time.sleep(self._policy.pause_s * 2 ** (made - 1))
             made, self.attempts = made + 1, self._registry.begin_attempt(self._incident.id)
             try:
-                self._attempt(sick, remedy, hold)
+                self._attempt(chosen, hold)
             except HoldLost:
                 raise
             except HoldfastError as failed:
@@ -284,9 +289,39 @@ class _Recovery:
                 self._said |= frozenset(each.sentence for each in found.values())
                 self._forgive(failed)
                 continue
-            return "resolved", in_words(found) if sick else "it recovered without an action"
+            if chosen.waits or chosen.asks:
+                return self._leave(found, chosen, tuple(chosen.due))
+            return "resolved", in_words(found) if chosen.due else "it recovered without an action"
         self._give_up(reason)
         return "failed", reason
+
+    def _decide(self, found: Mapping[str, Diagnosis], due: Mapping[str, Remedy]) -> None:
+        """Record the remedy of the gravest slot that is repaired now."""
+        slot = _gravest(found, due)
+        if slot is not None:
+            self._registry.decide_incident(self._incident.id, found[slot].kind, due[slot].name, "")
+
+    def _leave(
+        self, found: Mapping[str, Diagnosis], chosen: PerSlot, repaired: tuple[str, ...]
+    ) -> tuple[Literal["failed", "waiting"], str]:
+        """Leave the slots that no restart helps now, and say why; the ``repaired`` ones run again.
+
+        The incident waits while one of them waits. Else a person is asked, about all of them.
+        """
+        asked = _gravest(found, chosen.asks)
+        ask = None if asked is None else chosen.asks[asked]
+        if chosen.asks:
+            self._registry.ask_about(self._incident.id, {slot: found[slot].sentence for slot in chosen.asks})
+        first = next(iter(chosen.waits.values()), None)
+        if first is not None:
+            return self._wait(*first, ask)
+        assert asked is not None
+        assert ask is not None
+        self._registry.decide_incident(self._incident.id, ask.kind or found[asked].kind, ask.name, ask.action)
+        self._note("ask", ask.sentence, 0.0)
+        again = f"slot {', '.join(repaired)} runs again; " if repaired else ""
+        about = "this" if len(chosen.asks) == 1 and not repaired else f"slot {', '.join(chosen.asks)}"
+        return "failed", f"{again}a restart cannot repair {about}: {ask.sentence}"
 
     def _forgive(self, failed: HoldfastError) -> None:
         """Give an attempt back when it failed by a fault that recovery waits for."""
@@ -298,21 +333,26 @@ class _Recovery:
             self._registry.forgive_attempt(self._incident.id)
             self.attempts -= 1
 
-    def _attempt(self, sick: Mapping[str, Diagnosis], remedy: Remedy | None, hold: Hold) -> None:
-        """One attempt to repair the sick instances."""
-        if sick:
-            self._step("fence", lambda: self._fence(sick), str)
-            if isinstance(remedy, Rebuild):
-                self._step("set aside", lambda: self._set_aside(sick, hold), str)
-            self._step("restart", lambda: self._restart(list(sick)), str)
+    def _attempt(self, chosen: PerSlot, hold: Hold) -> None:
+        """One attempt to repair the slots that are due."""
+        due = chosen.due
+        if due:
+            self._step("fence", lambda: self._fence(due), str)
+            if any(isinstance(remedy, Rebuild) for remedy in due.values()):
+                self._step("set aside", lambda: self._set_aside(due, hold), str)
+            self._step("restart", lambda: self._restart(list(due)), str)
         # a worker that no record knows owns partitions, which the recorded ones would be waited for in vain
         if slots_beyond(self._rollout.processor, self._rollout.slots, self._world):
             self._step("remove", self._remove_others, str)
-        self._step("verify", self._verify, str)
+        down = {*chosen.waits, *chosen.asks}
+        self._step("verify", lambda: self._verify(down), str)
 
-    def _wait(self, wait: Wait, why: str) -> tuple[Literal["waiting"], str]:
-        """Leave the incident open; the sensor launches a run when the cause is gone."""
-        self._registry.decide_incident(self._incident.id, wait.kind, wait.name, "")
+    def _wait(self, wait: Wait, why: str, ask: Ask | None = None) -> tuple[Literal["waiting"], str]:
+        """Leave the incident open; the sensor launches a run when the cause is gone.
+
+        ``ask`` is what a person is asked meanwhile, about another slot.
+        """
+        self._registry.decide_incident(self._incident.id, wait.kind, wait.name, "" if ask is None else ask.action)
         said = f"{why} {wait.sentence}"
         _note_wait(self._incident, said, self._world)
         return "waiting", said
@@ -326,6 +366,8 @@ class _Recovery:
         asked = action or f"see `holdfast logs {name}`; then holdfast incidents retry {self._incident.id}"
         kind = gravest.kind if gravest.needs_recovery else self._incident.kind
         self._registry.decide_incident(self._incident.id, kind, Restart.name, asked)
+        sick = {slot: each.sentence for slot, each in found.items() if each.needs_recovery}
+        self._registry.ask_about(self._incident.id, sick)
         self._note("ask", f"{reason.splitlines()[0]} What to do: {asked}", 0.0)
 
     def _case(self, found: Diagnosis) -> Case:
@@ -347,8 +389,8 @@ class _Recovery:
             return dict.fromkeys(self._rollout.slots, Outdated(old))
         return {slot: found[slot].diagnosis for slot in self._rollout.slots if slot in found}
 
-    def _fence(self, sick: Mapping[str, Diagnosis]) -> str:
-        """Kill the old processes of the sick slots."""
+    def _fence(self, sick: Iterable[str]) -> str:
+        """Kill the old processes of these slots."""
         deployer, said = self._world.deployer, []
         if not deployer.running():
             deployer.start()
@@ -363,12 +405,11 @@ class _Recovery:
             said.append(f"slot {slot}: process {program.pid} was killed")
         return "; ".join(said)
 
-    def _set_aside(self, sick: Mapping[str, Diagnosis], hold: Hold) -> str:
+    def _set_aside(self, due: Mapping[str, Remedy], hold: Hold) -> str:
         """Set the local state of each slot aside whose remedy is a rebuild."""
         name, now = self._rollout.processor, self._world.clock()
         said = []
-        for slot, each in sick.items():
-            remedy = remedy_for(each, self._case(each))
+        for slot, remedy in due.items():
             if isinstance(remedy, Rebuild):
                 hold.check()
                 said.append(set_aside(self._world.paths.state, name, slot, remedy.path, now))
@@ -385,10 +426,15 @@ class _Recovery:
         gone = remove_others(self._rollout.processor, self._rollout.slots, self._world)
         return f"slot {', '.join(gone)} is not recorded: stopped and removed"
 
-    def _verify(self) -> str:
-        statuses = wait_ready(self._rollout, self._world, timeout_s=self._policy.ready_s, progress=self._progress)
-        partitions = sum(self._rollout.inputs.values())
-        return f"{len(statuses)} instance(s) running; all {partitions} input partitions are processed"
+    def _verify(self, down: Collection[str]) -> str:
+        """Wait until every slot works that is not ``down``; with all of them, until every partition is processed."""
+        rollout, partitions = self._rollout, sum(self._rollout.inputs.values())
+        said = f"all {partitions} input partitions are processed"
+        if down:  # its partitions may be where no worker can process them
+            rollout = replace(rollout, slots=tuple(each for each in rollout.slots if each not in down), inputs={})
+            said = f"slot {', '.join(sorted(down))} is left as it is"
+        statuses = wait_ready(rollout, self._world, timeout_s=self._policy.ready_s, progress=self._progress)
+        return f"{len(statuses)} instance(s) running; {said}"
 
     def _step(self, name: str, act: Callable[[], T], say: Callable[[T], str]) -> T:
         """Do one step and put it on the timeline with its duration, whichever way it ends."""
@@ -407,3 +453,9 @@ class _Recovery:
         now = self._world.clock()
         self._world.registry.note_incident(self._incident.id, step, text, now, seconds=seconds)
         log.info("incident.step", incident=self._incident.id, step=step, seconds=round(seconds, 3), text=text)
+
+
+def _gravest(found: Mapping[str, Diagnosis], slots: Collection[str]) -> str | None:
+    """The slot with the gravest diagnosis among some; None for none."""
+    some = {slot: found[slot] for slot in slots}
+    return next((slot for slot, each in some.items() if each is worst(some)), None)

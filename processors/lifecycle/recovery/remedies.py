@@ -12,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -84,6 +84,48 @@ class Case:
     mended: bool = False
     #: Names of the stores, for commands that need one.
     stores: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class PerSlot:
+    """What recovery does about each sick slot; each slot is in one of the three."""
+
+    #: A restart may help now.
+    due: Mapping[str, Remedy]
+    #: Its cause lasts: the remedy, and why it lasts, as a sentence.
+    waits: Mapping[str, tuple[Wait, str]]
+    asks: Mapping[str, Ask]
+
+
+def decide_slots(
+    found: Mapping[str, Diagnosis],
+    case: Callable[[Diagnosis], Case],
+    lasts: Callable[[Wait], str],
+    left: Mapping[str, Ask],
+) -> PerSlot:
+    """The decision for each sick slot: a slot that waits, or asks a person, keeps recovery from no other one.
+
+    Args:
+        found: The diagnosis of each slot.
+        case: The facts beside a diagnosis.
+        lasts: Why the cause of a wait lasts, as a sentence; empty when it is over.
+        left: The slots that were left to a person shortly before; they are not tried again.
+    """
+    due: dict[str, Remedy] = {}
+    waits: dict[str, tuple[Wait, str]] = {}
+    asks: dict[str, Ask] = {}
+    for slot, each in found.items():
+        if not each.needs_recovery:
+            continue
+        remedy = left.get(slot) or remedy_for(each, case(each))
+        lasting = lasts(remedy) if isinstance(remedy, Wait) else ""
+        if isinstance(remedy, Ask):
+            asks[slot] = remedy
+        elif isinstance(remedy, Wait) and lasting:
+            waits[slot] = remedy, lasting
+        else:
+            due[slot] = remedy
+    return PerSlot(due, waits, asks)
 
 
 def remedy_for(found: Diagnosis, case: Case) -> Remedy:

@@ -52,6 +52,19 @@ def test_a_second_failure_joins_the_open_incident(registry: Registry) -> None:
     assert [incident.id for incident in registry.open_incidents()] == [first.id, other.id]
 
 
+def test_the_slots_that_a_person_is_asked_about_are_kept_until_a_retry(registry: Registry) -> None:
+    incident, _ = registry.open_incident("fleet", "dead", {"0": "gone", "1": "running"}, NOW)
+    assert dict(incident.asks) == {}
+    registry.ask_about(incident.id, {"0": "truncated"})
+    registry.close_incident(incident.id, "failed", NOW)
+    registry.ask_about(incident.id, {"1": "closed incidents stay as they are"})
+    (seen,) = registry.incidents()
+    assert (dict(seen.detail), dict(seen.asks)) == ({"0": "gone", "1": "running"}, {"0": "truncated"})
+    assert registry.retry_incident(incident.id, NOW)
+    (seen,) = registry.incidents()
+    assert (dict(seen.detail), dict(seen.asks)) == ({"0": "gone", "1": "running"}, {})
+
+
 def test_after_the_end_of_an_incident_a_new_one_can_be_opened(registry: Registry) -> None:
     first, _ = registry.open_incident("fleet", "dead", {}, NOW)
     assert registry.close_incident(first.id, "failed", NOW, reason="three attempts")

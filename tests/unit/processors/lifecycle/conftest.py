@@ -58,6 +58,7 @@ def status():
         "phase": phases[min(asked, len(phases)) - 1] if running else "restoring",
         "code_version": act.get("version", "v1"), "started_at": born,
         "heartbeat_at": born if act.get("stuck") else time.time(), "error": act.get("error"),
+        "silent_s": None if act.get("stuck") else 0.0,
         "records": {}, "commits": {}, "tasks": tasks,
     })
 

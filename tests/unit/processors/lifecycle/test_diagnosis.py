@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -205,11 +206,19 @@ def test_which_failures_get_an_incident(recent: list[Incident], deployed_s: floa
 
 def test_who_was_asked_is_not_asked_again_for_the_same() -> None:
     asked = incident(5000, 4000, "failed", "ask")
-    said = frozenset({"It stopped with no"})
-    assert not admits_incident([asked], wish(seconds=9000), NOW, Limits(), said=said)
-    assert admits_incident([asked], wish(seconds=9000), NOW, Limits(), said=frozenset({"It stopped with another"}))
-    assert admits_incident([asked], wish(seconds=10), NOW, Limits(), said=said)
-    assert admits_incident([incident(5000, 4000, "failed", "restart")], wish(seconds=9000), NOW, Limits(), said=said)
+    said = {"0": "It stopped with no"}
+    assert not admits_incident([asked], wish(seconds=9000), NOW, Limits(), sick=said)
+    assert admits_incident([asked], wish(seconds=9000), NOW, Limits(), sick={"0": "It stopped with another"})
+    assert admits_incident([asked], wish(seconds=10), NOW, Limits(), sick=said)
+    assert admits_incident([incident(5000, 4000, "failed", "restart")], wish(seconds=9000), NOW, Limits(), sick=said)
+
+
+def test_a_slot_that_was_not_left_to_a_person_gets_an_incident() -> None:
+    asked = replace(incident(20, 10, "failed", "ask"), asks={"0": "It stopped with no"})
+    assert not admits_incident([asked], wish(), NOW, Limits(), sick={"0": "It stopped with no"})
+    assert not admits_incident([asked], wish(), NOW, Limits(), sick={"0": "It has no process."})
+    assert admits_incident([asked], wish(), NOW, Limits(), sick={"0": "It stopped with no", "1": "It has no process."})
+    assert admits_incident([asked], wish(), NOW, Limits(), sick={"1": "It stopped with no"})
 
 
 def test_what_comes_up_and_dies_again_and_again_flaps_once() -> None:

@@ -333,8 +333,8 @@ def test_what_passes_is_waited_for_and_uses_no_attempts_up(stage: Any, eventuall
         "wait",
     )
     assert [note.step for note in incident.timeline].count("wait") == 1
-    assert waits_for(incident, worst(diagnoses(stage)), Conditions(away)) == "No broker answers."
-    assert waits_for(incident, worst(diagnoses(stage)), Conditions()) == ""
+    assert waits_for(incident, diagnoses(stage), Conditions(away)) == "No broker answers."
+    assert waits_for(incident, diagnoses(stage), Conditions()) == ""
     result = recover(incident_id, stage.rollout, stage.world, run_id="run-9", policy=POLICY)
     assert (result.outcome, result.attempts) == ("resolved", 1)
 
@@ -345,9 +345,9 @@ def test_a_restore_that_takes_longer_than_an_attempt_is_waited_for(stage: Any, e
     result = recover(incident_id, stage.rollout, stage.world, run_id="run-1", policy=hasty)
     incident = stage.registry.incident(incident_id)
     assert (result.outcome, result.attempts, incident.kind, incident.remedy) == ("waiting", 1, "starting", "wait")
-    assert waits_for(incident, Starting("restoring"), Conditions()) == "It is restoring."
+    assert waits_for(incident, {"0": Starting("restoring")}, Conditions()) == "It is restoring."
     eventually(lambda: worst(diagnoses(stage)) == Healthy("running"))
-    assert waits_for(incident, Healthy("running"), Conditions()) == ""
+    assert waits_for(incident, {"0": Healthy("running")}, Conditions()) == ""
     assert recover(incident_id, stage.rollout, stage.world, run_id="run-2", policy=POLICY).outcome == "resolved"
 
 
