@@ -145,17 +145,25 @@ def judge_rollout(rollout: Rollout, done: DeploymentResult) -> list[CheckResult]
     """The checks ``healthy`` and ``all_partitions_assigned`` after a rollout."""
     key = keys.processor_key(rollout.processor)
     sick = {slot: status.phase for slot, status in done.statuses.items() if status.phase != "running"}
+    others = {
+        slot: status.code_version
+        for slot, status in done.statuses.items()
+        if status.code_version not in ("", done.code_version)
+    }
     missing = what_is_missing(rollout.inputs, done.statuses)
+    versions = ", ".join(f"slot {slot} ({version})" for slot, version in others.items())
     phases = ", ".join(f"slot {slot} ({phase})" for slot, phase in sick.items())
     instances, partitions = len(done.statuses), sum(rollout.inputs.values())
     healthy = CheckResult(
         key,
         HEALTHY,
-        not sick and instances > 0,
-        f"Version {done.code_version}, instances: {instances}, not running: {phases or 'none'}.",
-        "at least one instance, each in phase running",
-        "Read `holdfast status` for what an instance waits for, then materialise this asset again.",
-        metadata={"instances": instances, "instances_sick": len(sick)},
+        not sick and not others and instances > 0,
+        f"Version {done.code_version}, instances: {instances}, not running: {phases or 'none'}, of another version: "
+        f"{versions or 'none'}.",
+        "at least one instance, each in phase running with this version",
+        "Read `holdfast status` for what an instance waits for, then materialise this asset again. It replaces "
+        "instances of another version.",
+        metadata={"instances": instances, "instances_sick": len(sick), "instances_of_another_version": len(others)},
     )
     absent = ", ".join(f"{topic}[{partition}]" for topic, partition in missing)
     assigned = CheckResult(

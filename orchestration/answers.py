@@ -214,7 +214,8 @@ class ProcessorRow(Answer):
     sentence: str
     paused: bool
     slot: str | None
-    code_version: str | None
+    code_version: str | None = Field(description="The version that the worker says it runs.")
+    deployed_version: str | None = Field(default=None, description="The version that is recorded as deployed.")
     phase: str | None
     lag: int | None
     stream_time: float | None = Field(description="Seconds since 1970.")
@@ -225,6 +226,8 @@ class ProcessorRow(Answer):
     subtopologies: list[PartLag]
     processed: int | None
     pid: int | None
+    started_at: float | None = Field(default=None, description="Seconds since 1970, by the worker's clock.")
+    uptime_s: float | None = None
 
 
 class IncidentShort(Answer):

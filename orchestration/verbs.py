@@ -19,7 +19,7 @@ import getpass
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -34,7 +34,7 @@ from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.privacy import private_files
 from holdfast.infra.settings import Settings
-from holdfast.orchestration.world import build_world, environment_of, newest_logged, open_registry
+from holdfast.orchestration.world import ThisMachine, build_world, newest_logged, open_registry
 from holdfast.processors.audits.stores import StoreAudit, audit_stores, checkpoint_manifests, store_partitions
 from holdfast.processors.audits.tables import subject_of, tabled
 from holdfast.processors.engine.serving.client import ProcessorClient
@@ -71,6 +71,8 @@ from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages
 from holdfast.processors.lifecycle.rebuild.shadow import Machine
 from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
+from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.standing import what_is_left
 from holdfast.processors.lifecycle.verbs.backfill import check_local
 from holdfast.processors.lifecycle.verbs.refusals import unknown_stores
 from holdfast.processors.lifecycle.verbs.table import plan_for, plan_of_installation
@@ -208,7 +210,7 @@ class Verbs:
         """Close an open apply without undoing its stages; returns its record.
 
         A processor that it paused is resumed. Workers that it started paused are stopped or run as before. ``tell``
-        hears what is done, and what the apply leaves.
+        hears what is done, and what the apply leaves: workers of two versions, or some that are not recorded.
 
         Raises:
             ApplyUnknown: No open apply has that number.
@@ -217,6 +219,8 @@ class Verbs:
         """
         record = self._open_apply(apply_id, "abandoned")
         self._applier(tell).abandon(record, reason)
+        for line in what_is_left(record.processor, self._world, Limits(stuck_after_s=self._settings.stuck_after_s)):
+            tell(line)
         return record
 
     def is_broken_off(self, record: ApplyRecord) -> bool:
@@ -391,7 +395,7 @@ class Verbs:
             return self._settings.paths.state
 
     def _rollout(self, processor: str, release_id: str | None) -> Rollout:
-        machine = _Machine(self._settings, self._world)
+        machine = ThisMachine(self._settings, self._world)
         if release_id is None:
             return deployed_rollout(processor, self.definition, self._topics, machine)
         release = self._registry.releases.find(processor, release_id)
@@ -438,21 +442,6 @@ class Verbs:
     def _folders(self, processor: str) -> LocalFolders:
         tasks = self._topology(processor).tasks(self._input_partitions(processor))
         return LocalFolders(RocksDatabases(), self._state_dir(processor), processor, tasks)
-
-
-@dataclass(frozen=True)
-class _Machine:
-    """``assets.ports.Machine``: this machine's folders, environment and supervisor."""
-
-    settings: Settings
-    world: World
-
-    @property
-    def project(self) -> Path:
-        return self.settings.workers_directory
-
-    def environment(self) -> dict[str, str]:
-        return environment_of(self.settings)
 
 
 @contextmanager

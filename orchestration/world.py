@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 
 from pydantic import BaseModel
 
@@ -47,6 +49,23 @@ def build_world(paths: Paths, registry: Registry) -> World:
         registry=registry,
         paths=paths,
     )
+
+
+@dataclass(frozen=True)
+class ThisMachine:
+    """``assets.ports.Machine``: this machine's folders, environment and supervisor."""
+
+    settings: Settings
+    world: World
+
+    @property
+    def project(self) -> Path:
+        """The working folder of processors."""
+        return self.settings.workers_directory
+
+    def environment(self) -> dict[str, str]:
+        """The variables of a processor; they may hold secrets."""
+        return environment_of(self.settings)
 
 
 def newest_logged(settings: Settings, topics: Topics, processor: str) -> tuple[int, str] | None:

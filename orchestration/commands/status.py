@@ -25,8 +25,6 @@ from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.orchestration.commands import completion
 from holdfast.orchestration.commands.options import Json, command_settings, print_json, print_rows
 from holdfast.orchestration.commands.tables import print_table
-from holdfast.processors.engine.serving.parts import parts_of
-from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, TOLD_S
@@ -85,6 +83,7 @@ def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
     from holdfast.infra.kafka.broker import running_broker
     from holdfast.orchestration import local, reasons
     from holdfast.orchestration.asset_page import read_pages
+    from holdfast.orchestration.processor_rows import bare_row
     from holdfast.orchestration.world import open_registry
     from holdfast.processors.broken_definition import BrokenDefinition
     from holdfast.processors.registration import load_processors
@@ -113,11 +112,11 @@ def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
     known = {each["processor"] for each in document["processors"]}
     for definition in load_processors(settings):
         if isinstance(definition, BrokenDefinition):
-            document["processors"].append(_row(definition.target, "broken", definition.fault))
+            document["processors"].append(bare_row(definition.target, "broken", definition.fault))
             found.append(reasons.of_definition(definition))
         elif definition.name not in known:
             sentence = f"Never deployed; start it with `holdfast apply deploy {definition.name}`."
-            document["processors"].append(_row(definition.name, "not-deployed", sentence))
+            document["processors"].append(bare_row(definition.name, "not-deployed", sentence))
             found.append(reasons.of_undeployed(definition.name))
     running = {each["processor"] for each in document["processors"] if each["desired"] not in ("-", "stopped")}
     pages = read_pages(settings) or ()
@@ -187,28 +186,16 @@ def _print_sizes(document: dict[str, Any], *, as_json: bool) -> None:
 
 def _describe_registry(document: dict[str, Any], settings: Settings, registry: Registry) -> list[Reason]:
     """Add what the registry knows to the document; returns why its processors are not green."""
-    from holdfast.orchestration import reasons
+    from holdfast.orchestration.processor_rows import describe_processor
     from holdfast.orchestration.world import build_world
-    from holdfast.processors.lifecycle.recovery.incidents import is_broken_off, wanted
-    from holdfast.processors.lifecycle.recovery.standing import standing
+    from holdfast.processors.lifecycle.recovery.incidents import is_broken_off
 
     world, found = build_world(settings.paths, registry), []
     limits = Limits(stuck_after_s=settings.stuck_after_s)
     for deployment in registry.deployments():
-        now = standing(deployment.processor, world, limits)
-        found += reasons.of_processor(deployment.processor, now.answer)
-        for slot, each in now.observations.items():
-            row = _row(deployment.processor, each.diagnosis.kind, each.diagnosis.sentence)
-            row |= {"slot": slot, "desired": wanted(deployment, world).desired, "code_version": deployment.code_version}
-            if (worker := each.living) is not None:
-                row |= {"phase": worker.phase, "paused": getattr(worker, "paused", False), "pid": worker.pid}
-                row |= {"lag": getattr(worker, "lag", None), "stream_time": getattr(worker, "stream_time", None)}
-                timers = getattr(worker, "timers", None)
-                row["timers"] = None if timers is None else asdict(timers)
-                row["subtopologies"] = subtopologies_of(worker)
-                row |= {"processed": getattr(worker, "records", {}).get("processed")}
-                row |= {"warnings": list(getattr(worker, "warnings", ()))}
-            document["processors"].append(row)
+        rows, why = describe_processor(deployment, world, limits)
+        document["processors"] += rows
+        found += why
     document["adopted"] = [
         {"processor": each.subject, "at": each.finished_at.isoformat(), "sentence": each.plan}
         for each in registry.actions()
@@ -230,20 +217,6 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
         for each in registry.journal.applies(open_only=True)
     ]
     return found
-
-
-def _row(processor: str, diagnosis: str, sentence: str) -> dict[str, Any]:
-    """The part of the document about one processor, of which no more is known."""
-    unknown = dict.fromkeys(("slot", "code_version", "phase", "lag", "stream_time", "timers", "processed", "pid"))
-    known = {"processor": processor, "desired": "-", "diagnosis": diagnosis, "sentence": sentence, "paused": False}
-    return {**unknown, **known, "subtopologies": [], "warnings": []}
-
-
-def subtopologies_of(worker: object) -> list[dict[str, Any]]:
-    """The subtopologies in a worker's answer; none without an answer."""
-    if not isinstance(worker, ProcessorStatus):
-        return []
-    return [{**asdict(each), "awaited": list(each.awaited), "lag": each.lag} for each in parts_of([worker])]
 
 
 def print_services(services: Iterable[tuple[str, str | None]], console: Console) -> None:
@@ -287,13 +260,17 @@ def _moment(seconds: float) -> str:
 def _print(document: dict[str, Any], console: Console) -> None:
     print_services(document["services"].items(), console)
     has_timers = any(each["timers"] is not None for each in document["processors"])
-    columns = ("processor", "desired", "state", "phase", "lag, records", "stream time")
+    several = len({each["processor"] for each in document["processors"]}) < len(document["processors"])
+    mixed = any(each["code_version"] not in (None, each["deployed_version"]) for each in document["processors"])
+    more = [*(["slot"] if several else []), *(["version"] if mixed else [])]
+    columns = ("processor", *more, "desired", "state", "phase", "lag, records", "stream time")
     table = Table(*columns, *(["timers"] if has_timers else []), "processed", "pid")
     for each in document["processors"]:
         # a paused processor is healthy, but reads no input
         paused = " [red]PAUSED[/]" if each["paused"] else ""
         state = "down" if (each["desired"], each["diagnosis"]) == ("stopped", "not-deployed") else each["diagnosis"]
-        cells = (escape(each["processor"]), each["desired"], state + paused)
+        own = {"slot": each["slot"], "version": each["code_version"]}
+        cells = (escape(each["processor"]), *(own[name] or "-" for name in more), each["desired"], state + paused)
         time = None if each["stream_time"] is None else _moment(each["stream_time"])
         timers = [_in_words(each["timers"])] if has_timers else []
         rest = (each["phase"], each["lag"], time, *timers, each["processed"], each["pid"])

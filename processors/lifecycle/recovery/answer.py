@@ -17,11 +17,11 @@ from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.recovery.diagnosis import (
     Diagnosis,
+    Differs,
     Healthy,
     NotDeployed,
     Outdated,
     Starting,
-    Unwanted,
     in_words,
     worst,
 )
@@ -90,8 +90,8 @@ def judge_working(
     if isinstance(gravest, NotDeployed):
         return Answer(True, gravest.kind, gravest.sentence)
     is_open = incident is not None and incident.is_open
-    if isinstance(gravest, Unwanted):
-        said = in_words({slot: each for slot, each in found.items() if isinstance(each, Unwanted)})
+    if isinstance(gravest, Differs):
+        said = in_words({slot: each for slot, each in found.items() if isinstance(each, Differs)})
         text = f"{_capital(TITLES[gravest.kind])}. {said} What to do: {gravest.action}"
         return Answer(False, gravest.kind, text, action=gravest.action)
     if isinstance(gravest, Healthy):

@@ -149,13 +149,16 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Unwanted:
-    """The instance runs, and is not recorded as one that should: an apply was broken off. ``action`` stops it."""
+class Differs:
+    """The instance works, but not as the deployment is recorded; the command ``action`` makes it so.
 
+    A restart by recovery is not asked for: the instance processes input.
+    """
+
+    kind: Kind
+    sentence: str
     action: str
-    kind: ClassVar[Kind] = "unwanted-worker"
     needs_recovery: ClassVar[bool] = False
-    sentence: ClassVar[str] = "It runs, but it is not recorded as a worker that should run: an apply was broken off."
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,7 @@ class Outdated:
         return self.behind.sentence
 
 
-Diagnosis = Healthy | NotDeployed | Starting | Waiting | Dead | Stuck | Failed | Unwanted | Outdated
+Diagnosis = Healthy | NotDeployed | Starting | Waiting | Dead | Stuck | Failed | Differs | Outdated
 #: Gravest first.
 _GRAVITY: tuple[type[Diagnosis], ...] = (
     Outdated,
@@ -179,7 +182,7 @@ _GRAVITY: tuple[type[Diagnosis], ...] = (
     Dead,
     Stuck,
     Waiting,
-    Unwanted,
+    Differs,
     Starting,
     NotDeployed,
     Healthy,
@@ -222,7 +225,7 @@ def diagnose(
     if desired is None or desired.desired == "stopped":
         if desired is None or not alive or _age(desired.updated_at, now) < limits.stop_s:
             return NotDeployed(alive=alive)
-        return Unwanted(f"holdfast apply stop {desired.processor}")
+        return _unwanted(f"holdfast apply stop {desired.processor}")
     if desired.desired == "deploying":
         return Starting(f"being deployed for {_age(desired.updated_at, now):.0f} s")
     if program is None:
@@ -237,10 +240,11 @@ def diagnose(
     if program.state == "STOPPING":
         return Starting("stopping on request")
     if slot is not None and slot not in desired.slots:
-        return Unwanted(f"holdfast apply scale {desired.processor} {len(desired.slots)}")
+        return _unwanted(f"holdfast apply scale {desired.processor} {len(desired.slots)}")
     if status is None or status.pid != program.pid:
         return _silent(program, now, limits, answered_at)
-    return _of_answer(status, now, limits)
+    found = _of_answer(status, now, limits)
+    return _compared(status, desired) or found if isinstance(found, Healthy) else found
 
 
 def admits_incident(
@@ -315,6 +319,19 @@ def _of_answer(status: ProcessorStatus, now: datetime, limits: Limits) -> Diagno
     if status.phase == "waiting":
         return Waiting()
     return Starting(status.phase)
+
+
+def _compared(status: ProcessorStatus, desired: Deployment) -> Differs | None:
+    """How a running instance differs from the deployment."""
+    if status.code_version in ("", desired.code_version):  # a worker of a former release of Holdfast has none
+        return None
+    said = f"It runs version {status.code_version}, but version {desired.code_version} is deployed."
+    return Differs("other-version", said, f"holdfast apply deploy {desired.processor}")
+
+
+def _unwanted(action: str) -> Differs:
+    said = "It runs, but it is not recorded as a worker that should run: an apply was broken off."
+    return Differs("unwanted-worker", said, action)
 
 
 def _age(moment: datetime | None, now: datetime) -> float:

@@ -47,6 +47,7 @@ Kind = Literal[
     "bad-deploy",
     "registry-behind",
     "unwanted-worker",
+    "other-version",
     # no fault
     "healthy",
     "starting",
@@ -85,6 +86,7 @@ TITLES: Final[Mapping[Kind, str]] = {
     "bad-deploy": "the deployed version does not start",
     "registry-behind": "the registry was replaced by an older copy",
     "unwanted-worker": "a worker runs that the deployment does not have",
+    "other-version": "a worker runs another version than the deployed one",
     "healthy": "it works",
     "starting": "it is starting",
     "not-deployed": "it is not meant to run",

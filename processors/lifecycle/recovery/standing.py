@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from holdfast.infra.database.records import Incident
+from holdfast.processors.lifecycle.deploy.deployment import PATIENCE_S
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.answer import (
     STARTING,
@@ -47,6 +48,21 @@ def standing(processor: str, world: World, limits: Limits, *, patience_s: float 
     if begun is not None and not answer.passed and not (incident is not None and incident.is_open):
         answer = judge_applying(begun)
     return Standing(seen, answer, incident)
+
+
+def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...]:
+    """What an apply that ended early leaves of the workers, in words; empty for a processor that works as deployed.
+
+    Raises:
+        HoldfastError: The supervisor or the registry does not answer.
+    """
+    now = standing(processor, world, limits, patience_s=PATIENCE_S)
+    living = {slot: each.living.code_version for slot, each in now.observations.items() if each.living is not None}
+    lines = [] if now.answer.passed else [f"{processor}: {now.answer.text}"]
+    if len(set(living.values())) > 1:
+        each_runs = ", ".join(f"slot {slot} runs version {version}" for slot, version in living.items())
+        lines.insert(0, f"workers of {processor} differ: {each_runs}")
+    return tuple(lines)
 
 
 def incident_of(processor: str, world: World) -> Incident | None:

@@ -30,7 +30,8 @@ def plan(request: Scale, facts: Facts, topology: Topology) -> Plan:
     before = (*facts.deployment.slots, *facts.beyond)
     findings = (*_of_partitions(request.workers, facts, topology), *_of_settings(request, facts))
     # what runs decides, not what is recorded: an interrupted change has recorded the wanted slots before it made them
-    if set(before) == set(wanted) and facts.working and facts.desired == "deployed":
+    alike = all(each.code_version == version and not each.paused for each in facts.instances)
+    if set(before) == set(wanted) and facts.working and alike and facts.desired == "deployed":
         verdict = NothingToDo(f"{name} already runs in {count_of(request.workers, 'worker')}.")
         return Plan(request=request, verdict=verdict, findings=findings, basis=basis)
     released = facts.released

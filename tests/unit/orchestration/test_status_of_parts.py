@@ -9,14 +9,15 @@ import pytest
 from rich.console import Console
 
 from holdfast.orchestration.cli import main
-from holdfast.orchestration.commands.status import _print, _row, subtopologies_of
+from holdfast.orchestration.commands.status import _print
+from holdfast.orchestration.processor_rows import bare_row, subtopologies_of
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from tests.unit.processors.serving.test_metrics import status
 
 
 def printed(*subtopologies: list[dict[str, Any]]) -> str:
     rows = [
-        {**_row(f"p{number}", "healthy", ""), "slot": "0", "subtopologies": each}
+        {**bare_row(f"p{number}", "healthy", ""), "slot": "0", "subtopologies": each}
         for number, each in enumerate(subtopologies)
     ]
     console = Console(file=StringIO(), width=240)

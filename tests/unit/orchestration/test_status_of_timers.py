@@ -8,13 +8,14 @@ from typing import Any
 from rich.console import Console
 
 from holdfast.assets.state import _stream_time, _timers
-from holdfast.orchestration.commands.status import _print, _row
+from holdfast.orchestration.commands.status import _print
+from holdfast.orchestration.processor_rows import bare_row
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from tests.unit.processors.serving.test_metrics import status
 
 
 def printed(*timers: dict[str, Any] | None) -> str:
-    rows = [{**_row(f"p{number}", "healthy", ""), "timers": each} for number, each in enumerate(timers)]
+    rows = [{**bare_row(f"p{number}", "healthy", ""), "timers": each} for number, each in enumerate(timers)]
     console = Console(file=StringIO(), width=240)
     lists: dict[str, Any] = {name: [] for name in ("adopted", "incidents", "applies", "reasons")}
     _print({"services": {}, "processors": rows, **lists}, console)

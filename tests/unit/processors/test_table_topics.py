@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 
 from holdfast import Application, Deploy, HoldfastError, InMemoryCluster, Partition, Provision, TopicConfig
 from holdfast.infra.kafka.records import TopicFacts
-from holdfast.orchestration.commands.status import _print, _row
+from holdfast.orchestration.commands.status import _print
+from holdfast.orchestration.processor_rows import bare_row
 from holdfast.processors.engine.required_topics import CreateTopic, plan
 from holdfast.processors.engine.table_topics import table_warnings
 from holdfast.processors.engine.topology import code_version_of
@@ -112,7 +113,9 @@ def test_plans_tell_it(request_: Any) -> None:
 
 def test_status_shows_it_once_for_all_workers() -> None:
     console = Console(file=StringIO(), width=240)
-    rows = [{**_row("orders", "healthy", ""), "slot": slot, "warnings": ["Topic prices [of] a table"]} for slot in "01"]
+    rows = [
+        {**bare_row("orders", "healthy", ""), "slot": slot, "warnings": ["Topic prices [of] a table"]} for slot in "01"
+    ]
     lists: dict[str, Any] = {name: [] for name in ("adopted", "incidents", "applies", "reasons")}
     _print({"services": {}, "processors": rows, **lists}, console)
     assert isinstance(console.file, StringIO)

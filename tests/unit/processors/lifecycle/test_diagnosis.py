@@ -13,13 +13,13 @@ from holdfast.infra.deploy.programs import ProgramState, ProgramStatus
 from holdfast.processors.lifecycle.recovery.diagnosis import (
     Dead,
     Diagnosis,
+    Differs,
     Failed,
     Healthy,
     Limits,
     NotDeployed,
     Starting,
     Stuck,
-    Unwanted,
     Waiting,
     admits_incident,
     diagnose,
@@ -49,12 +49,23 @@ def told(**facts: Any) -> dict[str, Any]:
     return {"heartbeat_at": ago(1).timestamp(), **facts}
 
 
+def unwanted(verb: str) -> Differs:
+    said = "It runs, but it is not recorded as a worker that should run: an apply was broken off."
+    return Differs("unwanted-worker", said, f"holdfast apply {verb}")
+
+
 ERROR = {"type": "StateLost", "message": "truncated", "action": "restore"}
 CASES: list[tuple[str, ProgramStatus | None, dict[str, Any] | None, Deployment | None, Diagnosis]] = [
     ("never deployed", None, None, None, NotDeployed()),
     ("meant to be down", program("STOPPED"), None, wish("stopped"), NotDeployed()),
     ("being stopped", program("RUNNING"), told(), wish("stopped", 59), NotDeployed(alive=True)),
-    ("down but up", program("RUNNING"), told(), wish("stopped", 60), Unwanted("holdfast apply stop fleet")),
+    (
+        "down but up",
+        program("RUNNING"),
+        told(),
+        wish("stopped", 60),
+        unwanted("stop fleet"),
+    ),
     ("dead in a deployment", program("EXITED"), None, wish("deploying", 900), Starting("being deployed for 900 s")),
     ("unknown to the supervisor", None, None, wish(), Dead(None, None)),
     ("killed", program("EXITED", signal="SIGKILL"), None, wish(), Dead(None, "SIGKILL")),
@@ -69,7 +80,19 @@ CASES: list[tuple[str, ProgramStatus | None, dict[str, Any] | None, Deployment |
     ("never answered", program("RUNNING", 61), None, wish(), Stuck(61)),
     ("another process answers", program("RUNNING", 61), told(pid=8), wish(), Stuck(61)),
     ("running", program("RUNNING"), told(), wish(), Healthy("running")),
-    ("restoring", program("RUNNING"), told(phase="restoring"), wish(), Starting("restoring")),
+    ("of a former Holdfast", program("RUNNING"), told(code_version=""), wish(), Healthy("running")),
+    (
+        "another version",
+        program("RUNNING"),
+        told(code_version="v0"),
+        wish(),
+        Differs(
+            "other-version",
+            "It runs version v0, but version v1 is deployed.",
+            "holdfast apply deploy fleet",
+        ),
+    ),
+    ("restoring", program("RUNNING"), told(phase="restoring", code_version="v0"), wish(), Starting("restoring")),
     ("waiting for its broker", program("RUNNING"), told(phase="waiting"), wish(), Waiting()),
     ("still beating", program("RUNNING"), told(heartbeat_at=ago(29.9).timestamp()), wish(), Healthy("running")),
     ("loop stands still", program("RUNNING"), told(heartbeat_at=ago(30).timestamp()), wish(), Stuck(30)),
@@ -112,7 +135,7 @@ def test_a_silence_counts_from_the_last_answer(answered_s: float, expected: Diag
 @pytest.mark.parametrize(
     ("state", "desired", "expected"),
     [
-        ("RUNNING", wish(), Unwanted("holdfast apply scale fleet 1")),
+        ("RUNNING", wish(), unwanted("scale fleet 1")),
         ("RUNNING", wish("deploying", 9), Starting("being deployed for 9 s")),
         ("STOPPING", wish(), Starting("stopping on request")),
     ],
@@ -137,7 +160,7 @@ def test_each_diagnosis_says_itself() -> None:
         Dead(None, None),
         Stuck(31.4),
         Failed(ERROR),
-        Unwanted("holdfast apply stop fleet"),
+        unwanted("stop fleet"),
     ]
     assert [(each.kind, each.needs_recovery, each.sentence) for each in every] == [
         ("healthy", False, "It is running."),
@@ -161,9 +184,9 @@ def test_each_diagnosis_says_itself() -> None:
 def test_the_worst_of_several_names_the_incident() -> None:
     assert worst({"0": Healthy("running"), "1": Dead(1, None), "2": Stuck(40)}) == Dead(1, None)
     assert worst({"0": Healthy("running"), "1": Starting("restoring")}) == Starting("restoring")
-    unwanted = Unwanted("holdfast apply scale fleet 1")
-    assert worst({"0": Healthy("running"), "1": Starting("restoring"), "2": unwanted}) == unwanted
-    assert worst({"0": Dead(1, None), "2": unwanted}) == Dead(1, None)
+    left = unwanted("scale fleet 1")
+    assert worst({"0": Healthy("running"), "1": Starting("restoring"), "2": left}) == left
+    assert worst({"0": Dead(1, None), "2": left}) == Dead(1, None)
     assert worst({}) == NotDeployed()
 
 

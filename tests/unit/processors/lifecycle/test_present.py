@@ -14,7 +14,7 @@ from holdfast.processors.lifecycle.deploy import deployment
 from holdfast.processors.lifecycle.deploy.deployment import deploy, stop
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.deploy.present import slots_at_work, slots_beyond
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits, Unwanted
+from holdfast.processors.lifecycle.recovery.diagnosis import Differs, Limits
 from holdfast.processors.lifecycle.recovery.incidents import observe
 from holdfast.processors.lifecycle.recovery.recovery import RecoveryPolicy, recover
 from holdfast.processors.lifecycle.recovery.standing import standing
@@ -62,7 +62,9 @@ def test_stop_ends_every_worker_that_runs(left: Any) -> None:
 def test_a_worker_that_a_stop_left_is_told(left: Any) -> None:
     left.registry.record_stopped("fleet", datetime.now(UTC))
     limits = Limits(stop_s=0.0)
-    assert observe("fleet", left.world, limits)["1"].diagnosis == Unwanted("holdfast apply stop fleet")
+    found = observe("fleet", left.world, limits)["1"].diagnosis
+    assert isinstance(found, Differs)
+    assert (found.kind, found.action) == ("unwanted-worker", "holdfast apply stop fleet")
     assert standing("fleet", left.world, limits).answer.colour == "red"
 
 

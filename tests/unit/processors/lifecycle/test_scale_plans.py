@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.processors.lifecycle.deploy.warming import UNTOLD_S, unprepared
@@ -85,6 +86,13 @@ def test_a_worker_that_an_interrupted_change_left_is_not_nothing_to_do() -> None
     assert isinstance(decide(Deploy("orders"), facts, TOPOLOGY).verdict, Ready)
     assert "stop slot 0, 1, 2: it commits" in decide(Restart("orders"), facts, TOPOLOGY).stages[0].says
     assert "stop slot 0, 1, 2: it commits" in decide(Stop("orders"), facts, TOPOLOGY).stages[0].says
+
+
+@pytest.mark.parametrize("changed", [{"code_version": "v0"}, {"paused": True}], ids=["version", "paused"])
+def test_workers_that_are_not_as_deployed_are_not_nothing_to_do(changed: dict[str, Any]) -> None:
+    well = InstanceFacts("0", True, "running", VERSION)
+    other = msgspec.structs.replace(well, slot="1", **changed)
+    assert isinstance(decide(Scale("orders", 2), in_workers(2, instances=(well, other)), TOPOLOGY).verdict, Ready)
 
 
 def test_a_worker_that_is_down_is_started_again() -> None:

@@ -17,12 +17,12 @@ from holdfast.processors.lifecycle.recovery.answer import (
 )
 from holdfast.processors.lifecycle.recovery.diagnosis import (
     Dead,
+    Differs,
     Failed,
     Healthy,
     NotDeployed,
     Starting,
     Stuck,
-    Unwanted,
     Waiting,
 )
 from holdfast.processors.lifecycle.recovery.lagging import LAG_RECORDS, LAG_S, Lag, next_lag, pace_of
@@ -53,7 +53,9 @@ def test_what_works_says_so() -> None:
 
 
 def test_a_worker_beyond_the_record_is_red_with_the_action_that_stops_it() -> None:
-    answer = judge_working({**WELL, "7": Unwanted("holdfast apply scale fleet 2")}, None, NOW)
+    said = "It runs, but it is not recorded as a worker that should run: an apply was broken off."
+    found = Differs("unwanted-worker", said, "holdfast apply scale fleet 2")
+    answer = judge_working({**WELL, "7": found}, None, NOW)
     assert answer is not None
     assert (answer.colour, answer.kind, answer.action) == ("red", "unwanted-worker", "holdfast apply scale fleet 2")
     assert answer.text == (
