@@ -1,4 +1,4 @@
-"""The check ``proven`` of each processor: what came of the proof of the version that runs."""
+"""The check ``proven`` of each processor: what came of the proof of the version that runs, also after a rollback."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,13 @@ from holdfast.assets.check_result import CheckResult
 from holdfast.assets.ports import Lifecycle
 from holdfast.infra.database.records import ApplyRecord
 from holdfast.processors.lifecycle.deploy.proof import judge_proven
+from holdfast.processors.lifecycle.plans.plan import PlanUnreadable, decode
+from holdfast.processors.lifecycle.plans.stages import RunProcessor
 from holdfast.processors.registration import ProcessorDefinition
 
 PROVEN = "proven"
-#: Newest applies among which the last deploy is looked for.
-_APPLIES_MAX = 50
+#: Newest applies among which the deploy of the version that runs is looked for.
+_APPLIES_MAX = 200
 #: Stage of an apply, as the journal names it.
 _STAGE = "prove_version"
 
@@ -29,8 +31,10 @@ def proven_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
         "one. A warning says why they did not.",
     )
     def proven(lifecycle: dg.ResourceParam[Lifecycle]) -> dg.AssetCheckResult:
-        applies = lifecycle.world.registry.journal.applies(_APPLIES_MAX, processor=definition.name)
-        passed, sentence = judge_proven(results_of(applies))
+        registry = lifecycle.world.registry
+        applies = registry.journal.applies(_APPLIES_MAX, processor=definition.name)
+        running = registry.releases.working(definition.name)
+        passed, sentence = judge_proven(results_of(applies, None if running is None else running.release_id))
         return CheckResult(
             key,
             PROVEN,
@@ -45,7 +49,21 @@ def proven_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
     return proven
 
 
-def results_of(applies: Sequence[ApplyRecord]) -> list[str]:
-    """The result of the proof in the last deploy that is done, if it had one; ``applies`` are newest first."""
-    last = next((each for each in applies if each.verb == "deploy" and each.outcome == "done"), None)
-    return [] if last is None else [note.text for note in last.done if note.stage == _STAGE]
+def results_of(applies: Sequence[ApplyRecord], release: str | None) -> list[str] | None:
+    """The results of the proof in the last deploy of a release that is done; None without such a deploy.
+
+    ``applies`` are newest first. ``release`` is the one that runs: after a rollback, that of an earlier deploy.
+    """
+    if release is None:
+        return []
+    for each in applies:
+        if each.verb == "deploy" and each.outcome == "done" and release in _started(each):
+            return [note.text for note in each.done if note.stage == _STAGE]
+    return None
+
+
+def _started(apply: ApplyRecord) -> set[str | None]:
+    try:
+        return {stage.release_id for stage in decode(apply.plan).stages if isinstance(stage, RunProcessor)}
+    except PlanUnreadable:  # of another version of Holdfast
+        return set()

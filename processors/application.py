@@ -246,6 +246,11 @@ class Application(ApplicationTables):
         """The frozen description of the application."""
         return describe(self._declared())
 
+    @property
+    def frames(self) -> Mapping[str, StreamingDataFrame]:
+        """The stream of each input topic, also of the topics behind ``group_by``."""
+        return self._frames
+
     def _declared(self) -> Declared:
         return Declared(
             self.consumer_group,

@@ -1,4 +1,4 @@
-"""What a proof of a version is given, and what came of it: the files between operator and process."""
+"""What a proof of a version is given, and what came of it: the documents between operator and process."""
 
 from __future__ import annotations
 
@@ -44,9 +44,25 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of it: numbers of messages and outputs, the failures; ``broken`` is why it could not run at all."""
+    """What came of it.
+
+    Args:
+        processed: Messages that did not fail.
+        sent: Output topic -> number of outputs; each output topic of the version has an entry.
+        failures: The messages that failed.
+        broken: What it did in place of processing, in words: ``ended with …``, ``took longer than …``. Else empty.
+        unreached: Steps that no message reached.
+        gaps: What the proof lacks, in words, such as stores that began empty.
+    """
 
     processed: int = 0
-    outputs: int = 0
+    sent: dict[str, int] = {}
     failures: tuple[Failure, ...] = ()
     broken: str = ""
+    unreached: tuple[str, ...] = ()
+    gaps: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs to all topics."""
+        return sum(self.sent.values())

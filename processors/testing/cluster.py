@@ -51,6 +51,7 @@ from holdfast.processors.testing.producer import InMemoryProducer
 
 if TYPE_CHECKING:
     from holdfast.processors.application import Application
+    from holdfast.processors.engine.state.database import Databases
 
 #: ``run`` ends after this many virtual seconds without a message.
 QUIET_S = 3.0
@@ -279,7 +280,14 @@ class InMemoryCluster:
         """A process's connection, the argument of ``Application.run_on``."""
         return ClusterView(self._broker, process)
 
-    def run(self, application: Application, *, count: int = 0, quiet_s: float = QUIET_S) -> None:
+    def run(
+        self,
+        application: Application,
+        *,
+        count: int = 0,
+        quiet_s: float = QUIET_S,
+        databases: Databases | None = None,
+    ) -> None:
         """Runs an application until all messages are processed and committed.
 
         Without a ``state_dir`` of the application, local state is deleted afterwards; the next run restores it from
@@ -289,12 +297,13 @@ class InMemoryCluster:
             application: The application.
             count: Stop after this many messages; 0 for all messages.
             quiet_s: Stop after this many virtual seconds without a message.
+            databases: Databases of the local state; None opens those of the application's ``state_backend``.
 
         Raises:
             HoldfastError: The error that stopped the application.
         """
         with self._process_for(application) as (view, settings):
-            application.run_on(view, settings, count=count, timeout=quiet_s)
+            application.run_on(view, settings, count=count, timeout=quiet_s, databases=databases)
 
     def clear_state(self, application: Application, *, rewind: Literal["stay", "earliest"] = "stay") -> None:
         """``Application.clear_state`` on this cluster."""

@@ -1,23 +1,26 @@
 """Runs one version on the last messages, in memory: ``python -m holdfast.processors.testing.proof``.
 
-``Verbs`` starts it in a process of its own, for the new version and, when that one fails, for the running one.
+``Prover`` starts it in a process of its own, for the new version and for the running one.
 
 Invariants:
     - Nothing is written to Kafka: inputs, changelogs and outputs are topics of the cluster in memory.
-    - The state folder is a temporary one, also for an application with a ``state_dir`` of its own.
+    - No message and no state lies in a file with a name: state is in memory, also for an application with a
+      ``state_dir``; material and outcome go through open files without names.
     - A message that failed is left out, and the others are run again, so each failure is found.
+    - ``drop_duplicates`` begins without memory: it has seen all these messages, and would let none through.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import faulthandler
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
 
 import msgspec
 
@@ -28,43 +31,53 @@ from holdfast.infra.masking import masked
 from holdfast.infra.settings import load_settings
 from holdfast.processors.application import Application
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
+from holdfast.processors.engine.dataframe.recent import DropDuplicates
 from holdfast.processors.engine.proof import Failure, Material, Message, Outcome
 from holdfast.processors.engine.required_topics import resolve
 from holdfast.processors.engine.runtime.failures import ProcessingFailed
+from holdfast.processors.engine.state.memory import MemoryDatabases
+from holdfast.processors.engine.state.rocksdb import export
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.registration import find_processor
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import InMemoryCluster
+from holdfast.processors.testing.reached import Reached
 
-#: Failing messages that are found; more say no more about a version.
-FAILURES_MAX = 10
+#: Failing messages that are found; more say no more about a version. Behind ``group_by`` each takes several runs.
+FAILURES_MAX, BEHIND_MAX = 10, 3
 _PR_SET_PDEATHSIG = 1
 #: Topic, partition, offset.
 Place = tuple[str, int, int]
+#: A message with its topic and partition.
+Placed = tuple[Partition, Message]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one version, and write what came of it to the file of the result."""
     parser = argparse.ArgumentParser(prog="python -m holdfast.processors.testing.proof")
-    parser.add_argument("--material", type=Path, required=True)
-    parser.add_argument("--result", type=Path, required=True)
+    parser.add_argument("--material", type=int, required=True, help="descriptor of the open file with the material")
+    parser.add_argument("--result", type=int, required=True, help="descriptor of the open file for the outcome")
+    parser.add_argument("--seconds", type=float, required=True, help="longest run; then the traceback is logged")
     parser.add_argument("--release", help="folder with a copy of the version's code; comes first on the import path")
     parser.add_argument(
         "--parent", type=int, required=True, help="process id of the operator; this process ends with it"
     )
     given = parser.parse_args(arguments)
     _end_with(given.parent)
+    faulthandler.dump_traceback_later(given.seconds, exit=True)
     if given.release is not None:
         sys.path.insert(0, given.release)
-    material = msgspec.json.decode(given.material.read_bytes(), type=Material)
+    with os.fdopen(given.material, "rb") as file:
+        material = msgspec.json.decode(file.read(), type=Material)
     try:
         settings = load_settings()
         configure_logging("ERROR", settings.log_format)
         outcome = prove(find_processor(settings, material.processor).application, material)
     except Exception as failed:  # whatever the user's module raises is the outcome
         text = failed.message if isinstance(failed, HoldfastError) else str(failed)
-        outcome = Outcome(broken=f"{type(failed).__name__}: {masked(text)}")
-    given.result.write_bytes(msgspec.json.encode(outcome))
+        outcome = Outcome(broken=f"ended with {type(failed).__name__}: {masked(text)}")
+    with os.fdopen(given.result, "wb") as file:
+        file.write(msgspec.json.encode(outcome))
     return 0
 
 
@@ -72,93 +85,162 @@ def prove(application: Application, material: Material) -> Outcome:
     """Run an application on the messages, from the state of their keys."""
     application.state_dir = None  # never the state of the worker that runs
     application.with_run_overrides(slot=None, auto_create_topics=True)
+    replay = _Replay(application, material)
     failures: list[Failure] = []
+    behind = 0
     while True:
-        outcome = _attempt(application, material, frozenset(each.place for each in failures))
-        # A message behind a `group_by` has no place here, so it can not be left out.
-        again = any(each in failures for each in outcome.failures)
-        failures += [] if again else outcome.failures
-        if again or outcome.broken or not outcome.failures or len(failures) >= FAILURES_MAX:
-            return Outcome(outcome.processed, outcome.outputs, tuple(failures), outcome.broken)
+        messages = replay.without({each.place for each in failures})
+        tried = replay.run(messages)
+        found = [each for each in tried.failures if each not in failures]
+        if not found and tried.behind is not None and behind < BEHIND_MAX:
+            found, behind = [replay.cause(messages, tried.behind)], behind + 1
+        failures += found
+        if tried.broken or not found or len(failures) >= FAILURES_MAX:
+            break
+    gaps = (*replay.gaps(), *replay.reached.sources_without(material.messages))
+    sent = dict(tried.sent)
+    return Outcome(tried.processed, sent, tuple(failures), tried.broken, replay.reached.missed(tried.between), gaps)
 
 
-def _attempt(application: Application, material: Material, left_out: frozenset[Place]) -> Outcome:
-    """One run without the messages that failed before; ends at the next one that fails."""
-    topology, cluster = application.topology(), InMemoryCluster(clock=VirtualClock(time.time()))
-    real = _fill(cluster, topology, material, left_out)
-    broken, found = "", []
-    try:
-        cluster.run(application)
-    except ProcessingFailed as failed:
-        found = [_failure(failed, real)]
-    except HoldfastError as failed:
-        broken = f"{type(failed).__name__}: {failed.message}"
-    if broken:
-        return Outcome(broken=broken)
-    found += _dead_letters(cluster, topology, real)
-    outputs = sum(len(cluster.read(spec.name)) for spec in topology.outputs)
-    return Outcome(len(real) - len(found), outputs, tuple(found))
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """What came of one run; ``behind`` is the first failure of a record that the processor wrote for itself.
+
+    ``between`` has the topics of its own that got records.
+    """
+
+    processed: int
+    sent: tuple[tuple[str, int], ...] = ()
+    failures: tuple[Failure, ...] = ()
+    behind: Failure | None = None
+    broken: str = ""
+    between: frozenset[str] = frozenset()
 
 
-def _fill(
-    cluster: InMemoryCluster, topology: Topology, material: Material, left_out: frozenset[Place]
-) -> dict[Place, int]:
-    """Create topics, state and messages; returns the real offset of each message in memory."""
-    facts = {topic: TopicFacts(topic, topic, count, 1, {}) for topic, count in material.partitions.items()}
-    needed = {name: spec for name, (_, spec) in resolve(topology, facts).items()}
-    between = {each.topic: needed[each.topic] for each in topology.repartitions}
-    widths = {**{name: spec.partitions or 1 for name, spec in between.items()}, **material.partitions}
-    for topic, partitions in widths.items():
-        cluster.create_topic(topic, partitions, between[topic].config if topic in between else {})
-    for changelog in topology.changelogs:
-        inputs = dict.fromkeys(topology.inputs_of(changelog.store), 0)
-        meta = ChangelogMeta(inputs, 0, topology.code_version, processor=topology.processor).encode()
-        name, count = changelog.topic.name, needed[changelog.topic.name].partitions or 1
-        cluster.create_topic(name, count, changelog.topic.config)
-        for partition in range(count):
-            pairs = material.state.get(changelog.store, {}).get(partition, ())
-            for key, value in (*pairs, (META_KEY, meta)):
-                cluster.produce(name, value, key, partition=partition)
-    places = [Partition(topic, n) for topic, count in widths.items() for n in range(count)]
-    cluster.reset_offsets(topology.processor, dict.fromkeys(places, 0))
-    real = {}
-    for place, message in _messages(material, left_out):
-        at = cluster.produce(
-            place.topic,
-            message.value,
-            message.key,
-            partition=place.number,
-            timestamp_ms=message.timestamp_ms,
-            headers=list(message.headers) or None,
+class _Replay:
+    """One version and the messages that it is run on."""
+
+    def __init__(self, application: Application, material: Material) -> None:
+        self._application = application
+        self._material = material
+        self._topology = application.topology()  # before the steps are counted, which adds steps
+        self.reached = Reached({topic: frame.source for topic, frame in application.frames.items()})
+        self._fresh = {
+            node.store for node in self.reached.nodes if isinstance(node.function, DropDuplicates) and node.store
+        }
+        placed = [
+            (Partition(topic, number), message)
+            for topic, partitions in material.messages.items()
+            for number, messages in partitions.items()
+            for message in messages
+        ]
+        #: In the order of their times, and within a partition in the order of their offsets.
+        self._messages = sorted(placed, key=lambda each: each[1].timestamp_ms)
+
+    def without(self, left_out: Set[Place]) -> list[Placed]:
+        """All messages but those at these places."""
+        return [each for each in self._messages if _place(each) not in left_out]
+
+    def gaps(self) -> tuple[str, ...]:
+        """What state the run lacked, in words."""
+        bare = [each.name for each in self._topology.stores if each.name not in self._topology.logged]
+        tables = sorted(log.store for log in self._topology.source_logs)
+        return (
+            *(f"store `{store}` began empty, as it has no changelog" for store in bare),
+            *(f"table `{store}` had the last rows of its topic only" for store in tables),
         )
-        real[place.topic, place.number, at] = message.offset
-    return real
+
+    def run(self, messages: Sequence[Placed]) -> _Tried:
+        """One run, which ends at the first message that fails, unless the application puts it aside."""
+        topology, cluster = self._topology, InMemoryCluster(clock=VirtualClock(time.time()))
+        real = self._fill(cluster, messages)
+        self.reached.begin()
+        found: list[Failure] = []
+        try:
+            cluster.run(self._application, databases=MemoryDatabases(export))
+        except ProcessingFailed as failed:
+            found = [_failure(failed)]
+        except HoldfastError as failed:
+            return _Tried(0, broken=f"ended with {type(failed).__name__}: {failed.message}")
+        found += _dead_letters(cluster, topology)
+        direct = [_moved(each, real) for each in found if each.place in real]
+        behind = next((each for each in found if each.place not in real), None)
+        sent = tuple((spec.name, len(cluster.read(spec.name))) for spec in topology.outputs)
+        between = frozenset(spec.topic for spec in topology.repartitions if cluster.read(spec.topic))
+        return _Tried(len(messages) - len(direct), sent, tuple(direct), behind, between=between)
+
+    def cause(self, messages: Sequence[Placed], behind: Failure) -> Failure:
+        """The message of a source that a failing record behind ``group_by`` came of.
+
+        It is the last of the shortest part, from the first message on, with which such a record fails.
+        """
+        good, bad = 0, len(messages)
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            tried = self.run(messages[:middle])
+            if tried.behind is None:
+                good = middle
+            else:
+                bad, behind = middle, tried.behind
+        topic, number, offset = _place(messages[bad - 1])
+        return Failure(topic, number, offset, behind.error, f"{behind.text} (behind `group_by` or a join)")
+
+    def _fill(self, cluster: InMemoryCluster, messages: Sequence[Placed]) -> dict[Place, int]:
+        """Create topics, state and messages; returns the real offset of each message in memory."""
+        topology, material = self._topology, self._material
+        facts = {topic: TopicFacts(topic, topic, count, 1, {}) for topic, count in material.partitions.items()}
+        needed = {name: spec for name, (_, spec) in resolve(topology, facts).items()}
+        between = {each.topic: needed[each.topic] for each in topology.repartitions}
+        widths = {**{name: spec.partitions or 1 for name, spec in between.items()}, **material.partitions}
+        for topic, partitions in widths.items():
+            cluster.create_topic(topic, partitions, between[topic].config if topic in between else {})
+        for changelog in topology.changelogs:
+            inputs = dict.fromkeys(topology.inputs_of(changelog.store), 0)
+            meta = ChangelogMeta(inputs, 0, topology.code_version, processor=topology.processor).encode()
+            name, count = changelog.topic.name, needed[changelog.topic.name].partitions or 1
+            cluster.create_topic(name, count, changelog.topic.config)
+            for partition in range(count):
+                pairs = material.state.get(changelog.store, {}).get(partition, ())
+                for key, value in (*(() if changelog.store in self._fresh else pairs), (META_KEY, meta)):
+                    cluster.produce(name, value, key, partition=partition)
+        places = [Partition(topic, n) for topic, count in widths.items() for n in range(count)]
+        cluster.reset_offsets(topology.processor, dict.fromkeys(places, 0))
+        real = {}
+        for place, message in messages:
+            at = cluster.produce(
+                place.topic,
+                message.value,
+                message.key,
+                partition=place.number,
+                timestamp_ms=message.timestamp_ms,
+                headers=list(message.headers) or None,
+            )
+            real[place.topic, place.number, at] = message.offset
+        return real
 
 
-def _failure(failed: ProcessingFailed, real: dict[Place, int]) -> Failure:
+def _place(placed: Placed) -> Place:
+    partition, message = placed
+    return partition.topic, partition.number, message.offset
+
+
+def _moved(failure: Failure, real: dict[Place, int]) -> Failure:
+    return msgspec.structs.replace(failure, offset=real[failure.place])
+
+
+def _failure(failed: ProcessingFailed) -> Failure:
     topic, number, at = (failed.fields[name] for name in ("topic", "partition", "offset"))
-    place = (str(topic), int(str(number)), int(str(at)))
     text = failed.message if failed.__cause__ is None else str(failed.__cause__)
-    return Failure(place[0], place[1], real.get(place, place[2]), str(failed.fields["error"]), masked(text))
+    return Failure(str(topic), int(str(number)), int(str(at)), str(failed.fields["error"]), masked(text))
 
 
-def _messages(material: Material, left_out: frozenset[Place]) -> Iterator[tuple[Partition, Message]]:
-    for topic, partitions in material.messages.items():
-        for number, messages in partitions.items():
-            for message in messages:
-                if (topic, number, message.offset) not in left_out:
-                    yield Partition(topic, number), message
-
-
-def _dead_letters(cluster: InMemoryCluster, topology: Topology, real: dict[Place, int]) -> list[Failure]:
-    """The messages that the application put aside."""
+def _dead_letters(cluster: InMemoryCluster, topology: Topology) -> list[Failure]:
+    """The messages that the application put aside, at their places in memory."""
     spec, found = topology.dead_letter, []
     for _, record in cluster.read(spec.name) if spec is not None else ():
         headers = {name: (value or b"").decode(errors="replace") for name, value in record.headers or []}
-        topic, partition = headers["holdfast.topic"], int(headers["holdfast.partition"])
-        offset = real[topic, partition, int(headers["holdfast.offset"])]
-        error, text = headers["holdfast.error.type"], headers["holdfast.error"]
-        found.append(Failure(topic, partition, offset, error, text))
+        place = headers["holdfast.topic"], int(headers["holdfast.partition"]), int(headers["holdfast.offset"])
+        found.append(Failure(*place, headers["holdfast.error.type"], headers["holdfast.error"]))
     return found
 
 

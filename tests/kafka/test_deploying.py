@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.assets.proven import results_of
+from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Partition, TopicSpec
@@ -290,10 +291,12 @@ def test_a_version_that_fails_on_the_last_messages_does_not_replace_the_running_
         cwd=PROJECT,
         env={**os.environ, "PYTHONPATH": f"{PROJECT}:{os.environ['PYTHONPATH']}"},
     )
-    material = project.settings.paths.releases(project.stream.group) / ".proof" / "log"
-    wait_for(material.exists, "the proof")
+    proofs = project.settings.paths.releases(project.stream.group) / ".proof"
+    wait_for(proofs.exists, "the proof")
     operator.kill()
     operator.wait()
+    left = [path for path in proofs.rglob("*") if path.is_file() and path.stat().st_size]
+    assert left == [], "neither messages nor state lie in a file"
     now = project.client.status()
     assert now is not None
     assert (now.pid, now.code_version) == (before.pid, version)
@@ -303,11 +306,22 @@ def test_a_version_that_fails_on_the_last_messages_does_not_replace_the_running_
     mended = project.deploy()
     assert project.running_version() == mended != version
     registry = open_registry(project.settings)
-    (result,) = results_of(registry.journal.applies(processor=project.stream.group))
+    result = proof_of(registry, project.stream.group, mended)
+    assert result == f"version {mended} processed 20 messages, outputs: {project.stream.group}-out 20; none failed"
     registry.close()
-    assert result == f"version {mended} processed 20 messages, outputs: 20; none failed"
     project.stream.feed_numbers(20, keys=2)
     project.counted({b"k0": 20, b"k1": 20})
+
+
+def proof_of(registry: Registry, processor: str, version: str) -> str:
+    """The result of the proof of the version that runs."""
+    working = registry.releases.working(processor)
+    assert working is not None
+    assert working.code_version == version
+    found = results_of(registry.journal.applies(processor=processor), working.release_id)
+    assert found is not None
+    (result,) = found
+    return result
 
 
 def _one(offset: object) -> tuple[int, int]:
@@ -321,7 +335,7 @@ def test_without_input_a_version_is_not_proven(project: Project) -> None:
     project.write(HEAD, FAILS_AT_SEVEN)
     project.deploy()
     registry = open_registry(project.settings)
-    (result,) = results_of(registry.journal.applies(processor=project.stream.group))
+    result = proof_of(registry, project.stream.group, project.running_version())
     registry.close()
     assert result == "not proven: no input is committed that the topics still hold"
 

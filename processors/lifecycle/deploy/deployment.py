@@ -28,6 +28,7 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.marking import keep_mark
 from holdfast.processors.lifecycle.deploy.present import remove_others
 from holdfast.processors.lifecycle.deploy.warming import change_of_workers, let_join, unprepared
+from holdfast.processors.lifecycle.deploy.watch import Counted, committed_of, counted, progresses, puts_aside
 from holdfast.processors.lifecycle.deploy.wording import how_it_ended, last_lines, listed
 from holdfast.processors.lifecycle.ports import ProcessorStatusSource, World
 
@@ -178,7 +179,8 @@ def deploy(
         hold: Whether the record stays "deploying" after a failure, because the caller continues, as with a rollback.
 
     Raises:
-        DeploymentFailed: An instance ended, failed, runs another version, or was not ready in time.
+        DeploymentFailed: An instance ended, failed, runs another version, was not ready in time, or puts messages
+            aside that the former version did not.
         holdfast.infra.deploy.programs.SupervisorUnavailable: The supervisor did not start or answer.
     """
     ready = partial(
@@ -186,6 +188,7 @@ def deploy(
     )
     began, started_at = time.monotonic(), world.clock()
     world.deployer.start()
+    former = counted(look(slot, rollout.processor, world)[1] for slot in rollout.slots if settle_s)
     _record(rollout, world, "deploying")
     outcome = "interrupted"
     try:
@@ -202,6 +205,9 @@ def deploy(
         statuses = settle(rollout, world, statuses, settle_s=settle_s, progress=progress)
         if any(status.phase != "running" for status in statuses.values()):  # a rebalance, which may end well or not
             statuses = ready()
+        aside = puts_aside(former, statuses, started) if settle_s else None
+        if aside is not None:
+            raise _put_aside(aside, rollout)
         outcome = "done"
     except HoldfastError as failed:
         outcome = f"failed: {failed.message}"
@@ -294,8 +300,8 @@ def settle(
     """
     began = time.monotonic()
     statuses = dict(ready)
-    at_first = _committed(statuses)
-    while time.monotonic() - began < settle_s and not _progresses(statuses, at_first):
+    at_first = committed_of(statuses)
+    while time.monotonic() - began < settle_s and not progresses(statuses, at_first):
         if progress is not None:
             phases = dict.fromkeys(rollout.slots, "settling")
             progress(Progress(rollout.processor, phases, (), time.monotonic() - began))
@@ -306,24 +312,6 @@ def settle(
             if status is not None:
                 statuses[slot] = status
     return statuses
-
-
-def _committed(statuses: Mapping[str, ProcessorStatus]) -> dict[tuple[str, int], int]:
-    return {
-        (topic, task.partition): at.committed or 0
-        for status in statuses.values()
-        for task in status.tasks
-        for topic, at in task.inputs.items()
-    }
-
-
-def _progresses(statuses: Mapping[str, ProcessorStatus], at_first: Mapping[tuple[str, int], int]) -> bool:
-    return all(
-        at.lag == 0 or (at.committed or 0) > at_first.get((topic, task.partition), 0)
-        for status in statuses.values()
-        for task in status.tasks
-        for topic, at in task.inputs.items()
-    )
 
 
 def look(
@@ -488,6 +476,16 @@ def _too_late(seen: Progress, rollout: Rollout, world: World) -> DeploymentFaile
         exit_status=None,
         error=None,
         log=lines,
+    )
+
+
+def _put_aside(aside: Counted, rollout: Rollout) -> DeploymentFailed:
+    return DeploymentFailed(
+        f"Version {rollout.code_version} of {rollout.processor} put {aside.aside:,} of its first {aside.processed:,} "
+        "messages into dead letters; expected: less than half, as before it.",
+        action=f"Read the reasons in the headers of the dead letters, correct the definition, then `holdfast apply "
+        f"deploy {rollout.processor}`.",
+        processor=rollout.processor,
     )
 
 

@@ -5,11 +5,13 @@
 Invariants:
     - The decision is pure: the same outcomes give the same verdict.
     - A message on which the running version fails, too, says nothing about the new one.
+    - What was not tried is named: steps without a message, outputs that only the running version sent, missing state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -17,8 +19,12 @@ from holdfast.processors.engine.proof import Failure, Outcome
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed
 from holdfast.processors.lifecycle.plans.explanation import count_of
 
-#: Begin of the result of a proof without input; the check `proven` looks for it.
-NOT_PROVEN = "not proven: "
+#: Begins of the result of a proof that shows nothing, or not all; the check `proven` looks for them.
+NOT_PROVEN, IN_PART = "not proven: ", "proven in part: "
+#: Begin of the traceback of a process that was out of time.
+TIMED_OUT = "Timeout ("
+#: Steps without a message that a result names.
+UNREACHED_SHOWN = 4
 _OPT_OUT = "Functions with effects outside of stores and topics opt out by `Application(prove=False)`."
 #: Characters of an error's text that are shown.
 TEXT_MAX = 600
@@ -45,8 +51,8 @@ def refusal(processor: str, version: str, former: str, new: Outcome, running: Ou
     again = f"holdfast apply deploy {processor}"
     if is_broken_alone(new, running):
         return NotProven(
-            f"Version {version} of {processor} was not started: on the last messages it ended with {_cut(new.broken)} "
-            f"Expected: it processes them. {before[0].upper()}{before[1:]}.",
+            f"Version {version} of {processor} was not started: on the last messages it {_cut(new.broken)} "
+            f"Expected: it processes them, as version {former} does. {before[0].upper()}{before[1:]}.",
             action=f"Correct the definition, then: {again}. {_OPT_OUT}",
             running=former,
         )
@@ -68,19 +74,69 @@ def refusal(processor: str, version: str, former: str, new: Outcome, running: Ou
     )
 
 
-def words(version: str, outcome: Outcome, running: Outcome | None) -> str:
-    """The result of a proof that a version passed."""
-    made = f"version {version} processed {count_of(outcome.processed, 'message')}, outputs: {outcome.outputs:,}"
-    shared = len(outcome.failures) if running is not None else 0
-    return f"{made}; {count_of(shared, 'message')} failed in both versions" if shared else f"{made}; none failed"
+def words(version: str, former: str, new: Outcome, running: Outcome | None) -> str:
+    """The result of a proof that refused nothing; its begin says whether it proved all, a part or nothing."""
+    if new.broken:  # neither version runs in memory, so nothing can be compared
+        return f"{NOT_PROVEN}both versions failed on the last messages; {version} {new.broken.rstrip('.')}"
+    sent = ", ".join(f"{topic} {number:,}" for topic, number in sorted(new.sent.items())) or "none"
+    made = f"version {version} processed {count_of(new.processed, 'message')}, outputs: {sent}"
+    shared = len(new.failures)
+    ended = f"{made}; {count_of(shared, 'message')} failed in both versions" if shared else f"{made}; none failed"
+    lacks = [*new.gaps, *_unreached(new), *_silent(version, former, new, running)]
+    return f"{IN_PART}{'; '.join(lacks)}; {ended}" if lacks else ended
 
 
-def judge_proven(results: Sequence[str]) -> tuple[bool, str]:
-    """Whether the deployed version was proven, and a sentence; ``results`` are those of its proof, if it had one."""
+def _unreached(new: Outcome) -> list[str]:
+    if not new.unreached:
+        return []
+    more = len(new.unreached) - UNREACHED_SHOWN
+    shown = ", ".join(new.unreached[:UNREACHED_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return [f"no message reached {shown}"]
+
+
+def _silent(version: str, former: str, new: Outcome, running: Outcome | None) -> list[str]:
+    """The topics to which the running version sent outputs for these messages, and the new one none."""
+    if running is None or running.broken:
+        return []
+    return [
+        f"version {former} sent {count_of(number, 'output')} to {topic} for these messages, {version} none"
+        for topic, number in sorted(running.sent.items())
+        if number and not new.sent.get(topic)
+    ]
+
+
+def unowned(partitions: Mapping[str, Sequence[int]], manifests: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """A text for each input of a task with state whose partition is in no manifest; ``partitions`` are those asked."""
+    tasks = [task for each in manifests for task in each["tasks"]]
+    held = {(topic, task["partition"]) for task in tasks for topic in task.get("inputs", ())}
+    read = {topic for topic, _ in held}
+    lacking = [
+        f"{topic}[{number}]"
+        for topic in sorted(read & partitions.keys())
+        for number in partitions[topic]
+        if (topic, number) not in held
+    ]
+    return (f"no worker had the state of {', '.join(lacking)}",) if lacking else ()
+
+
+def hung(seconds: float, traceback: str) -> str:
+    """What a version did that did not end, from the traceback that its process wrote."""
+    frames = (line.strip() for line in traceback.splitlines() if line.strip().startswith("File "))
+    where = next(frames, "")
+    return f"took longer than {seconds:g} s" + (f"; it was in {where}" if where else "")
+
+
+def judge_proven(results: Sequence[str] | None) -> tuple[bool, str]:
+    """Whether the version that runs was proven, and a sentence.
+
+    ``results`` are those of its proof, if it had one; None when no record of its deploy is left.
+    """
+    if results is None:
+        return False, "Not proven: no deploy of the version that runs is recorded."
     if not results:
         return True, "It replaced no other version, or its definition says `prove=False`: there was nothing to compare."
     last = results[-1]
-    return not last.startswith(NOT_PROVEN), f"{last[0].upper()}{last[1:]}."
+    return not last.startswith((NOT_PROVEN, IN_PART)), f"{last[0].upper()}{last[1:]}."
 
 
 def places(messages: Mapping[str, Mapping[int, Sequence[object]]]) -> int:

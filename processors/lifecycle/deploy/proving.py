@@ -3,7 +3,8 @@
 Invariants:
     - Nothing is changed: messages are read outside of every group, state from a checkpoint that the owner takes.
     - A version runs in a process of its own, which ends with the operator. A killed stage is simply repeated.
-    - What can't be proven does not stop a deploy: the result says why.
+    - What can't be proven does not stop a deploy: the result says why, and never that none failed.
+    - Messages and their state lie in memory and in open files without names, so a kill leaves none of them behind.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -23,6 +26,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.reader import read_range_for_proof
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.masking import masked
 from holdfast.infra.privacy import process_umask
 from holdfast.processors.audits.stores import store_partitions
 from holdfast.processors.engine.proof import Material, Message, Outcome
@@ -36,6 +40,8 @@ from holdfast.processors.lifecycle.plans.stages import ProveVersion
 PROGRAM = "holdfast.processors.testing.proof"
 #: Longest run of a version, seconds.
 RUN_S = 120.0
+#: Time after it in which the process writes where it hangs, seconds.
+LAST_WORDS_S = 10.0
 #: Offsets that are read for one message: transactions and compaction leave offsets without one.
 OFFSETS_EACH = 4
 
@@ -50,7 +56,7 @@ class Prover:
         slots: Processor -> its slots.
         stores: Processor -> the stores of its defined version.
         rollout: Processor, release -> how a worker of it is started; None as release for the deployed one.
-        scratch: Processor -> folder for the files of its proof, which hold messages; one apply at a time uses it.
+        scratch: Processor -> folder for temporary files of its functions; one apply at a time uses it.
     """
 
     topics: Topics
@@ -64,31 +70,34 @@ class Prover:
         """Prove a version.
 
         Raises:
-            NotProven: It fails where the running version does not.
+            NotProven: It fails, or hangs, where the running version does not.
             HoldfastError: Kafka does not answer.
         """
-        material = self._material(processor, stage)
-        messages = proof.places(material.messages)
-        if not messages:
+        counts, messages = self._messages(processor, stage)
+        number = proof.places(messages)
+        if not number:
             return Done(f"{proof.NOT_PROVEN}no input is committed that the topics still hold")
-        tell(f"version {stage.code_version} runs on the last {messages} messages")
+        try:
+            state, lacking = self._state(processor, messages)
+        except HoldfastError as failed:
+            return Done(f"{proof.NOT_PROVEN}the state of the messages' keys could not be read: {failed.message}")
+        material = Material(processor, counts, messages, state)
+        tell(f"version {stage.code_version} runs on the last {number} messages")
         new = self._run(processor, stage.release_id, material)
-        if isinstance(new, str):
-            return Done(f"{proof.NOT_PROVEN}{new}")
+        new = msgspec.structs.replace(new, gaps=(*lacking, *new.gaps))
         running = None
-        if (new.failures or new.broken) and stage.former is not None:
+        if stage.former is not None:
             tell(f"version {stage.former_version} runs on the same messages")
-            found = self._run(processor, stage.former, material)
-            running = found if isinstance(found, Outcome) else None
+            running = self._run(processor, stage.former, material)
         refused = proof.refusal(processor, stage.code_version, stage.former_version, new, running)
         if refused is not None:
             raise refused
-        if new.broken:  # neither version runs in memory, so nothing can be compared
-            return Done(f"{proof.NOT_PROVEN}{new.broken}")
-        return Done(proof.words(stage.code_version, new, running), new.processed)
+        return Done(proof.words(stage.code_version, stage.former_version, new, running), new.processed)
 
-    def _material(self, processor: str, stage: ProveVersion) -> Material:
-        """The last committed messages of each input, and the state of their keys."""
+    def _messages(
+        self, processor: str, stage: ProveVersion
+    ) -> tuple[dict[str, int], dict[str, dict[int, tuple[Message, ...]]]]:
+        """The number of partitions of each input, and its last committed messages by partition."""
         counts = {name: facts.partitions for name, facts in self.topics.describe(stage.inputs).items()}
         committed = self.topics.committed_offsets(processor)
         starts = self.topics.offsets_of_all(counts, "start")
@@ -101,7 +110,7 @@ class Prover:
                 found = list(self._read(topic, number, start, end))[-each:]
                 if found:
                     messages.setdefault(topic, {})[number] = tuple(found)
-        return Material(processor, counts, messages, self._state(processor, messages))
+        return counts, messages
 
     def _read(self, topic: str, number: int, start: int, end: int) -> Iterable[Message]:
         config = self.topics.client_config
@@ -112,8 +121,12 @@ class Prover:
 
     def _state(
         self, processor: str, messages: Mapping[str, Mapping[int, tuple[Message, ...]]]
-    ) -> dict[str, dict[int, tuple[tuple[bytes, bytes], ...]]]:
-        """The state of these messages' keys, from a checkpoint of the workers; empty while none answers."""
+    ) -> tuple[dict[str, dict[int, tuple[tuple[bytes, bytes], ...]]], tuple[str, ...]]:
+        """The state of these messages' keys, from a checkpoint of the workers; and what it lacks, in words.
+
+        Raises:
+            HoldfastError: A worker does not answer, or its checkpoint can't be read.
+        """
         # imported here, so that planning a deploy loads no RocksDB
         from holdfast.processors.engine.state.checkpoint_reader import pairs_of_messages
 
@@ -121,11 +134,8 @@ class Prover:
         for parts in messages.values():
             for number, found in parts.items():
                 wanted.setdefault(number, set()).update(each.key for each in found if each.key is not None)
-        try:
-            manifests = [self.client(processor, slot).checkpoint() for slot in self.slots(processor)]
-        except HoldfastError:
-            return {}
-        return {
+        manifests = [self.client(processor, slot).checkpoint() for slot in self.slots(processor)]
+        held = {
             store: {
                 part.partition: tuple(pairs_of_messages(Path(part.path), store, sorted(wanted[part.partition])))
                 for part in store_partitions(manifests, store)
@@ -133,36 +143,48 @@ class Prover:
             }
             for store in self.stores(processor)
         }
+        return held, proof.unowned({topic: tuple(parts) for topic, parts in messages.items()}, manifests)
 
-    def _run(self, processor: str, release: str | None, material: Material) -> Outcome | str:
-        """What came of a version in a process of its own; a sentence part when it did not end by itself."""
+    def _run(self, processor: str, release: str | None, material: Material) -> Outcome:
+        """What came of a version in a process of its own."""
         rollout = self.rollout(processor, release)
-        with _emptied(self.scratch(processor)) as folder:
-            given, result, log = folder / "material.json", folder / "result.json", folder / "log"
-            given.write_bytes(msgspec.json.encode(material))
+        with _emptied(self.scratch(processor)) as folder, _open_files(3) as (given, result, log):
+            given.write(msgspec.json.encode(material))
+            given.seek(0)
             code = () if rollout.release is None else ("--release", str(rollout.release))
-            files = ("--material", str(given), "--result", str(result))
-            command = [sys.executable, "-P", "-m", PROGRAM, *files, "--parent", str(os.getpid()), *code]
-            environment = {**os.environ, **rollout.environment}
-            with log.open("wb") as out:
-                try:
-                    ended = subprocess.run(
-                        command,
-                        cwd=rollout.project,
-                        env=environment,
-                        stdin=subprocess.DEVNULL,
-                        stdout=out,
-                        stderr=subprocess.STDOUT,
-                        timeout=RUN_S,
-                        check=False,
-                        umask=process_umask(),
-                    )
-                except subprocess.TimeoutExpired:
-                    return f"version {rollout.code_version} took longer than {RUN_S:.0f} s on the last messages"
-            if result.is_file():
-                return proof.decode_outcome(result.read_bytes())
-            lines = log.read_text(errors="replace").strip().splitlines() or ["no word"]
-            return Outcome(broken=f"exit code {ended.returncode}: {lines[-1]}")
+            files = ("--material", str(given.fileno()), "--result", str(result.fileno()))
+            limits = ("--seconds", str(RUN_S), "--parent", str(os.getpid()))
+            try:
+                ended = subprocess.run(
+                    [sys.executable, "-P", "-m", PROGRAM, *files, *limits, *code],
+                    cwd=rollout.project,
+                    env={**os.environ, **rollout.environment, "TMPDIR": str(folder)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    timeout=RUN_S + LAST_WORDS_S,
+                    check=False,
+                    umask=process_umask(),
+                    pass_fds=(given.fileno(), result.fileno()),
+                )
+            except subprocess.TimeoutExpired:
+                return Outcome(broken=proof.hung(RUN_S, ""))
+            result.seek(0)
+            if told := result.read():
+                return proof.decode_outcome(told)
+            log.seek(0)
+            text = log.read().decode(errors="replace")
+            if proof.TIMED_OUT in text:
+                return Outcome(broken=proof.hung(RUN_S, text.rpartition(proof.TIMED_OUT)[2]))
+            lines = text.strip().splitlines() or ["no word"]
+            return Outcome(broken=f"ended with exit code {ended.returncode}: {masked(lines[-1])}")
+
+
+@contextmanager
+def _open_files(number: int) -> Iterator[tuple[IO[bytes], ...]]:
+    """Open files without names: nobody else reads them, and the kernel deletes them, whatever ends the processes."""
+    with ExitStack() as files:
+        yield tuple(files.enter_context(tempfile.TemporaryFile()) for _ in range(number))
 
 
 @contextmanager

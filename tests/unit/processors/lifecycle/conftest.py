@@ -59,7 +59,7 @@ def status():
         "code_version": act.get("version", "v1"), "started_at": born,
         "heartbeat_at": born if act.get("stuck") else time.time(), "error": act.get("error"),
         "silent_s": None if act.get("stuck") else 0.0,
-        "records": {}, "commits": {}, "tasks": tasks,
+        "records": act.get("records", {}), "commits": {}, "tasks": tasks,
     })
 
 class Handler(http.server.BaseHTTPRequestHandler):

@@ -192,3 +192,20 @@ def test_a_partition_counts_once_its_task_runs(make_status: Any, make_task: Any)
     statuses = {"0": make_status(tasks=(make_task(0), make_task(1, phase="restoring"))), "1": None}
     assert what_is_missing({"flights": 3}, statuses) == (("flights", 1), ("flights", 2))
     assert what_is_missing({}, {}) == ()
+
+
+def test_a_version_whose_messages_go_to_dead_letters_fails_its_watch(stage: Any) -> None:
+    stage.acts({"records": {"processed": 40, "dead_lettered": 1}})
+    deploy(stage.rollout, stage.world, timeout_s=30)
+    stage.acts({"version": "v2", "records": {"processed": 30, "dead_lettered": 30}})
+    with pytest.raises(DeploymentFailed, match="put 60 of its first 60 messages into dead letters") as failed:
+        deploy(stage.version("v2"), stage.world, timeout_s=30, settle_s=5.0)
+    assert "`holdfast apply deploy fleet`" in str(failed.value.action)
+
+
+def test_dead_letters_that_the_former_version_wrote_too_do_not_fail_a_watch(stage: Any) -> None:
+    bad = {"records": {"processed": 30, "dead_lettered": 20}}
+    stage.acts(bad)
+    deploy(stage.rollout, stage.world, timeout_s=30)
+    stage.acts({"version": "v2", **bad})
+    assert deploy(stage.version("v2"), stage.world, timeout_s=30, settle_s=5.0).started == ("0", "1")

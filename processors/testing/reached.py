@@ -1,0 +1,79 @@
+"""Counts which steps of an application messages reach, so that a proof names those that were not tried."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.processors.engine.changelog.names import is_repartition_topic
+from holdfast.processors.engine.dataframe.node import Node, steps_of
+
+
+class Reached:
+    """The steps behind the sources of an application that messages reached since ``begin``.
+
+    Puts a step that counts before each other one. It changes no value, so results stay the same; only the way by
+    columns, whose results are equal to the bit, is not taken.
+
+    Args:
+        sources: Input topic -> its source. The steps behind are changed: use the application for nothing else.
+    """
+
+    def __init__(self, sources: Mapping[str, Node]) -> None:
+        self._sources = sources
+        #: All steps of the application.
+        self.nodes: tuple[Node, ...] = tuple(steps_of(sources.values()))
+        self._behind = {id(node): tuple(node.children) for node in self.nodes}
+        self._seen: set[int] = set()
+        for node in self.nodes:
+            if node.kind != "source":  # each message reaches the steps behind its source
+                node.children[:] = [self._counted(child) for child in node.children]
+
+    def begin(self) -> None:
+        """Forget what was reached."""
+        self._seen.clear()
+
+    def missed(self, between: Collection[str]) -> tuple[str, ...]:
+        """The first steps of each branch that no message reached; ``between`` are own topics that got records."""
+        found: list[Node] = []
+        for topic, source in self._sources.items():
+            if not is_repartition_topic(topic) or topic in between:
+                found += self._missed_behind(source)
+        return tuple(dict.fromkeys(map(named, found)))
+
+    def sources_without(self, messages: Collection[str]) -> Iterable[str]:
+        """A text for each input topic that is not in ``messages``."""
+        for topic in self._sources:
+            if topic not in messages and not is_repartition_topic(topic):
+                yield f"no committed message of topic {topic} was left"
+
+    def _missed_behind(self, node: Node) -> list[Node]:
+        found: list[Node] = []
+        for child in self._behind[id(node)]:
+            if node.kind == "source" or id(child) in self._seen:
+                found += self._missed_behind(child)
+            else:
+                found.append(child)
+        return found
+
+    def _counted(self, child: Node) -> Node:
+        seen, name = self._seen, id(child)
+
+        def count(value: Any) -> None:
+            seen.add(name)
+
+        return Node("update", count, in_place=False, children=[child])
+
+
+def named(node: Node) -> str:
+    """A step in words, as it is written in the definition."""
+    if node.topic is not None:
+        return "`group_by`" if node.topic.repartitions else f"`to_topic({node.topic.name})`"
+    if node.window is not None:
+        return f"the window of store `{node.store}`"
+    function: Any = node.function
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__name__", type(function).__name__)
+    where = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code is not None else ""
+    return f"`{node.kind}({name})`{where}"

@@ -1,0 +1,157 @@
+"""A proof in real processes, on messages that are given: hangs, missing state, and what lies in files meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from holdfast.assets.proven import results_of
+from holdfast.infra.database.records import ApplyRecord, StageNote
+from holdfast.infra.kafka.records import Partition, TopicFacts
+from holdfast.processors.engine.proof import Message
+from holdfast.processors.engine.serving.client import ProcessorSilent
+from holdfast.processors.lifecycle.deploy import proving
+from holdfast.processors.lifecycle.deploy.deployment import Rollout
+from holdfast.processors.lifecycle.deploy.proof import NOT_PROVEN, NotProven
+from holdfast.processors.lifecycle.deploy.proving import Prover
+from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
+from holdfast.processors.lifecycle.plans.requests import Deploy
+from holdfast.processors.lifecycle.plans.stages import ProveVersion, RunProcessor
+
+WORKS = """
+from holdfast import Application
+application = Application(consumer_group="bank")
+def amount(value):
+    return value
+application.dataframe(application.topic("orders")).apply(amount).to_topic(application.topic("sums"))
+"""
+HANGS = WORKS.replace("    return value\n", "    while value:\n        pass\n")
+#: It looks for the messages in all files that it can name, as another user's program would.
+LOOKS = WORKS.replace(
+    "    return value\n",
+    """
+    import os, pathlib, tempfile
+    for folder in (tempfile.gettempdir(), os.environ["HOLDFAST_HOME"]):
+        for path in pathlib.Path(folder).rglob("*"):
+            if path.is_file() and b"SECRET" in path.read_bytes():
+                raise ValueError(f"{path} has the message")
+    return value
+""",
+)
+STAGE = ProveVersion("", "v2", "new", "former", "v1", ("orders",), 100)
+
+
+class Topics:
+    """Two partitions with committed input."""
+
+    def describe(self, names: Any) -> dict[str, TopicFacts]:
+        return {name: TopicFacts(name, name, 2, 1, {}) for name in names}
+
+    def committed_offsets(self, group: str) -> dict[Partition, int]:
+        return {Partition("orders", 0): 3}
+
+    def offsets_of_all(self, counts: Any, edge: str) -> dict[str, dict[int, int]]:
+        return {name: {} for name in counts}
+
+
+class Worker:
+    """A worker with one running task, unless it is silent."""
+
+    def __init__(self, *, silent: bool = False) -> None:
+        self._silent = silent
+
+    def checkpoint(self) -> dict[str, Any]:
+        if self._silent:
+            raise ProcessorSilent("Worker 0 of bank does not answer.", action="Wait.")
+        return {"tasks": []}
+
+
+@pytest.fixture
+def prover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prover:
+    message = Message(1, b"ann", b'"SECRET"', 1_700_000_000_000)
+    read = lambda self, topic, number, start, end: [message] if end else []  # noqa: E731
+    monkeypatch.setattr(Prover, "_read", read)
+    return Prover(
+        topics=cast(Any, Topics()),
+        client=lambda processor, slot: cast(Any, Worker()),
+        slots=lambda processor: ("0",),
+        stores=lambda processor: (),
+        rollout=rollouts(tmp_path, new=WORKS, former=WORKS),
+        scratch=lambda processor: tmp_path / "scratch",
+    )
+
+
+def rollouts(folder: Path, **texts: str) -> Any:
+    def rollout(processor: str, release: str | None) -> Rollout:
+        assert release is not None
+        project = folder / release
+        project.mkdir(exist_ok=True)
+        (project / f"bank_{release}.py").write_text(texts[release])
+        environment = {
+            "HOLDFAST_PROCESSORS": f'["bank_{release}:application"]',
+            "PYTHONPATH": str(project),
+            "HOLDFAST_HOME": str(folder / "home"),
+        }
+        return Rollout("bank", release, ("0",), {"orders": 2}, environment, project)
+
+    return rollout
+
+
+@pytest.mark.slow
+def test_a_version_that_hangs_where_the_running_one_does_not_is_refused_with_its_place(
+    prover: Prover, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = rollouts(tmp_path, new=HANGS, former=WORKS)
+
+    def rollout(processor: str, release: str | None) -> Rollout:
+        monkeypatch.setattr(proving, "RUN_S", 4.0 if release == "new" else 60.0)
+        return cast(Rollout, given(processor, release))
+
+    with pytest.raises(NotProven, match=r"took longer than 4 s; it was in File .*bank_new\.py") as refused:
+        replace(prover, rollout=rollout)("bank", STAGE, lambda text: None)
+    assert "Version v1 keeps running" in refused.value.message
+    assert not (tmp_path / "scratch").exists()
+
+
+@pytest.mark.slow
+def test_messages_lie_in_no_file_that_has_a_name(prover: Prover, tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "planted").write_bytes(b"SECRET")
+    looking = replace(prover, rollout=rollouts(tmp_path, new=LOOKS, former=WORKS))
+    with pytest.raises(NotProven, match="planted has the message"):
+        looking("bank", STAGE, lambda text: None)
+    (tmp_path / "home" / "planted").unlink()
+    assert looking("bank", STAGE, lambda text: None).text == (
+        "version v2 processed 1 message, outputs: sums 1; none failed"
+    )
+    assert not (tmp_path / "scratch").exists()
+
+
+def test_state_that_could_not_be_had_is_not_proven_with_the_reason(prover: Prover) -> None:
+    silent = replace(prover, client=lambda processor, slot: cast(Any, Worker(silent=True)))
+    said = silent("bank", STAGE, lambda text: None).text
+    assert said.startswith(f"{NOT_PROVEN}the state of the messages' keys could not be read: Worker 0 of bank does not")
+
+
+def apply_of(number: int, verb: str, release: str, *notes: str, outcome: str = "done") -> ApplyRecord:
+    plan = Plan(request=Deploy("bank"), verdict=Ready(""), stages=(STAGE, RunProcessor("", "v1", release_id=release)))
+    done = tuple(StageNote(at, "prove_version", text, 0, 0.0) for at, text in enumerate(notes))
+    facts: dict[str, Any] = {"id": number, "processor": "bank", "verb": verb, "plan_hash": "", "plan": encode(plan)}
+    rest: dict[str, Any] = {"who": "", "holder": None, "token": 0, "started_at": None, "finished_at": None}
+    return ApplyRecord(**facts, **rest, outcome=cast(Any, outcome), reason="", done=done, silent_s=0.0)
+
+
+def test_after_a_rollback_the_check_speaks_of_the_version_that_runs() -> None:
+    applies = [
+        apply_of(4, "rollback", "one"),
+        apply_of(3, "deploy", "three", "refused", outcome="failed"),
+        apply_of(2, "deploy", "two", "not proven: no input"),
+        apply_of(1, "deploy", "one", "version v1 processed 3 messages"),
+    ]
+    assert results_of(applies, "one") == ["version v1 processed 3 messages"]
+    assert results_of(applies, "two") == ["not proven: no input"]
+    assert results_of(applies, "three") is None
+    assert results_of(applies, None) == []
