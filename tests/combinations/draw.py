@@ -82,6 +82,8 @@ class Scope:
     writers: dict[str, set[str]] = field(default_factory=dict)
     #: By input of a task, the inputs whose messages and rows its joins look up.
     rights: dict[str, set[str]] = field(default_factory=dict)
+    #: By stream of a ``group_by``, the field.
+    fields: dict[str, str] = field(default_factory=dict)
     #: Names that nothing may use any more: a call of another system comes behind them.
     closed: set[str] = field(default_factory=set)
     used: Counter[str] = field(default_factory=Counter)
@@ -262,6 +264,8 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
         return False  # its outputs have the deletions, too
     if step.name == "table join on" and not _fits_on(scope, of):
         return False
+    if len(of) == 2 and of[0].topics & of[1].topics & scope.writers.keys() and _is_as_of(step, of[1]):
+        return False  # two branches of one grouping are refused
     if not scope.wild and not _is_determined(scope, step, of):
         return False
     topics = set().union(*(each.topics for each in of))
@@ -310,6 +314,11 @@ def _is_determined_in_task(scope: Scope, step: Step, of: list[Made], tasks: _Tas
 def _looks_up(step: Step) -> bool:
     """Whether a step finds what its right side, a stream or a table, had at the time of a message."""
     return step.name.startswith("join_asof") or step.name == "join_table"
+
+
+def _is_as_of(step: Step, right: Made) -> bool:
+    """Whether a step finds what was the newest of its right side at the time of a message."""
+    return step.name.startswith("join_asof") or (step.name == "join_table" and right.kind == "history")
 
 
 def _fits_on(scope: Scope, of: list[Made]) -> bool:
@@ -363,7 +372,11 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
             scope.rights.setdefault(topic, set()).update(of[1].topics)
     if Mark.FIRST & step.marks:
         scope.closed.update(each.name for each in scope.made if each.topics & first.topics)
-    if Mark.GROUPS & step.marks:
+    by = code.split("'")[1] if step.name == "group_by" else ""
+    again = bool(by) and scope.fields.get(first.name) == by  # each message has this key already
+    if by:
+        scope.fields[name] = by
+    if Mark.GROUPS & step.marks and not again:
         topic = f"group of {name}"
         scope.writers[topic] = set(topics)
         topics, scope.tasks = frozenset({topic}), [*scope.tasks, _Tasks({topic})]

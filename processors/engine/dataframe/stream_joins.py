@@ -103,6 +103,8 @@ class StreamJoins(Generic[Stream]):
                 seen=repr(on)[:80],
             )
         self._check_same_application(table.stream)
+        if table.has_history:
+            self._check_two_groupings(table.stream, "join_table", "The table")
         row = (VersionedRead if table.has_history else TableRead)(how, on_merge)
         means = lines_of("join_table", table.name, on=field_or_function(None), how=how, on_merge=on_merge)
         made: Stream = self._then(
@@ -136,6 +138,7 @@ class StreamJoins(Generic[Stream]):
             DurationInvalid: A duration is out of range.
         """
         self._check_stream(right, "join_asof")
+        self._check_two_groupings(right, "join_asof", "The right side")
         tolerance = None if tolerance_ms is None else milliseconds("tolerance_ms", tolerance_ms, least=0)
         spec = AsOf(how, on_merge, milliseconds("grace_ms", grace_ms, least=0), tolerance)
         kept = self._store(name, f"{self.topic.label}-{right.topic.label}-asof")
@@ -209,6 +212,24 @@ class StreamJoins(Generic[Stream]):
                 seen=shown_side(other),
             )
         self._check_same_application(other)
+
+    def _check_two_groupings(self: Any, other: Any, call: str, side: str) -> None:
+        """Raises JoinInvalid if one repartition topic has the messages of both sides.
+
+        It is read in its own order, which is not that of times: a right message behind a left one would not be there.
+        """
+        streams = {} if self._groups is None else self._groups.by_topic
+        topics = {each.topic.label: each.topic for each in streams.values() if each.topic.repartitions}
+        shared = sorted(topics.keys() & set(self._topics) & set(other._topics))
+        if not shared:
+            return
+        grouping = topics[shared[0]].group_by
+        raise JoinInvalid(
+            f"`{call}` got two branches of the grouping {grouping}: they are one topic, which has the messages of "
+            "several tasks in the order in which they were written. An older message may stand behind a younger one.",
+            action=f"Group twice, under two names. {side} comes from `sdf.group_by(..., name='{grouping}-right')`.",
+            grouping=grouping,
+        )
 
     def _check_same_application(self: Any, other: Any) -> None:
         if getattr(other, "declared", None) is not self.declared:

@@ -17,6 +17,7 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.kafka.partitioners import murmur2
+from holdfast.processors.engine.dataframe.merging import JoinInvalid
 from holdfast.processors.engine.runtime import grouped_order, heard, inputs_in_order, loop, reading_order
 from tests.planting import is_found
 from tests.simulation.disk import SimulatedDisk
@@ -327,3 +328,33 @@ def test_planted_bugs_are_found(
     bug: Callable[[pytest.MonkeyPatch], None], check: Callable[[int, Path], None], tmp_path: Path
 ) -> None:
     assert is_found(bug, check, tmp_path)
+
+
+def own_side(stream: Any, *, history: bool, twice: bool) -> Any:
+    """A stream that is joined with itself by another key, each message with what was the newest of its key."""
+    left = stream.group_by("k")
+    right = stream.group_by("k", "k-right") if twice else left
+    if history:
+        return left.join_table(right.to_table(history_retention=10**9), "left", on_merge=lambda mine, its: [mine, its])
+    return left.join_asof(right, "left", on_merge=lambda mine, its: [mine, its])
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_two_branches_of_one_grouping_are_refused_and_two_groupings_are_exact(history: bool) -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("t", partitions=3)
+    now = int(cluster.clock.time() * 1000)
+    app = Application("localhost:9092", consumer_group="g", auto_offset_reset="earliest")
+    stream = app.dataframe(app.topic("t"))
+    with pytest.raises(JoinInvalid, match="two branches of the grouping k: they are one topic") as refused:
+        own_side(stream, history=history, twice=False)
+    assert "name='k-right'" in refused.value.action
+    app = Application("localhost:9092", consumer_group="g", auto_offset_reset="earliest")
+    own_side(app.dataframe(app.topic("t")), history=history, twice=True).to_topic(app.topic("out"))
+    for partition in (2, 1, 0):  # what comes first into the repartition topic is the youngest
+        for number in range(partition, 30, 3):
+            value = json.dumps({"k": "a", "n": number}).encode()
+            cluster.produce("t", value, b"x", partition=partition, timestamp_ms=now - 90_000 + number)
+    cluster.run(app)
+    joined = [json.loads(record.value or b"") for _, record in cluster.read("out")]
+    assert sorted((mine["n"], its["n"]) for mine, its in joined) == [(number, number) for number in range(30)]
