@@ -12,6 +12,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
+from holdfast.orchestration.record_answers import Consumed, DeadLetters
+
 
 class Answer(BaseModel):
     """Base of all documents; a program that reads one ignores fields that it does not know."""
@@ -456,6 +458,8 @@ ANSWERS: dict[str, Any] = {
     "explain topology": TypeAdapter(Drawn),
     "query": TypeAdapter(Queried),
     "produce": TypeAdapter(Produced),
+    "consume": TypeAdapter(Consumed),
+    "dead-letters": TypeAdapter(DeadLetters | Applied),
     "doctor": TypeAdapter(Examined),
     "snapshot": TypeAdapter(Snapshotted),
     "status": TypeAdapter(Status),

@@ -95,6 +95,16 @@ _LAZIES = (
         "Send lines of JSON to a topic; a bad line sends nothing.",
     ),
     Lazy(
+        "consume",
+        f"{_COMMANDS}.consume:consume",
+        "Print committed records of a topic, the newest ones or the first from a place or a time on.",
+    ),
+    Lazy(
+        "dead-letters",
+        f"{_COMMANDS}.dead_letters:dead_letters",
+        "List a processor's dead letters with their reasons; `--replay` sends them again, by plan.",
+    ),
+    Lazy(
         "query",
         f"{_COMMANDS}.query:query",
         "Look keys up in the running workers, as of their last commit. Exit code 1: nothing was found.",

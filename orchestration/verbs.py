@@ -78,6 +78,7 @@ from holdfast.processors.lifecycle.verbs.refusals import unknown_stores
 from holdfast.processors.lifecycle.verbs.table import plan_for, plan_of_installation
 from holdfast.processors.lifecycle.world.facts import WorldFacts
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
+from holdfast.processors.lifecycle.world.letters import LetterStages
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import Found, WorkingOwners, is_complete
 from holdfast.processors.lifecycle.world.warehouse import WarehouseTables
@@ -374,6 +375,7 @@ class Verbs:
             shadows=rebuilding,
             transactions=fenced(self._transactions, TRANSACTIONS, hold),
             tables=TableStages(from_tables, rebuilding),
+            letters=LetterStages(self._topics, topics, from_tables.cluster, hold.check),
             orphans=lambda: self._orphans(registry, topics),
         )
 

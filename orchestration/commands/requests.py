@@ -22,6 +22,7 @@ from holdfast.processors.lifecycle.plans.requests import (
     Deploy,
     Provision,
     PutBack,
+    Replay,
     Reposition,
     Request,
     Restart,
@@ -77,6 +78,11 @@ def scale(
 def stop(processor: Processor) -> Request:
     """Stop every slot after a commit; recovery does not restart the processor until the next deploy."""
     return Stop(processor)
+
+
+def replay(processor: Processor) -> Request:
+    """Send the messages of the dead letters again to their topics, and delete these letters."""
+    return Replay(processor)
 
 
 def restart(processor: Processor, timeout_s: Timeout = 120.0) -> Request:
@@ -229,6 +235,6 @@ VERBS: dict[str, Callable[..., Request]] = {
     each.__name__.replace("_", "-"): each
     for each in (
         *(provision, deploy, scale, stop, restart, rollback, compact, reposition),
-        *(clear, backfill, restore, adopt, clean, put_back),
+        *(clear, backfill, restore, replay, adopt, clean, put_back),
     )
 }

@@ -33,6 +33,7 @@ from holdfast.processors.lifecycle.plans.requests import (
     Clear,
     Compact,
     OfInstallation,
+    Replay,
     Reposition,
     Request,
     Restart,
@@ -329,6 +330,11 @@ VERB_JOBS = (
         "Run an earlier release of a processor with the present state.",
         RollbackConfig.request,
         RollbackConfig,
+    ),
+    _verb_job(
+        "replay_dead_letters",
+        "Send the messages of a processor's dead letters again to their topics, and delete these letters.",
+        lambda config: Replay(config.processor),
     ),
     _verb_job(
         "adopt_processor",

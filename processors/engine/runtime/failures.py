@@ -33,11 +33,11 @@ SEND_AGAIN = (
 #: Characters kept of an error's text, so that the headers do not make the dead letter too large.
 REASON_MAX = 2_000
 #: The headers that a dead letter may have of its failure.
-_OURS = frozenset(
+FAILURE_HEADERS = frozenset(
     f"holdfast.{name}"
     for name in (
         *("error", "error.type", "error.action", "topic", "partition", "offset", "timestamp", "processor"),
-        *("code_version", "left_out", "timer"),
+        *("code_version", "left_out", "timer", "kind"),
     )
 )
 
@@ -122,13 +122,14 @@ class FailurePolicy:
             "holdfast.timestamp": str(failed.timestamp_ms),
             "holdfast.processor": self._processor,
             "holdfast.code_version": self._code_version,
+            "holdfast.kind": _kind(failed),
             **({"holdfast.left_out": "headers"} if failed.without_headers else {}),
             **({} if failed.timer is None else {"holdfast.timer": failed.timer}),
         }
         # An error's text may contain anything, also invalid UTF-8.
         encoded = ((name, text.encode(errors="backslashreplace")) for name, text in ours.items())
         # A dead letter that was sent again has the headers of its former failure: each failure would add ten more.
-        return [*(pair for pair in failed.headers or () if pair[0] not in _OURS), *encoded]
+        return [*(pair for pair in failed.headers or () if pair[0] not in FAILURE_HEADERS), *encoded]
 
 
 def _reason(error: Exception) -> str:

@@ -78,6 +78,8 @@ Prove = Callable[[str, stages.ProveVersion, Tell], Done]
 Shadows = Callable[[str, stages.ShadowStage, Tell], Done]
 #: Writes the content of tables to stores.
 FromTables = Callable[[str, stages.TableStage, Tell], Done]
+#: Sends dead letters again, and deletes them.
+Letters = Callable[[str, stages.LetterStage, Tell], Done]
 #: Archives orphans, deletes them, and puts topics back.
 Orphans = Callable[[stages.OrphanStage], Done]
 
@@ -104,6 +106,7 @@ class Execution:
     shadows: Shadows
     transactions: Transactions
     tables: FromTables
+    letters: Letters
     orphans: Callable[[], Orphans]  # opened for its own stages only: it loads the catalog's library
 
     def __call__(self, processor: str, stage: stages.Stage, tell: Tell) -> Done:
@@ -112,6 +115,8 @@ class Execution:
             return self.shadows(processor, stage, tell)
         if isinstance(stage, stages.TableStage):
             return self.tables(processor, stage, tell)
+        if isinstance(stage, stages.LetterStage):
+            return self.letters(processor, stage, tell)
         if isinstance(stage, stages.OrphanStage):
             return self.orphans()(stage)
         match stage:

@@ -19,6 +19,7 @@ from holdfast.infra.kafka.records import KeysOf, Member, Partition, TopicFacts
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.plans.file_facts import FileFacts
+from holdfast.processors.lifecycle.plans.letter_facts import LetterFacts
 from holdfast.processors.lifecycle.plans.requests import Selection
 from holdfast.processors.lifecycle.plans.shape import Shape
 from holdfast.processors.lifecycle.plans.warehouse_facts import OtherTable, StoreTable
@@ -145,6 +146,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         file: The export file whose entries are put back; only for restores from a file.
         releases: Every recorded release, those that worked last first. Only for ``restart`` and ``rollback``.
         before: The release that worked before the present version was deployed; None without one. Only for them, too.
+        letters: The dead letters that were not sent again; None without a topic of them. Only for ``replay``.
         tables: Store -> its table in the warehouse; only for restores from there.
         other: The table that a store is filled from; only for backfills from a table, like ``spread``.
         held: Store -> partition -> input topic -> next offset that its changelog holds; only for ``reposition``.
@@ -174,6 +176,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     code: CodeFacts | None = None
     releases: tuple[ReleaseFacts, ...] = ()
     before: ReleaseFacts | None = None
+    letters: LetterFacts | None = None
     file: FileFacts | None = None
     tables: dict[str, StoreTable] = {}
     other: OtherTable | None = None
@@ -286,6 +289,9 @@ class FactSource(Protocol):
 
     def releases(self, processor: str) -> tuple[ReleaseFacts, ...]:
         """Every recorded release, those that worked last first."""
+
+    def letters(self, processor: str, topic: str, inputs: tuple[str, ...]) -> LetterFacts | None:
+        """The dead letters in a topic that were not sent again; None when it does not exist."""
 
     def before(self, processor: str) -> ReleaseFacts | None:
         """The release that worked before the present version was deployed."""

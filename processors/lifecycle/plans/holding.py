@@ -14,6 +14,7 @@ afterwards. The reasons, by port:
     topics              Create, configure and delete are repeated by the next holder without harm. Names of changelogs
                         carry no generation, so ``Topics.delete`` is asked for only by stages whose plan names the
                         present topic, and the workers' guard compares topic ids.
+    dead letters        One transactional id for a processor; offsets of the letters are in the same transactions.
     table loaders       One transactional id for a processor: Kafka fences the former one at the next one's begin.
     state folders       The lock of each slot's folder.
     archive             The lock of the archive, and facts that are read again before a deletion.
@@ -42,7 +43,7 @@ Port = TypeVar("Port")
 
 #: The methods that change something, by port.
 DEPLOYER = frozenset({"start", "apply", "start_program", "stop_program", "kill_program", "remove", "remove_all"})
-TOPICS = frozenset({"create", "alter", "delete", "delete_group"})
+TOPICS = frozenset({"create", "alter", "delete", "delete_before", "delete_group"})
 WORKER = frozenset({"pause", "resume", "stop", "compact", "export", "clear", "position", "until", "adopt"})
 FOLDERS = frozenset({"set_aside", "delete_aside"})
 TRANSACTIONS = frozenset({"abort_hanging"})

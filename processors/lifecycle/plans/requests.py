@@ -211,6 +211,12 @@ class Restart(msgspec.Struct, frozen=True, tag="restart"):
     timeout_s: float = 120.0
 
 
+class Replay(msgspec.Struct, frozen=True, tag="replay"):
+    """Send the messages of a processor's dead letters again to the inputs that they came from."""
+
+    processor: str
+
+
 class Rollback(msgspec.Struct, frozen=True, tag="rollback"):
     """Run an earlier release of a processor with the present state.
 
@@ -398,12 +404,24 @@ class PutBack(msgspec.Struct, frozen=True, tag="put-back"):
 #: Requests of the installation: they need no definition of a processor.
 OfInstallation = Clean | PutBack
 OfProcessor = (
-    Provision | Deploy | Scale | Stop | Restart | Rollback | Compact | Reposition | Clear | Backfill | Restore | Adopt
+    Provision
+    | Deploy
+    | Scale
+    | Stop
+    | Restart
+    | Rollback
+    | Compact
+    | Reposition
+    | Clear
+    | Backfill
+    | Restore
+    | Adopt
+    | Replay
 )
 #: Requests that need no code of now: they also work when the definition can't be imported.
 OF_RELEASE = (Scale, Stop, Restart, Rollback)
 #: Requests that never start a worker.
-NEVER_START = (Provision, Stop, Compact, Adopt)
+NEVER_START = (Provision, Stop, Compact, Adopt, Replay)
 Request = OfProcessor | OfInstallation
 
 

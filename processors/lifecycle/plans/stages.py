@@ -304,6 +304,22 @@ class RemoveLoaded(_Stage, frozen=True, tag="remove_loaded"):
     store: str
 
 
+class SendAgain(_Stage, frozen=True, tag="send_again"):
+    """Send the messages of dead letters up to ``ends`` to those ``inputs`` that they came from."""
+
+    topic: str
+    ends: dict[int, int]
+    inputs: tuple[str, ...]
+
+
+class RemoveLetters(_Stage, frozen=True, tag="remove_letters"):
+    """Delete the dead letters up to ``ends``, which were sent again."""
+
+    topic: str
+    ends: dict[int, int]
+    destructive: ClassVar[bool] = True
+
+
 class ArchiveOrphan(_Stage, frozen=True, tag="archive_orphan"):
     """Copy an orphan into the archive, if its facts are still ``facts``."""
 
@@ -336,6 +352,7 @@ ShadowStage = StartShadow | WaitForShadow | PauseProcessor | FinishShadow | Adop
 TableStage = (
     CheckTable | LoadChangelog | SetPositions | CompareStores | LoadTable | LoadFile | AdoptTable | RemoveLoaded
 )
+LetterStage = SendAgain | RemoveLetters
 OrphanStage = ArchiveOrphan | DeleteOrphan | PutTopicBack
 
 Stage = (
@@ -357,5 +374,6 @@ Stage = (
     | DeleteStateAside
     | ShadowStage
     | TableStage
+    | LetterStage
     | OrphanStage
 )

@@ -24,6 +24,7 @@ from holdfast.processors.lifecycle.verbs import (
     put_back,
     put_file_back,
     rebuild,
+    replay,
     reposition,
     restart,
     restore,
@@ -85,6 +86,8 @@ def _decided(request: requests.OfProcessor, facts: Facts, topology: Topology) ->
             return deploy.plan(request, facts, topology)
         case requests.Scale():
             return scale.plan(request, facts, topology)
+        case requests.Replay():
+            return replay.plan(request, facts, topology)
         case requests.Stop():
             return stop.plan(request, facts, topology)
         case requests.Restart():
@@ -119,6 +122,11 @@ def _facts(request: requests.OfProcessor, source: FactSource, topology: Topology
             given_up = [changelog_topic(request.processor, store) for store in request.dropped]
             facts = _with_keys(read_facts(topology, source, releases=True, also=given_up), source, topology)
             return replace(facts, workers=source.workers(request.processor))
+        case requests.Replay():
+            facts, spec = read_facts(topology, source), topology.dead_letter
+            inputs = tuple(each.name for each in topology.sources)
+            letters = None if spec is None else source.letters(request.processor, spec.name, inputs)
+            return replace(facts, letters=letters)
         case requests.Provision():
             return _with_keys(read_facts(topology, source), source, topology)
         case requests.Scale():

@@ -28,6 +28,7 @@ from holdfast.processors.lifecycle.plans.facts import (
     Rate,
     ReleaseFacts,
 )
+from holdfast.processors.lifecycle.plans.letter_facts import LetterFacts
 from holdfast.processors.lifecycle.plans.requests import Selection
 from holdfast.processors.lifecycle.plans.shape import from_document
 from holdfast.processors.lifecycle.plans.warehouse_facts import Tables
@@ -35,6 +36,7 @@ from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.world.changelog_meta import last_meta
 from holdfast.processors.lifecycle.world.export_files import file_facts
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
+from holdfast.processors.lifecycle.world.letters import letter_facts
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import WorkingOwners
 
@@ -145,6 +147,9 @@ class WorldFacts:
 
     def releases(self, processor: str) -> tuple[ReleaseFacts, ...]:
         return tuple(_release(each) for each in self._world.registry.releases.newest(processor))
+
+    def letters(self, processor: str, topic: str, inputs: tuple[str, ...]) -> LetterFacts | None:
+        return letter_facts(self._topics, processor, topic, inputs)
 
     def before(self, processor: str) -> ReleaseFacts | None:
         found = self._world.registry.releases.before(processor)

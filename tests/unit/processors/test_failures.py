@@ -8,7 +8,7 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.dataframe.compilation import null_key
 from holdfast.processors.engine.dataframe.merging import MergeFailed
 from holdfast.processors.engine.runtime.failed_message import FailedMessage
-from holdfast.processors.engine.runtime.failures import _OURS, REASON_MAX, FailurePolicy, ProcessingFailed
+from holdfast.processors.engine.runtime.failures import FAILURE_HEADERS, REASON_MAX, FailurePolicy, ProcessingFailed
 
 
 class Speechless(Exception):
@@ -82,4 +82,4 @@ def test_a_dead_letter_that_fails_again_has_the_headers_of_its_last_failure_only
     assert not {"holdfast.timer", "holdfast.left_out", "holdfast.error.action"}.intersection(names)
     given = policy(replace(timer, timer="t", without_headers=True, error=told))
     assert given is not None
-    assert {name for name, _ in given.headers if name not in ("trace", "holdfast.note")} == _OURS
+    assert {name for name, _ in given.headers if name not in ("trace", "holdfast.note")} == FAILURE_HEADERS

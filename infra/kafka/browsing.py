@@ -1,0 +1,73 @@
+"""A few records of a topic for a person: the newest ones, or the first ones from a place or a time on.
+
+Invariants:
+    - Only committed records are read, outside of every consumer group.
+    - Reading ends where the topic ended when it began.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+
+from holdfast.infra.kafka.reader import read_range_for_proof
+from holdfast.infra.kafka.records import Partition, Record
+from holdfast.infra.kafka.topics import Topics
+
+#: Offsets that are read for one newest record at first: transactions and compaction leave offsets without one.
+OFFSETS_EACH = 4
+#: Growth of that number while too few are found.
+WIDER = 16
+
+#: A record with its partition.
+Found = tuple[Partition, Record]
+#: Reads the records of a partition from one offset up to another one.
+Read = Callable[[Partition, int, int], Iterator[Record]]
+
+
+def newest_of(topics: Topics, topic: str, count: int) -> list[Found]:
+    """The newest ``count`` records of a topic, oldest first; fewer if it has fewer."""
+    starts, ends = topics.start_offsets(topic), topics.end_offsets(topic, committed=True)
+    read = _reader(topics)
+    found = [
+        (Partition(topic, number), record)
+        for number, end in sorted(ends.items())
+        for record in _newest(read, Partition(topic, number), (starts.get(number, 0), end), count)
+    ]
+    return sorted(found, key=_by_time)[-count:]
+
+
+def first_of(topics: Topics, topic: str, count: int, starts: Mapping[int, int]) -> list[Found]:
+    """The first ``count`` records of a topic from these offsets on, in the order of their times."""
+    ends, read = topics.end_offsets(topic, committed=True), _reader(topics)
+    found = [
+        (Partition(topic, number), record)
+        for number, end in sorted(ends.items())
+        for record in islice(read(Partition(topic, number), starts.get(number, 0), end), count)
+    ]
+    return sorted(found, key=_by_time)[:count]
+
+
+def _newest(read: Read, place: Partition, held: tuple[int, int], count: int) -> list[Record]:
+    """The newest records of one partition, whose offsets are ``held``."""
+    first, end = held
+    offsets = count * OFFSETS_EACH
+    while True:
+        start = max(first, end - offsets)
+        found = list(read(place, start, end))
+        if len(found) >= count or start == first:
+            return found[-count:]
+        offsets *= WIDER
+
+
+def _reader(topics: Topics) -> Read:
+    def read(place: Partition, start: int, end: int) -> Iterator[Record]:
+        config = topics.client_config
+        return read_range_for_proof(topics.bootstrap, *place, start, end, extra_config=config)
+
+    return read
+
+
+def _by_time(found: Found) -> tuple[int, Partition, int]:
+    place, record = found
+    return record.timestamp_ms, place, record.offset

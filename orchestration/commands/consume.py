@@ -1,0 +1,135 @@
+"""``holdfast consume``: print records of a topic."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.orchestration.commands.options import Json, command_settings, print_json
+
+if TYPE_CHECKING:
+    from holdfast.infra.kafka.browsing import Found
+    from holdfast.infra.kafka.topics import Topics
+    from holdfast.infra.settings import Settings
+
+#: Characters of a key, a value or a header that are printed; ``--json`` prints all.
+SHOWN_MAX = 500
+
+
+class StartInvalid(HoldfastError):
+    """What ``--from`` names is no place and no time. Field: seen."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(help="The topic.", show_default=False)],
+    count: Annotated[int, typer.Option("-n", "--count", min=1, max=100_000, help="Number of records.")] = 10,
+    headers: Annotated[bool, typer.Option("--headers", help="Print the headers of each record, too.")] = False,
+    start: Annotated[
+        str,
+        typer.Option(
+            "--from",
+            help="Print the first records from here on: `earliest`, an offset, or a time (ISO 8601 in UTC). Default: "
+            "the newest records.",
+            show_default=False,
+        ),
+    ] = "",
+    as_json: Json = False,
+) -> None:
+    """Print committed records of a topic, the newest ones or the first from a place or a time on."""
+    from holdfast.infra.kafka.browsing import first_of, newest_of
+
+    topics = open_topics(command_settings(), topic)
+    found = first_of(topics, topic, count, _starts(topics, topic, start)) if start else newest_of(topics, topic, count)
+    if as_json:
+        print_json({"topic": topic, "records": [as_document(each) for each in found]})
+        return
+    for each in found:
+        typer.echo(in_words(each, headers=headers))
+    if not found:
+        typer.echo(f"Topic {topic} has no record there.", err=True)
+
+
+def open_topics(settings: Settings, topic: str) -> Topics:
+    """The topics of the cluster.
+
+    Raises:
+        TopicUnusable: The topic does not exist.
+    """
+    from holdfast.infra.kafka.client import bootstrap_servers, client_config
+    from holdfast.infra.kafka.errors import TopicUnusable
+    from holdfast.infra.kafka.topics import Topics
+
+    topics = Topics(bootstrap_servers(settings), client_config(settings), timeout_s=10.0)
+    if topic not in topics.describe([topic]):
+        raise TopicUnusable(
+            f"Topic {topic} does not exist.",
+            action="Correct its name. `holdfast explain topology PROCESSOR` names the topics of a processor.",
+            topic=topic,
+        )
+    return topics
+
+
+def _starts(topics: Topics, topic: str, start: str) -> dict[int, int]:
+    """By partition, the offset that ``--from`` names; one before the first record means the first record."""
+    first = topics.start_offsets(topic)
+    if start == "earliest":
+        return first
+    if start.isdecimal():
+        return {number: max(offset, int(start)) for number, offset in first.items()}
+    try:
+        moment = datetime.fromisoformat(start)
+    except ValueError as failure:
+        raise StartInvalid(
+            f"`--from {start}` is no place in a topic; expected `earliest`, an offset as 4711, or a time as "
+            "2026-03-01T12:00.",
+            action="Correct it, or leave it out for the newest records.",
+            seen=start,
+        ) from failure
+    moment = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+    return topics.offsets_at(topic, int(moment.timestamp() * 1000))
+
+
+def as_document(found: Found) -> dict[str, Any]:
+    """A record as a JSON document: text where its bytes are UTF-8, else hexadecimal digits behind ``0x``."""
+    place, record = found
+    return {
+        "partition": place.number,
+        "offset": record.offset,
+        "time": f"{datetime.fromtimestamp(record.timestamp_ms / 1000, UTC).isoformat(timespec='milliseconds')}",
+        "key": as_text(record.key),
+        "value": as_text(record.value),
+        "headers": [[name, as_text(value)] for name, value in record.headers or ()],
+    }
+
+
+def in_words(found: Found, *, headers: bool = False) -> str:
+    """A record in a line, with ``headers`` in further lines; what could control a terminal is escaped."""
+    document = as_document(found)
+    key, value = (shown(document[name]) for name in ("key", "value"))
+    line = f"{document['time']} [{document['partition']}] {document['offset']:>8}  {key}  {value}"
+    more = [f"    {shown(name)}: {shown(text)}" for name, text in document["headers"]] if headers else []
+    return "\n".join((line, *more))
+
+
+def as_text(part: bytes | None) -> str | None:
+    """Bytes as text, or as hexadecimal digits when they are no UTF-8."""
+    if part is None:
+        return None
+    try:
+        return part.decode()
+    except UnicodeDecodeError:
+        return f"0x{part.hex()}"
+
+
+def shown(text: str | None) -> str:
+    """A text on one line of a terminal, cut after ``SHOWN_MAX`` characters; ``-`` for none."""
+    if text is None:
+        return "-"
+    cut = text[:SHOWN_MAX]
+    safe = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut)
+    return safe if len(text) <= SHOWN_MAX else f"{safe}… ({len(text):,} characters)"

@@ -1,0 +1,98 @@
+"""Facts of a dead-letter topic whose messages are to be sent again, and what a single dead letter says.
+
+Invariants:
+    - A message is sent again only to an input of the processor that others write; all other letters are kept.
+    - A letter whose kind is not known is kept: the value of a result or a timer is no message. Versions before
+      ``holdfast.kind`` did not tell it.
+    - The headers of a failure never travel on: a letter that fails again has those of its last failure only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import msgspec
+
+from holdfast.infra.kafka.records import Headers, Record
+from holdfast.processors.engine.runtime.failures import FAILURE_HEADERS
+
+#: Dead letters that one plan sends again; the oldest come first.
+LETTERS_MAX = 100_000
+
+
+class LetterFacts(msgspec.Struct, frozen=True):
+    """The dead letters that a plan would send again.
+
+    Args:
+        topic: The dead-letter topic.
+        starts: Partition -> offset of the first letter that was not sent again.
+        ends: Partition -> offset behind the last letter of the plan.
+        sent: Input topic -> number of letters that go to it.
+        kept: Number of letters that no input can take.
+        errors: Type of the error -> number of letters.
+        versions: Code version that failed -> number of letters.
+        more: Whether the topic has more letters than one plan sends.
+    """
+
+    topic: str
+    starts: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    sent: dict[str, int] = {}
+    kept: int = 0
+    errors: dict[str, int] = {}
+    versions: dict[str, int] = {}
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """What the headers of a dead letter say; empty texts where they say nothing.
+
+    ``kind`` is ``message``, ``result`` of a window, or ``timer``.
+
+    ``partition``, ``offset`` and ``timestamp_ms`` are those of the message; None where they are no numbers.
+    """
+
+    kind: str
+    topic: str
+    partition: int | None
+    offset: int | None
+    timestamp_ms: int | None
+    error: str
+    reason: str
+    action: str
+    version: str
+    #: The headers that the message had.
+    headers: Headers
+
+    def goes_to(self, inputs: Collection[str]) -> bool:
+        """Whether it can be sent again to one of these topics."""
+        return self.kind == "message" and self.topic in inputs and self.partition is not None
+
+
+def read_letter(record: Record) -> Letter:
+    """What a record of a dead-letter topic says."""
+    headers = record.headers or []
+    ours = {name: (value or b"").decode(errors="replace") for name, value in headers if name in FAILURE_HEADERS}
+    return Letter(
+        kind=ours.get("holdfast.kind", ""),
+        topic=ours.get("holdfast.topic", ""),
+        partition=_number(ours.get("holdfast.partition", "")),
+        offset=_number(ours.get("holdfast.offset", "")),
+        timestamp_ms=_number(ours.get("holdfast.timestamp", "")),
+        error=ours.get("holdfast.error.type", ""),
+        reason=ours.get("holdfast.error", ""),
+        action=ours.get("holdfast.error.action", ""),
+        version=ours.get("holdfast.code_version", ""),
+        headers=[pair for pair in headers if pair[0] not in FAILURE_HEADERS] or None,
+    )
+
+
+def replay_group(processor: str) -> str:
+    """The group whose offsets say how far letters were sent again, while an apply does so."""
+    return f"{processor}-dead-letters-replay"
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
