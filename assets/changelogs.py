@@ -29,6 +29,7 @@ from holdfast.processors.lifecycle.plans.apply import ApplyInProgress, PlanStale
 from holdfast.processors.lifecycle.plans.explanation import explain, explain_markdown
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Provision
+from holdfast.processors.lifecycle.recovery.incidents import await_recovery
 from holdfast.processors.registration import ProcessorDefinition
 
 PARTITIONS_MATCH = "partitions_match_source"
@@ -77,6 +78,7 @@ def changelog_asset(definition: ProcessorDefinition, changelog: ChangelogSpec) -
     ) -> Iterator[dg.AssetCheckResult | dg.MaterializeResult]:  # type: ignore[type-arg]
         topics = cluster.topics()
         verbs = lifecycle.verbs(actor_of(context.run))
+        await_recovery(definition.name, lifecycle.world.registry, context.log.info)
         plan = provisioned(verbs, definition.name, context.log.info)
         if isinstance(plan.verdict, Refused):
             facts = topics.describe([spec.name for spec in topology.topics()])

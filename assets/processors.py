@@ -25,6 +25,7 @@ from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Ro
 from holdfast.processors.lifecycle.plans.explanation import explain, explain_markdown
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import Deploy
+from holdfast.processors.lifecycle.recovery.incidents import await_recovery
 from holdfast.processors.registration import ProcessorDefinition
 
 HEALTHY = "healthy"
@@ -79,6 +80,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
         lifecycle: dg.ResourceParam[Lifecycle],
     ) -> Iterator[dg.MaterializeResult | dg.AssetCheckResult]:  # type: ignore[type-arg]
         verbs = lifecycle.verbs(actor_of(context.run))
+        await_recovery(definition.name, lifecycle.world.registry, context.log.info)
         plan = verbs.plan(Deploy(definition.name, config.timeout_s, tuple(config.dropped)))
         explanation: dict[str, Any] = {"explanation": dg.MetadataValue.md(explain_markdown(plan)), "plan": plan.hash}
         context.log.info(explain(plan))

@@ -15,6 +15,9 @@ from dagster_postgres.utils import DagsterPostgresException
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.masking import is_secret_name, secrets_of_url
 
+#: Runs at once where ``dagster.yaml`` has no limit.
+DAGSTERS_LIMIT = 10
+
 
 class DagsterConfigInvalid(HoldfastError):
     """Dagster cannot use a configuration file. Fields: file, line (from 1; None when unknown)."""
@@ -55,6 +58,12 @@ def check_dagster_config(home: Path, workspace: Path) -> None:
         ) from None
     except Exception as failure:
         raise _invalid(instance, None, f"{type(failure).__name__}: {failure}") from failure
+
+
+def run_limit(home: Path) -> int:
+    """How many runs of all kinds may be in progress at once, by the ``dagster.yaml`` of a checked home; -1 for any."""
+    runs = ((_parse(home / "dagster.yaml") or {}).get("concurrency") or {}).get("runs") or {}
+    return int(runs.get("max_concurrent_runs", DAGSTERS_LIMIT))
 
 
 def _parse(file: Path) -> Any:

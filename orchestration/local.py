@@ -14,6 +14,7 @@ Invariants:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -61,6 +62,22 @@ load_from:
 WEBSERVER, DAEMON = "webserver", "daemon"
 #: Dagster's usual port; a free port is used when it is taken.
 PORT = 3000
+#: Digests of the ``dagster.yaml`` that former versions wrote. A file that nobody edited follows the version.
+FORMER_DEFAULTS = frozenset(
+    (
+        "96a579a63de52952",
+        "7911310fc302bd5e",
+        "fdf7b1116fa2deb9",
+        "259911a1347f796d",
+        "73daf7a8e16d95da",
+        "30464902e95d1f02",
+        "d446e9fc5a4e6388",
+        "00745fd115b570ed",
+        "ee62b8c9bda244e9",
+        "57af62cd30f3b11f",
+        "811e8458f3a21301",
+    )
+)
 _POLL_EVERY_S = 0.1
 #: Time limits to stop: for the process itself, then for the processes that it started, seconds.
 _STOP_S = 20.0
@@ -93,12 +110,12 @@ class LocalProcess:
 
 
 def prepare(settings: Settings) -> Path:
-    """Write the default ``dagster.yaml`` if none exists; returns DAGSTER_HOME."""
+    """Write the default ``dagster.yaml`` where none exists, or that of a former version; returns DAGSTER_HOME."""
     home = settings.paths.dagster
     home.mkdir(parents=True, exist_ok=True)
     settings.paths.logs.mkdir(parents=True, exist_ok=True)
     config = home / "dagster.yaml"
-    if not config.exists():
+    if not config.exists() or hashlib.sha256(config.read_bytes()).hexdigest()[:16] in FORMER_DEFAULTS:
         replace_text(config, (files("holdfast.infra") / "dagster" / "local.yaml").read_text())
     return home
 

@@ -115,7 +115,7 @@ class Verbs:
         clock: Callable[[], datetime] = now_utc,
     ) -> None:
         self._settings = settings
-        self._registry = registry
+        self.registry = registry
         self._topics = topics
         self._who = who
         logged = partial(newest_logged, settings, topics)
@@ -153,7 +153,7 @@ class Verbs:
             of_release = isinstance(request, OF_RELEASE)
             topology = self._topology(name) if of_release else self.definition(name).topology
             decided = plan_for(request, self._facts, topology)
-        journal, now = self._registry.journal, self._world.clock()
+        journal, now = self.registry.journal, self._world.clock()
         journal.remember_plan(decided.hash, decided.processor, decided.verb, plans.encode(decided), now)
         return decided
 
@@ -179,9 +179,9 @@ class Verbs:
         """
         now = self.plan(plan.request)
         shown = plan.hash if confirmed is None else confirmed
-        applying.check_shown(now, shown, self._registry.journal, sure=sure or confirmed is not None)
+        applying.check_shown(now, shown, self.registry.journal, sure=sure or confirmed is not None)
         done = self._applier(tell).apply(now)
-        keep_mark(self._registry, self._settings.paths, plan.processor)  # an apply that was killed may have left it old
+        keep_mark(self.registry, self._settings.paths, plan.processor)  # an apply that was killed may have left it old
         return done
 
     @property
@@ -191,7 +191,7 @@ class Verbs:
 
     def begun(self, request: Request) -> ApplyRecord | None:
         """The open apply of the same request, when its verb resumes with its own plan; None otherwise."""
-        for record in self._registry.journal.applies(1, processor=request.processor, open_only=True):
+        for record in self.registry.journal.applies(1, processor=request.processor, open_only=True):
             begun = plans.decode(record.plan)
             if begun.request == request and begun.after_kill == "go on":
                 return record
@@ -230,7 +230,7 @@ class Verbs:
 
     def applies(self, processor: str | None = None, limit: int = 20) -> tuple[ApplyRecord, ...]:
         """The newest ``limit`` applies, newest first."""
-        return self._registry.journal.applies(limit, processor=processor)
+        return self.registry.journal.applies(limit, processor=processor)
 
     def audit(self, processor: str, stores: tuple[str, ...], *, warehouse: bool = False) -> tuple[StoreAudit, ...]:
         """Compare stores (empty: all with a changelog) with their changelogs, and with their tables, key by key.
@@ -304,16 +304,16 @@ class Verbs:
         from holdfast.processors.lifecycle.orphans.cleaning import OrphanCleaning  # loads the catalog's library
 
         defined = partial(_defined, self._settings)
-        ports = (registry or self._registry, topics or self._topics)
+        ports = (registry or self.registry, topics or self._topics)
         return OrphanCleaning(self._settings, *ports, self._who, defined, self._world.clock)
 
     def _applier(self, tell: Tell = lambda text: None) -> Applier:
         hold = Hold()
-        execution, journal = self._execution(hold), self._registry.journal
+        execution, journal = self._execution(hold), self.registry.journal
         return Applier(execution, journal, self._who, this_process(), tell, self._world.clock, hold)
 
     def _open_apply(self, apply_id: int, what: str) -> ApplyRecord:
-        record = self._registry.journal.apply_of(apply_id)
+        record = self.registry.journal.apply_of(apply_id)
         if record is None or record.finished_at is not None:
             state = "does not exist" if record is None else f"is closed ({record.outcome}); expected an open apply"
             raise ApplyUnknown(
@@ -330,7 +330,7 @@ class Verbs:
 
     def _execution(self, hold: Hold) -> Execution:
         """The ports of an apply; each asks for the hold before it changes anything."""
-        registry = self._registry.fenced(lambda: hold.fence)
+        registry = self.registry.fenced(lambda: hold.fence)
         world = replace(self._world, registry=registry, deployer=fenced(self._world.deployer, DEPLOYER, hold))
         topics = fenced(self._topics, TOPICS, hold)
 
@@ -400,7 +400,7 @@ class Verbs:
         machine = ThisMachine(self._settings, self._world)
         if release_id is None:
             return deployed_rollout(processor, self.definition, self._topics, machine)
-        release = self._registry.releases.find(processor, release_id)
+        release = self.registry.releases.find(processor, release_id)
         if release is None:
             raise ReleaseFailed(
                 f"Processor {processor} has no release {release_id}.",
@@ -423,7 +423,7 @@ class Verbs:
         try:
             return self.definition(processor).topology
         except ProcessorUnknown:
-            release = self._registry.releases.working(processor)
+            release = self.registry.releases.working(processor)
             if release is None:
                 raise
             return topology_of(processor, from_document(release.shape))

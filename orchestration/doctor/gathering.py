@@ -180,7 +180,7 @@ def _warehouse(settings: Settings) -> list[Finding]:
 
 def _dagster(settings: Settings) -> list[Finding]:
     from holdfast.orchestration import local
-    from holdfast.orchestration.dagster_config import check_dagster_config
+    from holdfast.orchestration.dagster_config import check_dagster_config, run_limit
 
     web = local.running(settings, local.WEBSERVER)
     found = [
@@ -191,6 +191,7 @@ def _dagster(settings: Settings) -> list[Finding]:
     if settings.paths.dagster.is_dir():
         check_dagster_config(settings.paths.dagster, local.WORKSPACE)
         found.append(Finding("dagster", "ok", "its configuration can be used"))
+        found.append(judging.judge_queue(run_limit(settings.paths.dagster)))
     else:
         found.append(Finding("dagster", "ok", "has no instance yet; `holdfast up` creates it"))
     daemon = local.running(settings, local.DAEMON)

@@ -97,6 +97,18 @@ def judge_port(port: int, *, free: bool, ours: bool) -> Finding:
     return Finding(name, "warn", "used by another program", expected, action)
 
 
+def judge_queue(limit: int) -> Finding:
+    """The limit of all runs of Dagster together; -1 for none, as each lane of the queue has its own."""
+    expected = "max_concurrent_runs: -1 in dagster.yaml, and a limit for each lane of the queue"
+    if limit == -1:
+        return Finding("run queue", "ok", "recovery waits for no other runs", expected)
+    seen = f"recovery, stop and dry runs wait while {limit} other runs are in progress"
+    action = (
+        "Take `concurrency` from infra/dagster/local.yaml. Or delete the file, and run `holdfast down; holdfast up`."
+    )
+    return Finding("run queue", "warn", seen, expected, action)
+
+
 def judge_home(mode: int | None, owner: int | None, me: int, *, writable: bool, umask: int) -> Finding:
     """The home folder: its mode and owner, None when it does not exist yet."""
     expected = "a folder of this user that others can't enter"

@@ -4,6 +4,7 @@ Invariants:
     - Plan and apply are the lifecycle's; a job reads its config, shows the explanation, and applies.
     - A dry run changes nothing. A plan that deletes is applied only when ``confirm`` holds its hash.
     - When a run was killed, the next run with the same config resumes its apply.
+    - No job has a pool: a pool is the same for a dry run. The queue's lanes (``run_coordinator``) know the config.
 """
 
 from collections.abc import Callable
@@ -43,6 +44,7 @@ from holdfast.processors.lifecycle.plans.requests import (
     Stop,
     selection_of,
 )
+from holdfast.processors.lifecycle.recovery.incidents import await_recovery
 
 _TAGS = {"holdfast/kind": "lifecycle", "dagster/max_retries": "0"}
 
@@ -191,6 +193,8 @@ def run_verb(context: dg.OpExecutionContext, config: PlanConfig, request: Reques
     """Plan the request and show its explanation; apply the plan unless this is a dry run."""
     with open_verbs(load_settings(), who=actor_of(context.run)) as verbs:
         tell = teller(context.log.info)
+        if not (config.dry_run or isinstance(request, OfInstallation)):
+            await_recovery(request.processor, verbs.registry, context.log.info)
         begun = None if config.dry_run else verbs.begun(request)
         if begun is not None:
             context.log.info(f"Resuming apply {begun.id}, which was broken off after {len(begun.done)} stage(s).")
@@ -273,7 +277,6 @@ def _verb_job(
     @dg.op(
         name=f"{name.partition('_')[0]}_one",
         description=f"Plan: {purpose} Apply the plan unless `dry_run` is true.",
-        pool="deploys",
     )
     def carry_out(context: dg.OpExecutionContext, config: config_type) -> None:  # type: ignore[valid-type]
         with plain_failures():

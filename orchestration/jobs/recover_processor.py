@@ -3,8 +3,7 @@
 Invariants:
     - A run works on one incident. A claim in the registry keeps a second run off the same incident, and recovery and
       applies of one processor apart.
-    - Each run has its processor as a tag (``run_coordinator``), so Dagster's queue never runs two for one
-      processor at once.
+    - Its runs have a lane of their own in Dagster's queue (``run_coordinator``): they wait for no other kind of run.
 """
 
 from contextlib import suppress

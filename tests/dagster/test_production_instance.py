@@ -140,7 +140,9 @@ def test_both_instances_keep_the_same_rules() -> None:
     assert ours["run_coordinator"] == other["run_coordinator"]
     assert ours["concurrency"]["pools"] == other["concurrency"]["pools"]
     limits = [each["concurrency"]["runs"]["tag_concurrency_limits"] for each in (ours, other)]
-    assert limits[0] == limits[1]
+    lanes = [[(each["key"], each["value"]) for each in found] for found in limits]
+    assert lanes[0] == lanes[1]
+    assert [each["concurrency"]["runs"]["max_concurrent_runs"] for each in (ours, other)] == [-1, -1]
     assert set(other) - set(ours) == {"storage"}
     assert set(ours) - set(other) == {"instance_class"}
     assert ours["run_launcher"] == other["run_launcher"]

@@ -7,15 +7,17 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 import structlog
 
 from holdfast.infra.database.records import ApplyRecord, Deployment, Incident
 from holdfast.infra.deploy.programs import ProgramStatus
 from holdfast.infra.holders import is_gone
+from holdfast.infra.waiting import wait_until
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.deployment import look
 from holdfast.processors.lifecycle.deploy.marking import behind, judged
@@ -39,10 +41,15 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
 from holdfast.processors.lifecycle.recovery.faults import PASSING, kind_of
 from holdfast.processors.lifecycle.recovery.remedies import Ask, Case, Wait, decide_slots
 
+if TYPE_CHECKING:
+    from holdfast.infra.database.registry import Registry
+
 log = structlog.get_logger(__name__)
 
 #: An incident that ended longer ago has no bearing on the next one, seconds.
 BEFORE_S = 900.0
+#: How long a run that changes a processor waits for its recovery, seconds.
+RECOVERED_WITHIN_S = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +201,27 @@ def wait_on(incident: Incident, found: Diagnosis, why: str, world: World) -> Non
         return
     if world.registry.decide_incident(incident.id, kind, Wait.name, ""):
         world.registry.note_incident(incident.id, "wait", f"{why} {Wait(kind).sentence}", world.clock())
+
+
+def await_recovery(
+    processor: str, registry: Registry, tell: Callable[[str], object], timeout_s: float = RECOVERED_WITHIN_S
+) -> None:
+    """Wait for a live recovery run of a processor; after the timeout, an apply is refused with what to do.
+
+    Recovery waits in no queue for a run that changes the processor, so such a run waits for recovery.
+    """
+
+    def at_work() -> Incident | None:
+        return next(
+            (each for each in registry.open_incidents() if each.processor == processor and each.is_worked_on), None
+        )
+
+    found = at_work()
+    if found is not None:
+        tell(
+            f"Recovery repairs {processor} now, incident {found.id}. This run waits for it, {timeout_s:.0f} s at most."
+        )
+        wait_until(lambda: at_work() is None, timeout_s, every_s=1.0)
 
 
 def said_before(incident: Incident, recent: Sequence[Incident]) -> frozenset[str]:

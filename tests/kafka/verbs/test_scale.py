@@ -207,7 +207,7 @@ def test_fewer_workers_that_were_broken_off_leave_none_that_nobody_knows(
         patch.setattr(deployment, "remove_others", die)
         with pytest.raises(Killed):
             wide.verbs.apply(plan, confirmed=plan.hash)
-    assert wide.verbs._registry.deployment(wide.group).slots == ("0", "1")  # type: ignore[union-attr]
+    assert wide.verbs.registry.deployment(wide.group).slots == ("0", "1")  # type: ignore[union-attr]
     assert sum(share(wide, 3)) == PARTITIONS
     # the partitions of the third worker are read, audited and cleared like all others
     found = wide.verbs.query(wide.group, "counts", Everything(), 1_000)

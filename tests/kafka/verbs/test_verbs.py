@@ -175,7 +175,7 @@ def test_a_clear_that_is_abandoned_leaves_a_stopped_processor_stopped(operated: 
     operated.verbs.abandon(record.id, reason="not needed", tell=told.append)
     assert operated.client.status() is None
     assert any("it was stopped before: slot 0 stopped" in text for text in told)
-    deployment = operated.verbs._registry.deployment(operated.group)
+    deployment = operated.verbs.registry.deployment(operated.group)
     assert deployment is not None
     assert deployment.desired == "stopped"
     operated.do(Deploy(operated.group))

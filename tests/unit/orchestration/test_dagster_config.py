@@ -32,8 +32,8 @@ def test_what_is_written_for_a_new_home_is_right(tmp_path: Path) -> None:
     [
         ("telemetry: {enabled: false}\nsensors: {use_threads: true\nschedules: 1\n", 3, "expected ',' or '}'"),
         (
-            OURS.replace("max_concurrent_runs: 4", "max_concurrent_run: 4"),
-            line_of("max_concurrent_runs: 4"),
+            OURS.replace("max_concurrent_runs: -1", "max_concurrent_run: -1"),
+            line_of("max_concurrent_runs: -1"),
             "max_concurrent_run",
         ),
         (

@@ -46,6 +46,8 @@ def topic(replication: int, least: str) -> TopicFacts:
         (judging.judge_disk(GIB // 2, GIB, 10), "fail", "status --sizes"),
         (judging.judge_port(3000, free=True, ours=False), "ok", "free"),
         (judging.judge_port(3000, free=False, ours=True), "ok", "webserver"),
+        (judging.judge_queue(-1), "ok", "waits for no other runs"),
+        (judging.judge_queue(4), "warn", "while 4 other runs are in progress"),
         (judging.judge_port(3000, free=False, ours=False), "warn", "another port"),
         (judging.judge_home(None, None, 1000, writable=True, umask=0o077), "ok", "does not exist yet"),
         (judging.judge_home(None, None, 1000, writable=False, umask=0o077), "fail", "HOLDFAST_HOME"),

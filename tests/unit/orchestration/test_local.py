@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -57,3 +58,20 @@ def test_what_a_killed_daemon_left_ends_unless_another_home_has_its_number(setti
         if group_members(daemon.pid):
             os.killpg(daemon.pid, signal.SIGKILL)
     daemon.communicate()
+
+
+def test_the_configuration_of_a_former_version_is_replaced_unless_it_was_edited(settings, monkeypatch):
+    config = settings.paths.dagster / "dagster.yaml"
+    ours = config.read_text()
+    monkeypatch.setattr(local, "FORMER_DEFAULTS", {hashlib.sha256(b"former: 1\n").hexdigest()[:16]})
+    config.write_text("former: 1\n")
+    local.prepare(settings)
+    assert config.read_text() == ours
+    config.write_text("former: 2\n")
+    local.prepare(settings)
+    assert config.read_text() == "former: 2\n"
+
+
+def test_the_configuration_of_this_version_is_none_of_a_former_one(settings):
+    present = (settings.paths.dagster / "dagster.yaml").read_bytes()
+    assert hashlib.sha256(present).hexdigest()[:16] not in local.FORMER_DEFAULTS

@@ -17,7 +17,7 @@ from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
 from holdfast.processors.lifecycle.plans.requests import Deploy, OfProcessor, Restart, Restore
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, SetStateAside, Stage, StopProcessor
 from holdfast.processors.lifecycle.recovery.diagnosis import Healthy, Limits, Starting
-from holdfast.processors.lifecycle.recovery.incidents import notice
+from holdfast.processors.lifecycle.recovery.incidents import await_recovery, notice
 from holdfast.processors.lifecycle.recovery.recovery import recover
 from holdfast.processors.lifecycle.recovery.standing import standing
 from tests.unit.processors.lifecycle.in_memory import NAME, NOW, Installation, open_installation
@@ -144,3 +144,24 @@ def test_state_that_is_changed_in_part_is_left_stopped_and_the_record_says_so(in
     assert now is not None
     assert now.desired == "stopped"
     assert notice(NAME, installed.world, LIMITS).incident is None
+
+
+def test_a_run_that_changes_a_processor_waits_for_its_recovery(installed: Installation) -> None:
+    registry, told = installed.registry, list[str]()
+    await_recovery(NAME, registry, told.append)
+    incident, _ = registry.open_incident(NAME, "dead", {}, NOW)
+    other, _ = registry.open_incident("routes", "dead", {}, NOW)
+    assert registry.claim_incident(other.id, "run of another processor", NOW)
+    await_recovery(NAME, registry, told.append)
+    assert told == [], "nobody works on it"
+    assert registry.claim_incident(incident.id, "run", NOW)
+
+    def ends(text: str) -> None:
+        told.append(text)
+        registry.release_incident(incident.id, "run")
+
+    await_recovery(NAME, registry, ends)
+    assert told == [f"Recovery repairs orders now, incident {incident.id}. This run waits for it, 300 s at most."]
+    assert registry.claim_incident(incident.id, "run", NOW)
+    await_recovery(NAME, registry, told.append, timeout_s=0.0)
+    assert len(told) == 2, "it goes on, and is refused with what to do"
