@@ -265,9 +265,7 @@ def down(as_json: Json = False) -> None:
         stopped.append("webserver")
     if local.stop(settings, local.DAEMON):
         stopped.append("daemon")
-    supervisor = open_deployer(settings.paths)
-    if supervisor.pid() is not None:
-        supervisor.stop()
+    if open_deployer(settings.paths).stop():
         stopped.append("supervisor and processors")
     if stop_server(settings):
         stopped.append("warm Spark")

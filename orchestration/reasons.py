@@ -29,6 +29,8 @@ _MISSED = {
     "daemon": "Dagster's daemon does not run: nothing is recovered, checked or published.",
     "dagster": "Dagster's webserver does not run: results of its checks are not shown here.",
 }
+#: How the line of a supervisor ends that does not answer.
+HANGS = "does not answer"
 #: The next action for what the sensor does by itself.
 _SOON = (
     "Nothing for five minutes after its processor works: the sensor `kept_green` does it. Then read the last tick of "
@@ -60,12 +62,16 @@ def read_grey(settings: Settings) -> dict[str, str]:
 
 
 def of_services(services: Mapping[str, str | None]) -> list[Reason]:
-    """The services of this home that do not run; grey, because others may run elsewhere."""
-    return [
+    """The services of this home that do not run; grey, because others may run elsewhere. One that hangs is red."""
+    found = [
         Reason(f"service {name}", "grey", _MISSED[name], "Start it with `holdfast up`.")
         for name, address in services.items()
         if address is None
     ]
+    if (services.get("supervisor") or "").endswith(HANGS):
+        said = "The supervisor runs, but does not answer: nothing can be started, stopped or recovered."
+        found.append(Reason("service supervisor", "red", said, "Run `holdfast down`, then `holdfast up`."))
+    return found
 
 
 def of_processor(name: str, answer: Answer) -> list[Reason]:

@@ -20,7 +20,12 @@ class Deployer(Protocol):
         """Start the deployer itself unless it runs; returns its process id. The deployer outlives the caller."""
 
     def running(self) -> bool:
-        """Whether the deployer itself answers."""
+        """Whether the deployer itself answers; False when it does not run.
+
+        Raises:
+            holdfast.infra.deploy.programs.SupervisorSilent: It runs, but does not answer. Its programs may run or have
+                ended.
+        """
 
     def apply(self, spec: ProgramSpec) -> bool:
         """Register a program; whether anything changed. A changed program is stopped, and stays stopped."""
@@ -53,8 +58,8 @@ class LocalDeployer(Deployer, Protocol):
     def pid(self) -> int | None:
         """Process id of the deployer; None when it does not run."""
 
-    def stop(self, timeout_s: float = STOP_WAIT_S) -> None:
-        """Stop all programs and the deployer; returns when its process has ended."""
+    def stop(self, timeout_s: float = STOP_WAIT_S) -> bool:
+        """Stop all programs and the deployer, also one that does not answer; returns whether it ran."""
 
 
 def open_deployer(paths: Paths) -> LocalDeployer:

@@ -37,6 +37,10 @@ class SupervisorUnavailable(HoldfastError):
     """The supervisor does not run, did not start, or does not answer."""
 
 
+class SupervisorSilent(SupervisorUnavailable):
+    """The supervisor's process runs, but does not answer; its programs may work. Fields: folder, pid."""
+
+
 class ProgramInvalid(HoldfastError):
     """The supervisor's configuration can't express this program."""
 

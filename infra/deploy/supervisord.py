@@ -39,6 +39,7 @@ from holdfast.infra.deploy.programs import (
     ProgramState,
     ProgramStatus,
     ProgramUnknown,
+    SupervisorSilent,
     SupervisorUnavailable,
     as_state,
     config_value,
@@ -48,7 +49,7 @@ from holdfast.infra.deploy.programs import (
 from holdfast.infra.files import locked, write_private
 from holdfast.infra.paths import Paths
 from holdfast.infra.privacy import process_umask
-from holdfast.infra.process import completed, start_mark
+from holdfast.infra.process import completed, end_process, start_mark
 from holdfast.infra.waiting import wait_until
 
 log = structlog.get_logger(__name__)
@@ -57,6 +58,10 @@ log = structlog.get_logger(__name__)
 SOCKET_PATH_MAX = 100
 #: How long one answer of supervisord may take, seconds.
 ANSWER_TIMEOUT_S = 15.0
+#: How long supervisord may run without its socket, as it starts and ends, seconds.
+BETWEEN_S = 2.0
+#: How long a supervisord that does not answer may take to end, by itself and after SIGTERM, seconds.
+SILENT_STOP_S = 5.0
 #: How long supervisord may take to start, seconds.
 START_WITHIN_S = 30.0
 #: How long a killed program may take to disappear, seconds.
@@ -115,7 +120,8 @@ class _Transport(SupervisorTransport):  # type: ignore[misc]
 class Supervisord:
     """The supervisord of one home folder (``infra.deploy.deployer.LocalDeployer``); it holds no connection.
 
-    Methods raise SupervisorUnavailable when supervisord does not answer, or does not start or stop in time. Methods
+    Methods raise SupervisorUnavailable when supervisord does not run or does not start, and SupervisorSilent when it
+    runs and does not answer; each call has ``ANSWER_TIMEOUT_S``. Methods
     with the name of a program raise ProgramUnknown when it was never applied, and ProgramRefused when supervisord can't
     start or end its process. ``apply`` raises ProgramInvalid when supervisord's configuration can't express the
     specification.
@@ -134,8 +140,8 @@ class Supervisord:
             pid = self.pid()
             if pid is not None:
                 return pid
-            if self._silent_pid() is not None:
-                raise self._unavailable(f"supervisord (pid {self._silent_pid()}) runs, but does not answer")
+            if (silent := self._silent_pid()) is not None:
+                raise self._silent(silent, f"it runs, but does not answer for {timeout_s:.0f} s")
             self._programs.mkdir(parents=True, exist_ok=True)
             config = self._write_config()
             command = [sys.executable, "-m", "supervisor.supervisord", "-c", str(config)]
@@ -152,18 +158,40 @@ class Supervisord:
         log.info("supervisor.started", pid=pid, folder=str(self._folder))
         return pid
 
-    def stop(self, timeout_s: float = STOP_WAIT_S + 15.0) -> None:
+    def stop(self, timeout_s: float = STOP_WAIT_S + 15.0) -> bool:
         with self._lock():
             pid = self.pid()
+            silent = self._silent_pid() if pid is None else None
             if pid is not None:
                 self._call("shutdown")
                 if not wait_until(lambda: start_mark(pid) is None, timeout_s):
-                    raise self._unavailable(f"supervisord (pid {pid}) did not stop within {timeout_s:.0f} s")
+                    raise self._silent(pid, f"it did not stop within {timeout_s:.0f} s")
                 log.info("supervisor.stopped", pid=pid)
+            elif silent is not None and (mark := start_mark(silent)) is not None:
+                # One that is stopping answers no more, but ends. On Linux, programs end with it (``launch``).
+                if not wait_until(lambda: start_mark(silent) is None, SILENT_STOP_S):
+                    end_process(silent, mark, timeout_s=SILENT_STOP_S)
+                log.warning("supervisor.killed", pid=silent)
             self._drop_private_socket()
+        return pid is not None or silent is not None
 
     def running(self) -> bool:
-        return self.pid() is not None
+        silent: list[SupervisorSilent] = []
+
+        def known() -> str:
+            try:
+                self._call("getPID")
+            except SupervisorSilent as hangs:
+                silent.append(hangs)
+                return ""
+            except SupervisorUnavailable:
+                return "down"
+            return "up"
+
+        answer = wait_until(known, BETWEEN_S)  # while it starts or ends, it runs without its socket
+        if not answer:
+            raise silent[-1]
+        return answer == "up"
 
     def pid(self) -> int | None:
         try:
@@ -299,6 +327,8 @@ class Supervisord:
                 raise self._unavailable("the supervisor is stopping") from fault
             raise
         except (OSError, HTTPException, xmlrpc.client.ProtocolError) as failed:
+            if (silent := self._silent_pid()) is not None:
+                raise self._silent(silent, f"it does not answer {method}: {failed!r}") from failed
             raise self._unavailable(f"the supervisor does not answer {method}: {failed!r}") from failed
         finally:
             transport.close()
@@ -308,6 +338,14 @@ class Supervisord:
             f"In {self._folder}: {message}.",
             action=f"Start it with `holdfast up`. If it ends again, read `{self._folder / 'supervisord.log'}`.",
             folder=str(self._folder),
+        )
+
+    def _silent(self, pid: int, message: str) -> SupervisorSilent:
+        return SupervisorSilent(
+            f"The supervisor in {self._folder} (pid {pid}) hangs: {message}. Its programs may work.",
+            action="End it and start another one: `holdfast down`, then `holdfast up`. Recovery starts the processors.",
+            folder=str(self._folder),
+            pid=pid,
         )
 
     def _program_path(self, name: str) -> Path:

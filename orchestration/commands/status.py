@@ -21,6 +21,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.assets.layers import is_ours
+from holdfast.infra.deploy.programs import SupervisorSilent
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.orchestration.commands import completion
 from holdfast.orchestration.commands.options import Json, command_settings, print_json, print_rows
@@ -31,6 +32,7 @@ from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, TOLD_S
 
 if TYPE_CHECKING:
     from holdfast.infra.database.registry import Registry
+    from holdfast.infra.deploy.deployer import LocalDeployer
     from holdfast.infra.settings import Settings
     from holdfast.orchestration.reasons import Reason
 
@@ -90,13 +92,13 @@ def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
 
     paths = settings.paths
     broker = running_broker(paths.kafka)
-    pid = open_deployer(paths).pid()
+    supervisor = supervisor_of(open_deployer(paths))
     daemon, web = local.running(settings, local.DAEMON), local.running(settings, local.WEBSERVER)
     document: dict[str, Any] = {
         "home": str(paths.home),
         "services": {
             "kafka": settings.kafka.bootstrap_servers or (None if broker is None else broker.bootstrap),
-            "supervisor": None if pid is None else f"process {pid}",
+            "supervisor": supervisor,
             "daemon": None if daemon is None else f"process {daemon.pid}",
             "dagster": None if web is None else web.url,
         },
@@ -106,7 +108,7 @@ def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
         "applies": [],
     }
     found = reasons.of_services(document["services"])
-    if settings.registry_url is not None or paths.registry.exists() or pid is not None:
+    if settings.registry_url is not None or paths.registry.exists() or supervisor is not None:
         with closing(open_registry(settings)) as registry:
             found += _describe_registry(document, settings, registry)
     known = {each["processor"] for each in document["processors"]}
@@ -182,6 +184,16 @@ def _print_sizes(document: dict[str, Any], *, as_json: bool) -> None:
     ]
     print_rows(("owner", "MiB", "to make room"), rows, none="Nothing uses the disk.")
     typer.echo(document["sentence"] + ("" if document["action"] is None else f" What to do: {document['action']}"))
+
+
+def supervisor_of(deployer: LocalDeployer) -> str | None:
+    """The supervisor's process in words; None when it does not run."""
+    from holdfast.orchestration.reasons import HANGS
+
+    try:
+        return f"process {deployer.pid()}" if deployer.running() else None
+    except SupervisorSilent as hangs:
+        return f"process {hangs.fields['pid']}, {HANGS}"
 
 
 def _describe_registry(document: dict[str, Any], settings: Settings, registry: Registry) -> list[Reason]:

@@ -225,14 +225,17 @@ def stop(processor: str, world: World, *, who: str = "unknown") -> tuple[str, ..
     """Stop every instance of the processor after a last commit; returns the stopped slots.
 
     The stop is recorded first, so that recovery does not restart an instance that is being stopped.
+
+    Raises:
+        holdfast.infra.deploy.programs.SupervisorSilent: Nothing is recorded: nothing can be stopped.
     """
-    started_at = world.clock()
+    up, started_at = world.deployer.running(), world.clock()
     deployment = world.registry.record_stopped(processor, started_at)
     if deployment is None:
         return ()
     keep_mark(world.registry, world.paths, processor)
     stopped: list[str] = []
-    if world.deployer.running():
+    if up:
         stopped += remove_others(processor, deployment.slots, world)
         known = world.deployer.programs()
         for slot in deployment.slots:

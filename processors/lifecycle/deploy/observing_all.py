@@ -14,7 +14,7 @@ from datetime import datetime
 
 from holdfast.infra.database.records import Deployment
 from holdfast.infra.deploy.deployer import Deployer
-from holdfast.infra.deploy.programs import ProgramStatus
+from holdfast.infra.deploy.programs import ProgramStatus, SupervisorSilent
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.present import beyond_in
@@ -45,10 +45,12 @@ class _Answered:
 
 
 class _Listed:
-    """A deployer whose programs were listed once; every change goes to the deployer itself."""
+    """A deployer whose programs were listed once, or that was silent; every change goes to the deployer itself."""
 
-    def __init__(self, deployer: Deployer, programs: dict[str, ProgramStatus] | None) -> None:
-        self._programs = programs
+    def __init__(
+        self, deployer: Deployer, programs: dict[str, ProgramStatus] | None, silent: SupervisorSilent | None
+    ) -> None:
+        self._programs, self._silent = programs, silent
         self.start = deployer.start
         self.apply = deployer.apply
         self.start_program = deployer.start_program
@@ -59,7 +61,13 @@ class _Listed:
         self.log_tail = deployer.log_tail
 
     def running(self) -> bool:
-        """Whether the deployer ran when its programs were listed."""
+        """Whether the deployer ran when its programs were listed.
+
+        Raises:
+            SupervisorSilent: It was silent then. It is not asked again: each question takes its whole time limit.
+        """
+        if self._silent is not None:
+            raise self._silent
         return self._programs is not None
 
     def programs(self) -> dict[str, ProgramStatus]:
@@ -72,16 +80,19 @@ def look_at_all(world: World, deployments: Iterable[Deployment]) -> World:
 
     When the supervisor cannot list its programs, the world is returned unchanged, and the caller gets its error.
     """
-    deployer = world.deployer
+    deployer, silent = world.deployer, None
     try:
         programs = deployer.programs() if deployer.running() else None
+    except SupervisorSilent as hangs:
+        programs, silent = None, hangs
     except HoldfastError:
         return world
     wanted = [
         (each.processor, slot)
         for each in deployments
         for slot in (*each.slots, *beyond_in(programs or {}, each.processor, each.slots, world))
-        if programs is not None and (known := programs.get(world.paths.program(each.processor, slot))) and known.alive
+        if silent is not None
+        or (programs and (known := programs.get(world.paths.program(each.processor, slot))) and known.alive)
     ]
     with ThreadPoolExecutor(min(SIDE_BY_SIDE, len(wanted)) or 1, thread_name_prefix="look") as pool:
         answers = dict(zip(wanted, pool.map(lambda one: world.statuses(*one).status(), wanted), strict=True))
@@ -90,4 +101,4 @@ def look_at_all(world: World, deployments: Iterable[Deployment]) -> World:
         own = world.statuses(processor, slot)
         return _Answered(own, answers[processor, slot]) if (processor, slot) in answers else own
 
-    return replace(world, deployer=_Listed(deployer, programs), statuses=source)
+    return replace(world, deployer=_Listed(deployer, programs, silent), statuses=source)

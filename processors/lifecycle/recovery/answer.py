@@ -22,6 +22,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     NotDeployed,
     Outdated,
     Starting,
+    Unsupervised,
     in_words,
     worst,
 )
@@ -90,6 +91,9 @@ def judge_working(
     if isinstance(gravest, NotDeployed):
         return Answer(True, gravest.kind, gravest.sentence)
     is_open = incident is not None and incident.is_open
+    if isinstance(gravest, Unsupervised):
+        text = f"{_capital(TITLES[gravest.kind])}. {in_words(found)} What to do: {gravest.action}"
+        return Answer(False, gravest.kind, text, action=gravest.action)
     if isinstance(gravest, Differs):
         said = in_words({slot: each for slot, each in found.items() if isinstance(each, Differs)})
         text = f"{_capital(TITLES[gravest.kind])}. {said} What to do: {gravest.action}"
@@ -179,8 +183,8 @@ def _failing(found: Mapping[str, Diagnosis], gravest: Diagnosis, incident: Incid
 
 def _doing(incident: Incident, attempts: int) -> str:
     if incident.remedy == Wait.name:
-        asked = ", ".join(incident.asks)
-        meanwhile = f" What to do for slot {asked} meanwhile: {incident.action}" if incident.action else ""
+        about = f" for slot {', '.join(incident.asks)} meanwhile" if incident.asks else ""
+        meanwhile = f" What to do{about}: {incident.action}" if incident.action else ""
         return f"{Wait(kind_of(incident.kind)).sentence}{meanwhile}"
     done = {"rebuild": "Recovery sets its local state aside and restores it", "restart": "Recovery restarts it"}
     number = f", attempt {incident.attempts} of {attempts}" if incident.attempts else ""

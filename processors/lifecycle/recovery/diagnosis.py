@@ -162,6 +162,24 @@ class Differs:
 
 
 @dataclass(frozen=True, slots=True)
+class Unsupervised:
+    """The supervisor runs and does not answer, so nothing is known of the process but its own answer.
+
+    ``phase`` is that of the worker; None when it does not answer, either. ``action`` ends the supervisor's silence.
+    """
+
+    phase: str | None
+    action: str
+    kind: ClassVar[Kind] = "supervisor-silent"
+    needs_recovery: ClassVar[bool] = False
+
+    @property
+    def sentence(self) -> str:
+        worker = "nor does the worker" if self.phase is None else f"but the worker does: it is {self.phase}"
+        return f"The supervisor does not answer, {worker}."
+
+
+@dataclass(frozen=True, slots=True)
 class Outdated:
     """The registry is older than the processor, so what should run is not known. A person corrects the registry."""
 
@@ -174,13 +192,14 @@ class Outdated:
         return self.behind.sentence
 
 
-Diagnosis = Healthy | NotDeployed | Starting | Waiting | Dead | Stuck | Failed | Differs | Outdated
+Diagnosis = Healthy | NotDeployed | Starting | Waiting | Dead | Stuck | Failed | Differs | Unsupervised | Outdated
 #: Gravest first.
 _GRAVITY: tuple[type[Diagnosis], ...] = (
     Outdated,
     Failed,
     Dead,
     Stuck,
+    Unsupervised,
     Waiting,
     Differs,
     Starting,

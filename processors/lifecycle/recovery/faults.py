@@ -46,6 +46,7 @@ Kind = Literal[
     "bad-configuration",
     "bad-deploy",
     "registry-behind",
+    "supervisor-silent",
     "unwanted-worker",
     "other-version",
     # no fault
@@ -85,6 +86,7 @@ TITLES: Final[Mapping[Kind, str]] = {
     "bad-configuration": "its configuration is wrong",
     "bad-deploy": "the deployed version does not start",
     "registry-behind": "the registry was replaced by an older copy",
+    "supervisor-silent": "the supervisor does not answer",
     "unwanted-worker": "a worker runs that the deployment does not have",
     "other-version": "a worker runs another version than the deployed one",
     "healthy": "it works",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from holdfast.infra.database.records import ApplyRecord, Deployment, Incident
-from holdfast.infra.deploy.programs import ProgramStatus
+from holdfast.infra.deploy.programs import ProgramStatus, SupervisorSilent
 from holdfast.infra.holders import is_gone
 from holdfast.infra.waiting import wait_until
 from holdfast.processors.engine.serving.status import ProcessorStatus
@@ -24,14 +24,17 @@ from holdfast.processors.lifecycle.deploy.marking import behind, judged
 from holdfast.processors.lifecycle.deploy.present import slots_beyond
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.apply import Holder, is_free
+from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.diagnosis import (
     Diagnosis,
     Limits,
+    NotDeployed,
     Outdated,
     Starting,
+    Unsupervised,
     Waiting,
     admits_incident,
     diagnose,
@@ -63,7 +66,8 @@ class Observation:
     @property
     def living(self) -> ProcessorStatus | None:
         """The status, if it is that of a process that still runs."""
-        return self.status if self.program is not None and self.program.alive else None
+        alive = (self.program is not None and self.program.alive) or isinstance(self.diagnosis, Unsupervised)
+        return self.status if alive else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +105,18 @@ def observe(
     """The observation of each recorded slot, and of each other one with a process; empty when it was never deployed.
 
     A silent instance with a process is asked again for ``patience_s`` seconds. ``answered_at`` has the time of each
-    slot's last answer, as the caller remembers it (``diagnose``). A stopped supervisor has no programs.
+    slot's last answer, as the caller remembers it (``diagnose``). A stopped supervisor has no programs. While one runs
+    and is silent, only the workers' own answers are known.
     """
     recorded = world.registry.deployment(processor)
     if recorded is None:
         return {}
     desired = wanted(recorded, world)
     old = judged(processor, desired, world)
-    up = world.deployer.running()
+    try:
+        up = world.deployer.running()
+    except SupervisorSilent as hangs:
+        return {slot: _unsupervised(slot, desired, world, hangs, old) for slot in desired.slots}
     found: dict[str, Observation] = {}
     for slot in (*desired.slots, *slots_beyond(processor, desired.slots, world)):
         program, status = look(slot, processor, world, patience_s=patience_s) if up else (None, None)
@@ -123,6 +131,19 @@ def observe(
         )
         found[slot] = Observation(program, status, diagnosis)
     return found
+
+
+def _unsupervised(
+    slot: str, desired: Deployment, world: World, hangs: SupervisorSilent, old: Behind | None
+) -> Observation:
+    """The observation of a slot whose supervisor is silent."""
+    status = world.statuses(desired.processor, slot).status()
+    if old is not None:
+        return Observation(None, status, Outdated(old))
+    if desired.desired == "stopped":
+        return Observation(None, status, NotDeployed(alive=status is not None))
+    phase = None if status is None else status.phase
+    return Observation(None, status, Unsupervised(phase, hangs.action or ""))
 
 
 def notice(
@@ -182,7 +203,7 @@ def waits_for(incident: Incident, found: Mapping[str, Diagnosis], conditions: Co
     ``found`` has the diagnosis of each slot. A run is due as soon as it can do something for one of them.
     """
     gravest = worst(found)
-    if isinstance(gravest, Waiting) or (incident.remedy == Wait.name and isinstance(gravest, Starting)):
+    if isinstance(gravest, Waiting | Unsupervised) or (incident.remedy == Wait.name and isinstance(gravest, Starting)):
         return gravest.sentence
     waits_for_broker = incident.remedy == Wait.name and incident.kind == "broker-away"
     if waits_for_broker and (lasting := conditions.lasts(Wait("broker-away"))):
@@ -196,10 +217,11 @@ def waits_for(incident: Incident, found: Mapping[str, Diagnosis], conditions: Co
 
 def wait_on(incident: Incident, found: Diagnosis, why: str, world: World) -> None:
     """Record once that an incident, as just read, waits; ``why`` is a sentence."""
-    kind = found.kind if found.kind in PASSING else kind_of(incident.kind)
+    action = found.action if isinstance(found, Unsupervised) else ""
+    kind = found.kind if found.kind in PASSING or action else kind_of(incident.kind)
     if (incident.remedy, incident.kind) == (Wait.name, kind):
         return
-    if world.registry.decide_incident(incident.id, kind, Wait.name, ""):
+    if world.registry.decide_incident(incident.id, kind, Wait.name, action):
         world.registry.note_incident(incident.id, "wait", f"{why} {Wait(kind).sentence}", world.clock())
 
 

@@ -26,6 +26,7 @@ import structlog
 from holdfast.infra.database.errors import HoldLost
 from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.records import Incident, Outcome
+from holdfast.infra.deploy.programs import SupervisorSilent
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.deploy.deployment import PATIENCE_S, OnProgress, Rollout, wait_ready
 from holdfast.processors.lifecycle.deploy.present import remove_others, slots_beyond
@@ -40,6 +41,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     NotDeployed,
     Outdated,
     Starting,
+    Unsupervised,
     Waiting,
     in_words,
     worst,
@@ -271,6 +273,8 @@ class _Recovery:
                 return "resolved", "it was stopped on request meanwhile"
             if isinstance(gravest, Waiting):
                 return self._wait(Wait("broker-away"), gravest.sentence)
+            if isinstance(gravest, Unsupervised):
+                return self._wait_for_supervisor(gravest.sentence, gravest.action)
             if made and isinstance(gravest, Starting):  # a large state takes longer than an attempt waits
                 return self._wait(Wait("starting"), gravest.sentence)
             chosen = decide_slots(found, self._case, self._policy.conditions.lasts, self._left)
@@ -284,6 +288,10 @@ class _Recovery:
                 self._attempt(chosen, hold)
             except HoldLost:
                 raise
+            except SupervisorSilent as hangs:
+                self._registry.forgive_attempt(self._incident.id)
+                self.attempts -= 1
+                return self._wait_for_supervisor(hangs.message, hangs.action or "")
             except HoldfastError as failed:
                 reason = f"attempt {self.attempts} of {self._policy.attempts} failed: {failed}"
                 self._said |= frozenset(each.sentence for each in found.values())
@@ -356,6 +364,10 @@ class _Recovery:
         said = f"{why} {wait.sentence}"
         _note_wait(self._incident, said, self._world)
         return "waiting", said
+
+    def _wait_for_supervisor(self, why: str, action: str) -> tuple[Literal["waiting"], str]:
+        """Leave the incident open until the supervisor answers, which a person brings about."""
+        return self._wait(Wait("supervisor-silent"), why, Ask(why, action))
 
     def _give_up(self, reason: str) -> None:
         """The end of an incident without attempts left: the present fault and the action for a person."""

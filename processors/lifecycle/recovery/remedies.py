@@ -46,7 +46,11 @@ class Wait:
     @property
     def sentence(self) -> str:
         """What ends the wait."""
-        until = {"disk-full": "the disk has room", "starting": "its state is restored"}
+        until = {
+            "disk-full": "the disk has room",
+            "starting": "its state is restored",
+            "supervisor-silent": "the supervisor answers",
+        }
         return f"It resumes without an action as soon as {until.get(self.kind, 'a broker answers')}."
 
 

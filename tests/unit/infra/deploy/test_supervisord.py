@@ -21,6 +21,7 @@ from holdfast.infra.deploy.programs import (
     ProgramSpec,
     ProgramStatus,
     ProgramUnknown,
+    SupervisorSilent,
     SupervisorUnavailable,
     program_file,
 )
@@ -229,12 +230,38 @@ def test_a_frozen_supervisor_is_not_replaced(
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     try:
-        with pytest.raises(SupervisorUnavailable, match=f"pid {pid}.*runs, but does not answer"):
+        with pytest.raises(SupervisorSilent, match=f"pid {pid}.*runs, but does not answer"):
             supervisor.start(timeout_s=1.0)
+        for ask in (supervisor.running, supervisor.programs, lambda: supervisor.stop_program("fleet-0")):
+            with pytest.raises(SupervisorSilent, match="`holdfast down`, then `holdfast up`"):
+                ask()
     finally:
         os.kill(pid, signal.SIGCONT)
     monkeypatch.undo()
     assert supervisor.start() == pid
+
+
+def test_a_frozen_supervisor_is_ended_by_a_stop_and_another_one_starts(
+    supervisor: Supervisord, paths: Paths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The action of ``SupervisorSilent``."""
+    supervisor.apply(program(paths, SLEEP))
+    supervisor.start_program("fleet-0")
+    in_state(supervisor, "fleet-0", "RUNNING")
+    worker, pid = supervisor.programs()["fleet-0"].pid, supervisor.pid()
+    assert worker is not None
+    assert pid is not None
+    monkeypatch.setattr("holdfast.infra.deploy.supervisord.ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("holdfast.infra.deploy.supervisord.SILENT_STOP_S", 0.2)
+    os.kill(pid, signal.SIGSTOP)
+    assert supervisor.stop()
+    monkeypatch.undo()
+    assert start_mark(pid) is None
+    assert start_mark(worker) is None
+    assert not supervisor.running()
+    assert not supervisor.stop()
+    assert supervisor.start() != pid
+    assert supervisor.programs()["fleet-0"].state == "STOPPED"
 
 
 def test_a_home_with_a_long_and_odd_name_works(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.infra.database.registry import Registry
-from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus
+from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus, SupervisorSilent
 from holdfast.infra.paths import Paths
 from holdfast.processors.engine.serving.status import InputPosition, ProcessorStatus, TaskStatus
 from holdfast.processors.lifecycle.deploy.deployment import Rollout
@@ -55,6 +55,10 @@ class Installation:
     workers: dict[str, Worker] = field(default_factory=dict)
     #: Each change of a program, in order.
     done: list[str] = field(default_factory=list)
+    #: Whether the supervisor hangs: it runs, and answers nothing.
+    hangs: bool = False
+    #: Called before a program is started.
+    before_start: Callable[[], None] = lambda: None
     _pids: int = 100
 
     def __post_init__(self) -> None:
@@ -88,12 +92,20 @@ class Installation:
         return 1
 
     def running(self) -> bool:
+        self._answer()
         return True
+
+    def _answer(self) -> None:
+        if self.hangs:
+            action = "End it and start another one: `holdfast down`, then `holdfast up`."
+            raise SupervisorSilent("The supervisor hangs.", action=action, folder="", pid=1)
 
     def apply(self, spec: ProgramSpec) -> bool:
         return False
 
     def start_program(self, name: str) -> None:
+        self.before_start()
+        self._answer()
         worker = self.workers[name]
         self._pids += 1
         self.done.append(f"start {worker.slot}")
@@ -117,6 +129,7 @@ class Installation:
             self.remove(name)
 
     def programs(self) -> dict[str, ProgramStatus]:
+        self._answer()
         return {name: self._program(name, each) for name, each in self.workers.items()}
 
     def log_tail(self, name: str, lines: int = 20) -> tuple[str, ...]:
