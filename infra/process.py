@@ -51,6 +51,18 @@ def start_mark(pid: int) -> str | None:
     return None if fields[0] in {"Z", "X"} else fields[19]
 
 
+def running_for_s(pid: int) -> float | None:
+    """How long ago a process was started, by the kernel's clock since boot; None when it has ended or is not known."""
+    mark = start_mark(pid)
+    if mark is None or not mark.isdecimal():
+        return None
+    try:
+        booted_s = float(Path("/proc/uptime").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return None
+    return max(0.0, booted_s - int(mark) / os.sysconf("SC_CLK_TCK"))
+
+
 def is_running(pid: int, mark: str) -> bool:
     """Whether the process with this id and this start mark still runs."""
     return start_mark(pid) == mark

@@ -5,12 +5,12 @@
 
 Invariants:
     - A tick repairs nothing: it asks workers for their status, with short timeouts, and requests runs.
-    - An incident has one run at a time; the run key is the incident's number and the number of the run.
+    - An incident has one run at a time. The run key has the incident's number, its time, and the number of the run.
     - When a run ended without closing its incident (it was killed, say), another follows, up to RUNS_PER_INCIDENT.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -26,7 +26,13 @@ from holdfast.assets.working import check_result
 from holdfast.infra.database.records import ApplyRecord, Deployment, Incident
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import load_settings
-from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, RecoverConfig, recover_processor
+from holdfast.orchestration.jobs.recover_processor import (
+    INCIDENT_TAG,
+    SINCE_TAG,
+    RecoverConfig,
+    recover_processor,
+    tags_of_incident,
+)
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.run_limits import overdue_words
 from holdfast.processors.lifecycle.deploy.marking import judged
@@ -69,6 +75,8 @@ RUNS_PER_INCIDENT = 3
 #: Pause after such a run before the next one, seconds; doubled for each further run.
 NEXT_RUN_AFTER_S = 30.0
 
+#: Dagster's tag of a run's key.
+RUN_KEY_TAG = "dagster/run_key"
 #: Reserved cursor key; no processor can have this name.
 _NEXT_STATE = "/next state"
 
@@ -220,12 +228,14 @@ def _request(
 ) -> dg.RunRequest | None:
     """The next run for an open incident; None while a run is queued or running, and after RUNS_PER_INCIDENT runs."""
     registry = lifecycle.registry
-    records = context.instance.get_run_records(dg.RunsFilter(tags={INCIDENT_TAG: str(incident_id)}))
-    runs = [record.dagster_run for record in records]
-    asked = len(runs)
+    known = context.instance.get_run_records(dg.RunsFilter(tags={INCIDENT_TAG: str(incident_id)}))
     # read after the runs, because a run closes its incident before it ends
     incident = registry.incident(incident_id)
-    if incident is None or not incident.is_open or any(not run.is_finished for run in runs):
+    if incident is None or not incident.is_open:
+        return None
+    records = [record for record in known if is_of(record.dagster_run.tags, record.create_timestamp, incident)]
+    runs = [record.dagster_run for record in records]
+    if any(not run.is_finished for run in runs):
         return None
     name, holder = incident.processor, incident.claimed_by
     if holder is not None:
@@ -233,14 +243,8 @@ def _request(
             return None  # a run of another daemon
         registry.release_incident(incident.id, holder)
         context.log.warning(f"Incident {incident.id} of {name} is still open after run {holder} ended.")
-    # not counted: runs that succeeded, whose incident waits, and runs from before `holdfast incidents retry`
-    since = incident.retried_at
-    tried = [
-        record
-        for record in records
-        if record.dagster_run.status != dg.DagsterRunStatus.SUCCESS
-        and (since is None or record.create_timestamp > since)
-    ]
+    # not counted: runs that succeeded, whose incident waits
+    tried = [record for record in records if record.dagster_run.status != dg.DagsterRunStatus.SUCCESS]
     if len(tried) >= RUNS_PER_INCIDENT:
         reason = f"{len(tried)} runs ended without closing the incident; the last is {tried[0].dagster_run.run_id}"
         registry.close_incident(incident.id, "failed", lifecycle.world.clock(), reason=reason)
@@ -251,10 +255,31 @@ def _request(
     if ended_at is not None and abs(lifecycle.world.clock().timestamp() - ended_at) < pause_s:
         return None
     return dg.RunRequest(
-        run_key=f"incident-{incident.id}-{asked + 1}",
-        tags={PROCESSOR_TAG: name, INCIDENT_TAG: str(incident.id)},
+        run_key=next_key(incident, [run.tags.get(RUN_KEY_TAG, "") for run in runs]),
+        tags={PROCESSOR_TAG: name, **tags_of_incident(incident)},
         run_config=dg.RunConfig(ops={"recover_one": RecoverConfig(processor=name, incident=incident.id)}),
     )
+
+
+def is_of(tags: Mapping[str, str], created_at: datetime, incident: Incident) -> bool:
+    """Whether a run with the number of an incident is one of this incident, since it was opened or retried last.
+
+    A registry that was lost counts from 1 again, so an incident of before had the same number. A run of a former
+    version has no time in its tags; its own decides.
+    """
+    since = tags.get(SINCE_TAG)
+    opened_at = incident.retried_at or incident.opened_at
+    return created_at >= opened_at if since is None else since == opened_at.isoformat()
+
+
+def next_key(incident: Incident, keys_of_runs: Iterable[str]) -> str:
+    """A run key that no run had, and that stays the same until a run has it.
+
+    Dagster drops a request whose key a run has. The number of runs is no key: runs can be deleted.
+    """
+    prefix = f"incident-{incident.id}-{incident.retried_at or incident.opened_at:%Y%m%dT%H%M%S.%f}-"
+    numbers = [key.removeprefix(prefix) for key in keys_of_runs if key.startswith(prefix)]
+    return f"{prefix}{max((int(each) for each in numbers if each.isdecimal()), default=0) + 1}"
 
 
 @dg.run_failure_sensor(

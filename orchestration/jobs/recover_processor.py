@@ -17,6 +17,7 @@ from holdfast.assets import keys
 from holdfast.assets.incidents import page_of
 from holdfast.assets.keys import PROCESSOR_TAG
 from holdfast.assets.rollouts import deployed_rollout
+from holdfast.infra.database.records import Incident
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving
 from holdfast.infra.settings import load_settings
@@ -36,6 +37,14 @@ from holdfast.processors.registration import find_processor
 
 #: Run tag: the incident's number.
 INCIDENT_TAG = "holdfast/incident"
+#: Run tag: when the incident was opened, or retried last. With it, an incident of another registry is another one.
+SINCE_TAG = "holdfast/incident-since"
+
+
+def tags_of_incident(incident: Incident) -> dict[str, str]:
+    """The tags by which a run is known as one of an incident."""
+    since = incident.retried_at or incident.opened_at
+    return {INCIDENT_TAG: str(incident.id), SINCE_TAG: since.isoformat()}
 
 
 class RecoverConfig(dg.Config):
@@ -56,7 +65,8 @@ def recover_one(
     incident_id = config.incident
     if not incident_id:
         incident_id = file_by_hand(config.processor, lifecycle.world, context.run.run_id)
-        tags = {PROCESSOR_TAG: config.processor, INCIDENT_TAG: str(incident_id)}
+        filed = lifecycle.registry.incident(incident_id)
+        tags = {PROCESSOR_TAG: config.processor, **({} if filed is None else tags_of_incident(filed))}
         context.instance.add_run_tags(context.run.run_id, tags)
     result = _recovered(context, config.processor, incident_id, cluster, lifecycle)
     incident = lifecycle.registry.incident(incident_id)

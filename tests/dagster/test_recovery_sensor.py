@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from holdfast.infra.process import own_identity
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import cli, sensors
 from holdfast.orchestration.definitions import build_definitions
-from holdfast.orchestration.sensors import RUNS_PER_INCIDENT
+from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, SINCE_TAG
+from holdfast.orchestration.sensors import RUN_KEY_TAG, RUNS_PER_INCIDENT
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
 from holdfast.processors.lifecycle.plans.requests import Clear, Deploy
@@ -70,7 +71,12 @@ def tick(definitions: dg.Definitions, instance: dg.DagsterInstance) -> Tick:
 def begin(definitions: dg.Definitions, instance: dg.DagsterInstance) -> Callable[[dg.RunRequest], dg.DagsterRun]:
     """Makes the run that was asked for, as the daemon does, without executing it."""
     job = definitions.resolve_job_def("recover_processor")
-    return lambda request: instance.create_run_for_job(job, tags=dict(request.tags), run_config=request.run_config)
+
+    def made(request: dg.RunRequest) -> dg.DagsterRun:
+        tags = {**request.tags, RUN_KEY_TAG: str(request.run_key)}
+        return instance.create_run_for_job(job, tags=tags, run_config=request.run_config)
+
+    return made
 
 
 def test_a_run_on_its_way_is_not_asked_for_twice(registry: Registry, tick: Tick, begin, instance) -> None:
@@ -132,7 +138,10 @@ def test_runs_that_fail_before_they_start_are_bounded(
         (request,) = tick()
         asked.append(request.run_key)
         result = job.execute_in_process(
-            instance=instance, run_config=request.run_config, tags=dict(request.tags), raise_on_error=False
+            instance=instance,
+            run_config=request.run_config,
+            tags={**request.tags, RUN_KEY_TAG: str(request.run_key)},
+            raise_on_error=False,
         )
         assert not result.success
     assert len(set(asked)) == RUNS_PER_INCIDENT
@@ -142,6 +151,46 @@ def test_runs_that_fail_before_they_start_are_bounded(
     assert f"{RUNS_PER_INCIDENT} runs ended" in incident.reason
     assert tick() == []
     assert len(registry.incidents(processor="fleet")) == 1
+
+
+@pytest.mark.usefixtures("no_pause")
+@pytest.mark.parametrize("deleted", [0, 1])
+def test_a_run_that_was_deleted_keeps_no_other_from_its_turn(
+    registry: Registry, tick: Tick, begin, instance: dg.DagsterInstance, deleted: int
+) -> None:
+    """Dagster drops a request at each tick whose key a run has."""
+    runs = []
+    for _ in range(2):
+        (request,) = tick()
+        runs.append(begin(request))
+        instance.report_run_failed(runs[-1])
+    instance.delete_run(runs[deleted].run_id)
+    (request,) = tick()
+    assert request.run_key != runs[1 - deleted].tags[RUN_KEY_TAG]
+
+
+@pytest.mark.usefixtures("no_pause")
+def test_runs_of_an_incident_of_another_registry_are_not_counted(
+    registry: Registry, tick: Tick, begin, instance: dg.DagsterInstance
+) -> None:
+    """A registry that was lost numbers its incidents from 1 again; Dagster still has the runs of before."""
+    tags = {INCIDENT_TAG: "1", SINCE_TAG: datetime(2026, 1, 1, tzinfo=UTC).isoformat()}
+    config = {"ops": {"recover_one": {"config": {"processor": "fleet", "incident": 1}}}}
+    for number in range(RUNS_PER_INCIDENT):
+        former = dg.RunRequest(run_key=f"incident-1-{number + 1}", tags=tags, run_config=config)
+        instance.report_run_failed(begin(former))
+    begin(dg.RunRequest(run_key="incident-1-9", tags=tags, run_config=config))
+    (request,) = tick()
+    (incident,) = registry.open_incidents()
+    assert (incident.id, request.tags[INCIDENT_TAG]) == (1, "1")
+    assert request.run_key == f"incident-1-{incident.opened_at:%Y%m%dT%H%M%S.%f}-1"
+
+
+def test_runs_without_a_time_are_counted_by_their_own(registry: Registry) -> None:
+    """Those of a former version."""
+    incident, _ = registry.open_incident("fleet", "dead", {}, datetime.now(UTC))
+    assert sensors.is_of({INCIDENT_TAG: "1"}, incident.opened_at, incident)
+    assert not sensors.is_of({INCIDENT_TAG: "1"}, incident.opened_at - timedelta(seconds=1), incident)
 
 
 class Ticker:
@@ -284,9 +333,9 @@ def test_another_try_that_a_person_asked_for_has_all_its_runs(registry: Registry
     assert cli.main(["incidents", "retry", str(incident.id), "--who", "ada"]) == 0
     assert cli.main(["incidents", "retry", str(incident.id)]) == 64
     (again,) = tick()
-    assert again.run_key == f"incident-{incident.id}-{RUNS_PER_INCIDENT + 1}"
     seen = registry.incident(incident.id)
     assert seen is not None
+    assert again.run_key == f"incident-{incident.id}-{seen.retried_at:%Y%m%dT%H%M%S.%f}-1"
     assert (seen.acknowledged_by, seen.acknowledgement, seen.attempts) == ("ada", "on it", 0)
     assert [note.step for note in seen.timeline] == ["acknowledged", "retry"]
 

@@ -154,7 +154,7 @@ def is_due(answer: Answer, told: Any, now: float) -> bool:
     """
     try:
         short, at = told
-        return bool(short != answer.short or now - float(at) >= TELL_EVERY_S)
+        return bool(short != answer.short or abs(now - float(at)) >= TELL_EVERY_S)
     except (TypeError, ValueError):
         return True
 

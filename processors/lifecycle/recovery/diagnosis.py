@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from math import isfinite
 from typing import Any, ClassVar
 
 from holdfast.infra.database.records import Deployment, Incident
@@ -19,6 +20,7 @@ from holdfast.infra.deploy.programs import ProgramStatus
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE, EXIT_DISK_FAILURE
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.plans.behind import Behind
+from holdfast.processors.lifecycle.recovery.ages import age_s, is_ahead
 from holdfast.processors.lifecycle.recovery.faults import Kind, kind_of_end, kind_of_error
 
 _EXIT_MEANINGS = {
@@ -127,7 +129,8 @@ class Stuck:
 
     @property
     def sentence(self) -> str:
-        return f"Its process has sent no heartbeat for {self.silent_s:.0f} s."
+        since = f"for {self.silent_s:.0f} s" if isfinite(self.silent_s) else "since it was started"
+        return f"Its process has sent no heartbeat {since}."
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,17 +245,18 @@ def diagnose(
     """
     alive = program is not None and program.alive
     if desired is None or desired.desired == "stopped":
-        if desired is None or not alive or _age(desired.updated_at, now) < limits.stop_s:
+        if desired is None or not alive or age_s(desired.updated_at, now) < limits.stop_s:
             return NotDeployed(alive=alive)
         return _unwanted(f"holdfast apply stop {desired.processor}")
     if desired.desired == "deploying":
-        return Starting(f"being deployed for {_age(desired.updated_at, now):.0f} s")
+        since_s = age_s(desired.updated_at, now)
+        return Starting("being deployed" + (f" for {since_s:.0f} s" if isfinite(since_s) else ""))
     if program is None:
         return Dead(exit_status=None, signal=None)
     if not program.alive:
         stopped = program.state == "STOPPED" and program.since is not None
-        if stopped and _age(program.since, now) < limits.stop_s:
-            return Starting(f"stopped on request for {_age(program.since, now):.0f} s")
+        if stopped and age_s(program.since, now) < limits.stop_s:
+            return Starting(f"stopped on request for {age_s(program.since, now):.0f} s")
         if status is not None and status.error:
             return Failed(error=dict(status.error))
         return Dead(exit_status=program.exit_status, signal=program.signal)
@@ -287,11 +291,11 @@ def admits_incident(
     if not recent or recent[0].closed_at is None:
         return True
     last, closed_at = recent[0], recent[0].closed_at
-    deployed_since = desired is not None and desired.updated_at > closed_at
+    deployed_since = desired is not None and _is_later(desired.updated_at, closed_at, now)
     faults = dict(sick or {})
     only_left = not last.asks or faults.keys() <= last.asks.keys()
-    if last.outcome == "failed" and not deployed_since and only_left:
-        if _age(closed_at, now) < limits.retry_s:
+    if last.outcome == "failed" and not deployed_since and only_left and not is_ahead(closed_at, now):
+        if age_s(closed_at, now) < limits.retry_s:
             return False
         said = {*map(str, last.detail.values()), *last.asks.values()}
         if last.remedy == "ask" and faults and said.issuperset(faults.values()):
@@ -308,19 +312,25 @@ def flaps(recent: Sequence[Incident], desired: Deployment | None, now: datetime,
 
 def _within(recent: Sequence[Incident], desired: Deployment | None, now: datetime, limits: Limits) -> int:
     """Number of incidents of the present deployment within ``retry_s``."""
-    window = now - timedelta(seconds=limits.retry_s)
-    since = window if desired is None else max(window, desired.updated_at)
-    return sum(incident.opened_at > since for incident in recent)
+    since = now - timedelta(seconds=limits.retry_s)
+    if desired is not None and not is_ahead(desired.updated_at, now):
+        since = max(since, desired.updated_at)
+    return sum(incident.opened_at > since and not is_ahead(incident.opened_at, now) for incident in recent)
+
+
+def _is_later(moment: datetime, than: datetime, now: datetime) -> bool:
+    """Whether a moment is later than another one; not where only it comes from a clock that was ahead."""
+    return moment > than and (is_ahead(than, now) or not is_ahead(moment, now))
 
 
 def _silent(program: ProgramStatus, now: datetime, limits: Limits, answered_at: datetime | None) -> Diagnosis:
     since = now if program.since is None else program.since
     if answered_at is None or answered_at < since:
-        running_s = _age(since, now)
+        running_s = age_s(since, now)
         if running_s < limits.start_s:
             return Starting(f"starting for {running_s:.0f} s")
         return Stuck(silent_s=running_s)
-    silent_s = _age(answered_at, now)
+    silent_s = age_s(answered_at, now)
     if silent_s < limits.stuck_after_s:
         return Starting(f"not answering for {silent_s:.0f} s")
     return Stuck(silent_s=silent_s)
@@ -351,7 +361,3 @@ def _compared(status: ProcessorStatus, desired: Deployment) -> Differs | None:
 def _unwanted(action: str) -> Differs:
     said = "It runs, but it is not recorded as a worker that should run: an apply was broken off."
     return Differs("unwanted-worker", said, action)
-
-
-def _age(moment: datetime | None, now: datetime) -> float:
-    return 0.0 if moment is None else max(0.0, (now - moment).total_seconds())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import structlog
@@ -17,6 +17,7 @@ import structlog
 from holdfast.infra.database.records import ApplyRecord, Deployment, Incident
 from holdfast.infra.deploy.programs import ProgramStatus, SupervisorSilent
 from holdfast.infra.holders import is_gone
+from holdfast.infra.process import running_for_s
 from holdfast.infra.waiting import wait_until
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.deployment import look
@@ -27,6 +28,7 @@ from holdfast.processors.lifecycle.plans.apply import Holder, is_free
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
 from holdfast.processors.lifecycle.ports import World
+from holdfast.processors.lifecycle.recovery.ages import is_ahead
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.diagnosis import (
     Diagnosis,
@@ -118,19 +120,29 @@ def observe(
     except SupervisorSilent as hangs:
         return {slot: _unsupervised(slot, desired, world, hangs, old) for slot in desired.slots}
     found: dict[str, Observation] = {}
+    now = world.clock()
     for slot in (*desired.slots, *slots_beyond(processor, desired.slots, world)):
         program, status = look(slot, processor, world, patience_s=patience_s) if up else (None, None)
+        program = None if program is None else _since_its_start(program, now)
         moments = [(answered_at or {}).get(slot)]
         if program is not None and status is None:
             moments.append(world.statuses(processor, slot).last_heartbeat(program.pid))
-        answered = max((moment for moment in moments if moment is not None), default=None)
+        answered = max((moment for moment in moments if moment and not is_ahead(moment, now)), default=None)
         diagnosis: Diagnosis = (
             Outdated(old)
             if old is not None
-            else diagnose(program, status, desired, world.clock(), limits, answered_at=answered, slot=slot)
+            else diagnose(program, status, desired, now, limits, answered_at=answered, slot=slot)
         )
         found[slot] = Observation(program, status, diagnosis)
     return found
+
+
+def _since_its_start(program: ProgramStatus, now: datetime) -> ProgramStatus:
+    """The program with the start of its process by the kernel's clock, where the supervisor's time lies ahead."""
+    if program.pid is None or not is_ahead(program.since, now):
+        return program
+    running_s = running_for_s(program.pid)
+    return program if running_s is None else replace(program, since=now - timedelta(seconds=running_s))
 
 
 def _unsupervised(
@@ -159,7 +171,8 @@ def notice(
     seen = observe(processor, world, limits, answered_at=answered_at)
     now = world.clock()
     answering = [slot for slot, each in seen.items() if each.status and each.program and each.program.alive]
-    answered = {slot: moment for slot, moment in (answered_at or {}).items() if slot in seen}
+    known = (answered_at or {}).items()
+    answered = {slot: min(moment, now) for slot, moment in known if slot in seen}  # by a clock that was ahead
     answered |= dict.fromkeys(answering, now)
     gravest = worst({slot: each.diagnosis for slot, each in seen.items()})
     if not gravest.needs_recovery or is_left_alone(processor, world):
@@ -254,7 +267,7 @@ def said_before(incident: Incident, recent: Sequence[Incident]) -> frozenset[str
     for each in recent:
         if each.id >= incident.id or each.closed_at is None:
             continue
-        if (incident.opened_at - each.closed_at).total_seconds() < BEFORE_S:
+        if abs((incident.opened_at - each.closed_at).total_seconds()) < BEFORE_S:
             return said | frozenset(each.detail.values())
         break
     return said
@@ -268,7 +281,7 @@ def left_to_person(incident: Incident, recent: Sequence[Incident], deployed_at: 
     before = next((each for each in recent if each.id < incident.id), None)
     if before is None or before.closed_at is None or before.outcome != "failed" or incident.retried_at is not None:
         return {}
-    late = (incident.opened_at - before.closed_at).total_seconds() >= BEFORE_S
+    late = abs((incident.opened_at - before.closed_at).total_seconds()) >= BEFORE_S
     if late or (deployed_at is not None and deployed_at > before.closed_at):
         return {}
     return {slot: Ask(sentence, before.action) for slot, sentence in before.asks.items()}

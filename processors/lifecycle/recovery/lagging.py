@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.lifecycle.recovery.ages import AHEAD_S
 
 #: A smaller lag is ignored, records.
 LAG_RECORDS = 100_000
@@ -69,7 +70,8 @@ def next_lag(before: Lag | None, statuses: Sequence[ProcessorStatus], now: datet
     if records < LAG_RECORDS:
         return None
     flow = _flow(statuses, now.timestamp())
-    if before is None or records < before.records * SHRUNK:
+    ahead = before is not None and before.since > now.timestamp() + AHEAD_S
+    if before is None or ahead or records < before.records * SHRUNK:
         return Lag(records, now.timestamp(), flow, flow)
     return replace(before, first=before.first if _continues(before.first, flow) else flow, last=flow)
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.infra.database.records import Incident
+from holdfast.infra.webhook import PAUSE_S_MAX as ASKED_PAUSE_S_MAX
 from holdfast.infra.webhook import Answer
 
 Event = Literal["incident.opened", "incident.resolved", "incident.failed", "run.failed"]
@@ -144,8 +145,8 @@ def deliver(
     ``keep`` stores the outbox after each try, so that a process that dies next has lost no answer.
     """
     began = clock()
-    if outbox.not_before is not None and began < outbox.not_before:
-        due = (outbox.not_before - began).total_seconds()
+    due = 0.0 if outbox.not_before is None else (outbox.not_before - began).total_seconds()
+    if 0 < due <= ASKED_PAUSE_S_MAX:  # a later time comes from a clock that was ahead
         return Sending(outbox, failure=f"the next try of the webhook is in {due:.0f} s" if messages else "")
     accepted: list[str] = []
     given_up: list[str] = []

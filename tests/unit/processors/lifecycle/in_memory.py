@@ -33,6 +33,8 @@ class Worker:
     started_at: datetime = NOW
     #: What a process of it does after its start: it runs, or it ends again.
     restarts: bool = True
+    #: Whether it answers nobody.
+    silent: bool = False
 
     def kill(self, signal: str = "SIGKILL") -> None:
         """End its process by a signal."""
@@ -155,7 +157,7 @@ class _Source:
     worker: Worker
 
     def status(self, timeout_s: float = 2.0) -> ProcessorStatus | None:
-        return None if self.worker.pid is None else self._status("running")
+        return None if self.worker.pid is None or self.worker.silent else self._status("running")
 
     def last_heartbeat(self, pid: int | None) -> datetime | None:
         return None
