@@ -349,6 +349,7 @@ class Verbs:
                 client=client,
                 shadow=lambda processor, store: self.definition(processor).application.shadow(store).topology(),
                 state_dir=self._state_dir,
+                once=lambda: hold.step,
             )
         )
         from_tables = TableWorld(

@@ -24,7 +24,6 @@ OPERATORS_AIMS = (
     "registry.journal.end_apply:before",
     "registry.record_deployment",
     "http:/state/clear:after",
-    "http:/state/export:after",
     "http:/maintenance",
     "deployer.apply:after",
     "deployer.start_program:after",

@@ -7,6 +7,8 @@ Invariants:
     - Nothing is changed before the other changelog was replayed completely, from its first record to its end.
     - No window and no timer is due in the store when it is exchanged: those that were due are sent before.
     - The same command a second time changes nothing.
+    - With an export, the file is complete before the first change, and no input is processed between both. The first
+      change of a task records the command's name, so a repetition does not write a store that is changed in part.
 """
 
 from __future__ import annotations
@@ -14,22 +16,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import closing
 from functools import partial
+from typing import Any
 
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.changelog.format import decode_value
 from holdfast.processors.engine.commands.checks import (
+    NOT_LAST,
+    Last,
     check_paused,
     check_running,
     check_writable,
     commit_apart,
+    is_carried_out,
     moves_of,
     settle,
     settle_due,
     tasks_of,
 )
 from holdfast.processors.engine.commands.content import Difference, Replay, bounds_of, replayed
+from holdfast.processors.engine.commands.keys import export
 from holdfast.processors.engine.commands.put_back import put_back
-from holdfast.processors.engine.runtime.commands import Adopt, CommandFailed, CommandWrong
+from holdfast.processors.engine.runtime.commands import Adopt, CommandFailed, CommandWrong, Selected, Selection
 from holdfast.processors.engine.runtime.owner import Owner
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.runtime.tickets import Ticket, Work
@@ -55,6 +62,8 @@ def adopt(worker: Owner, ticket: Ticket, asked: Adopt) -> Work:
             topic=asked.changelog,
         )
     moves = moves_of(worker, asked.positions or {}, within=tasks)
+    if asked.keys is not None and not asked.export:
+        raise CommandWrong("`keys` are the keys of an export, which is not asked for.", action="Add `export`: true.")
     bounds = bounds_of(worker.maintenance.cluster, asked.changelog, asked.upto)
     ticket.total = sum(end - start for start, end in bounds.values())
     return _adopt(worker, ticket, asked, {task: bounds[task.partition] for task in tasks}, moves)
@@ -71,6 +80,11 @@ def _adopt(
     yield
     told = {"set": 0, "deleted": 0, "same": 0}
     reached: dict[str, Mapping[str, int]] = {}
+    exported: dict[str, Any] = {}
+    left = [task for task in tasks if not is_carried_out(task, asked.once)] if asked.export else []
+    if left:
+        selected = Selected(store=asked.store, keys=asked.keys, all=asked.keys is None)
+        exported = yield from export(worker, ticket, left, selected, Selection(selected), due=True)
     for task, bounds in tasks.items():
         place = Partition(asked.changelog, task.partition)
         with (
@@ -92,6 +106,7 @@ def _adopt(
             else:
                 held, wanted = partial(task.store.items, asked.store), partial(store.items, asked.store)
                 differences = [Difference(held, wanted)]
+            begun = NOT_LAST if is_carried_out(task, asked.once) else Last(asked.once)
             for difference in differences:
                 while not difference.done:
                     yield from settle(worker, task, ticket)
@@ -99,12 +114,13 @@ def _adopt(
                     done = difference.done and difference is differences[-1]
                     inputs: Mapping[str, int] = moves.get(task.name, {}) if done else {}
                     if writes.keys or inputs:
-                        yield from commit_apart(worker, task, ticket, {asked.store: writes}, inputs)
+                        yield from commit_apart(worker, task, ticket, {asked.store: writes}, inputs, begun)
+                        begun = NOT_LAST
                     yield
         for name in ("set", "deleted", "same"):
             told[name] += sum(getattr(difference, name) for difference in differences)
         reached[str(task.partition)] = dict(replay.inputs)
-    return {**told, "inputs": reached}
+    return {**told, "inputs": reached, **({"export": exported} if exported else {})}
 
 
 def _meet(task: Task, name: str, store: TaskStore) -> None:

@@ -24,7 +24,7 @@ from holdfast.processors.engine.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """What the last commit of a command does: the task remembers its name, and stores are emptied in the database."""
+    """What one commit of a command does besides: the task remembers its name; stores are emptied in the database."""
 
     command: str = ""
     emptied: tuple[str, ...] = ()
@@ -35,6 +35,11 @@ NOT_LAST = Last()
 #: By task, topic to the next offset to read.
 Moves = Mapping[str, Mapping[str, int]]
 NO_MOVES: Moves = MappingProxyType({})
+
+
+def is_carried_out(task: Task, once: str) -> bool:
+    """Whether a task remembers a command of this name; no task remembers a command without one."""
+    return bool(once) and once in (task.meta.commands or ())
 
 
 def split_by_log(topology: Topology, stores: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -5,7 +5,8 @@ the worker's loop runs at each yield.
 
 Invariants:
     - Deletes are committed like every write: changelog and offsets in one transaction, then the database.
-    - ``clear`` with an export finishes the file under its final name before it sends the first delete.
+    - ``clear`` with an export finishes the file under its final name before it sends the first delete. No input is
+      processed between both, so the file has what is deleted.
     - A table that is restored from its topic is emptied in the commit that moves the topic to its beginning, and not
       before: until then it has the rows of the offsets that are committed.
     - Positions change in the commit of their task's last deletes, or after it.
@@ -21,7 +22,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from holdfast.processors.engine.commands.checks import Last, check_running, commit_apart, settle, split_by_log
+from holdfast.processors.engine.commands.checks import (
+    Last,
+    check_running,
+    commit_apart,
+    is_carried_out,
+    settle,
+    settle_due,
+    split_by_log,
+)
 from holdfast.processors.engine.commands.sweep import Sweep, Totals
 from holdfast.processors.engine.runtime.commands import Clear, CommandFailed, Selected, Selection
 from holdfast.processors.engine.runtime.owner import Owner
@@ -46,15 +55,17 @@ def count(ticket: Ticket, tasks: Sequence[Task], asked: Selected, selection: Sel
     return _told(totals, tasks)
 
 
-def export(worker: Owner, ticket: Ticket, tasks: Sequence[Task], asked: Selected, selection: Selection) -> Work:
-    """Write the selected keys to a file, as of one moment: the inputs are paused."""
+def export(  # tidy: allow-wide because these are the parts of one command
+    worker: Owner, ticket: Ticket, tasks: Sequence[Task], asked: Selected, selection: Selection, *, due: bool = False
+) -> Work:
+    """Write the selected keys to a file, as of one moment: the inputs are paused; ``due`` fires what is due first."""
     worker.maintenance.hold()
     yield
     totals = Totals()
     file = ExportFile(_exports_of(worker), "+".join(asked.stores), worker.clock.time())
     try:
         for task in tasks:
-            yield from settle(worker, task, ticket)
+            yield from (settle_due if due else settle)(worker, task, ticket)
             sweep = Sweep(task, asked.stores, selection, totals, with_clocks=True)
             while not sweep.done:
                 check_running(task, ticket)
@@ -86,14 +97,16 @@ def clear(  # tidy: allow-wide because these are the parts of one command
     """Delete the selected keys; set positions in the commit of each task's last deletes."""
     worker.maintenance.hold()
     exported: dict[str, Any] = {}
-    if asked.export:
-        exported = yield from export(worker, ticket, tasks, asked, selection)
+    # what a task holds that has carried it out was set since, and is not deleted
+    left = [task for task in tasks if not is_carried_out(task, asked.once)] if asked.export else []
+    if left:
+        exported = yield from export(worker, ticket, left, asked, selection)
         ticket.done, ticket.total = 0, exported["entries"]
     yield
     totals = Totals()
     for task in tasks:
         check_running(task, ticket)  # the group may have taken it while the task before was at work
-        if asked.once and asked.once in (task.meta.commands or ()):
+        if is_carried_out(task, asked.once):
             continue
         own, emptied = split_by_log(worker.topology, asked.stores)
         sweep = Sweep(task, own, selection, totals)

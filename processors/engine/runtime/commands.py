@@ -121,7 +121,9 @@ class Adopt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Make a store equal to another changelog, whose partitions end at ``upto``.
 
     With ``positions``, the inputs are read from these offsets, committed together with the last change. With ``keep``,
-    only the message keys of the changelog become equal to it, and all others stay.
+    only the message keys of the changelog become equal to it, and all others stay. With ``export``, the present entries
+    (of ``keys``, otherwise of all) are written to a file before the first change. A task that a command with the name
+    ``once`` has begun to change is in the file that this one wrote, and in no later one.
     """
 
     store: str
@@ -129,6 +131,9 @@ class Adopt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     upto: dict[int, int]
     keep: bool = False
     positions: dict[str, dict[int, int]] | None = None
+    export: bool = False
+    once: Annotated[str, msgspec.Meta(max_length=200)] = ""
+    keys: tuple[Key, ...] | None = None
 
 
 Command = Count | Export | Clear | Position | Until | Adopt

@@ -222,21 +222,26 @@ class ProcessorClient:
         positions: Offsets | None = None,
         timeout_s: float = COMMAND_TIMEOUT_S,
         tell: Tell = _no_one,
-        *,
-        keep: bool = False,
+        **more: Any,
     ) -> dict[str, Any]:
         """Make a store of a paused worker equal to another changelog, which has no writer, byte for byte.
 
         Args:
             upto: By partition, the next offset at its end. Only these partitions are changed.
             positions: Offsets to read the inputs from, committed together with their task's last change.
-            keep: Change only the message keys that the changelog has; all others stay.
+            more: ``keep=True`` to change only the message keys that the changelog has; all others stay.
+                ``export=True`` to write the present entries to a file first: those of ``keys``, otherwise all.
+                ``once`` names the command: repeated with the same name, it writes no task that it has begun to change.
 
         Returns:
-            ``set``, ``deleted`` and ``same``, in entries; ``inputs``: by partition, the inputs of the adopted state.
+            ``set``, ``deleted`` and ``same``, in entries; ``inputs``: by partition, the inputs of the adopted state;
+            with an export, ``export`` with its ``path``.
         """
         asked: dict[str, Any] = {"store": store, "changelog": changelog, "upto": upto}
-        asked |= {"keep": True} if keep else {}  # a worker of an earlier version does not know it
+        # a worker of an earlier version does not know what is not asked for
+        asked |= {name: value for name, value in more.items() if value}
+        if "keys" in asked and len(_portions(asked["keys"])) > 1:
+            del asked["keys"]  # they fit in no request: the file has all keys
         positioned = {} if positions is None else {"positions": positions}
         return self._command("/state/adopt", asked | positioned, timeout_s, tell)
 

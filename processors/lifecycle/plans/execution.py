@@ -7,7 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
@@ -49,14 +49,11 @@ class Runner(Protocol):
 class Owners(Protocol):
     """The workers that own a processor's state; only they change it."""
 
-    def export(self, processor: str, stage: stages.ExportKeys, tell: Tell) -> tuple[tuple[str, ...], int]:
-        """Write the selected keys to files; returns their paths and the number of keys."""
-
     def read_again(self, processor: str, stage: stages.ReadAgain, tell: Tell) -> None:
         """Set the positions of tasks without state."""
 
-    def clear(self, processor: str, stage: stages.ClearKeys, tell: Tell) -> int:
-        """Delete the selected keys; returns their number."""
+    def clear(self, processor: str, stage: stages.ClearKeys, tell: Tell) -> tuple[int, tuple[str, ...]]:
+        """Delete the selected keys; returns their number, and the files that they were written to."""
 
     def compact(self, processor: str, tell: Tell) -> tuple[int, int]:
         """Rewrite the stores; returns bytes before and after."""
@@ -139,13 +136,10 @@ class Execution:
             case stages.CompactStores():
                 before, after = self.owners.compact(processor, tell)
                 return Done(f"stores rewritten: {in_bytes(before)} before, {in_bytes(after)} after", before)
-            case stages.ExportKeys():
-                paths, keys = self.owners.export(processor, stage, tell)
-                return Done(f"{count_of(keys, 'key')} written to {', '.join(paths) or 'no file'}", keys)
             case stages.ClearKeys():
-                keys = self.owners.clear(processor, stage, tell)
+                keys, paths = self.owners.clear(processor, stage, tell)
                 set_to = f"; input offsets set to {offsets_text(stage.positions)}" if stage.positions else ""
-                return Done(f"{count_of(keys, 'key')} deleted{set_to}", keys)
+                return Done(f"{count_of(keys, 'key')} deleted{set_to}{written_to(paths)}", keys)
             case stages.ReadAgain():
                 self.owners.read_again(processor, stage, tell)
                 return Done(f"input offsets set to {offsets_text(stage.positions)}")
@@ -170,6 +164,11 @@ class Execution:
             return Done(f"configuration of {stage.name} set: {', '.join(sorted(stage.config))}")
         made = self.topics.create(TopicSpec(stage.name, stage.partitions, stage.replication, stage.config))
         return Done(f"{stage.name} created" if made else f"{stage.name} already exists")
+
+
+def written_to(paths: Sequence[str]) -> str:
+    """The files that entries were written to before they were changed, as the end of a sentence."""
+    return f"; written before to {', '.join(paths)}" if paths else ""
 
 
 def offsets_text(offsets: Mapping[str, Mapping[int, int]], shown: int = 6) -> str:

@@ -142,17 +142,10 @@ class CompactStores(_Stage, frozen=True, tag="compact_stores"):
     """The owners rewrite their local stores without overwritten and deleted entries."""
 
 
-class ExportKeys(_Stage, frozen=True, tag="export_keys"):
-    """The owners write the selected keys of stores to files."""
-
-    stores: tuple[str, ...]
-    selection: Selection
-    partitions: tuple[int, ...]
-
-
 class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
     """The owners delete the selected keys of stores, in committed transactions; no ``partitions`` are all.
 
+    With ``export``, they write them to files in the same command: no input is processed between file and deletes.
     ``positions`` is input topic -> partition -> input offset to set in the same commit as the last deletes; empty to
     leave the offsets unchanged.
     """
@@ -161,6 +154,7 @@ class ClearKeys(_Stage, frozen=True, tag="clear_keys"):
     selection: Selection
     partitions: tuple[int, ...]
     positions: dict[str, dict[int, int]] = {}
+    export: bool = False
     destructive: ClassVar[bool] = True
 
 
@@ -213,9 +207,13 @@ class FinishShadow(_Stage, frozen=True, tag="finish_shadow"):
 
 
 class AdoptStore(_Stage, frozen=True, tag="adopt_store"):
-    """The owners make their store equal to the shadow's, in committed transactions; input offsets stay."""
+    """The owners make their store equal to the shadow's, in committed transactions; input offsets stay.
+
+    The paused owners write the present entries of ``export`` to files before the first change.
+    """
 
     store: str
+    export: Selection | None = None
     destructive: ClassVar[bool] = True
 
 
@@ -290,11 +288,13 @@ class LoadFile(_Stage, frozen=True, tag="load_file"):
 class AdoptTable(_Stage, frozen=True, tag="adopt_table"):
     """The paused owners make their store equal to the loaded topic, in committed transactions; input offsets stay.
 
-    With ``keep_others``, only the message keys of the topic are changed.
+    With ``keep_others``, only the message keys of the topic are changed. The owners write the present entries of
+    ``export`` to files before the first change.
     """
 
     store: str
     keep_others: bool = False
+    export: Selection | None = None
     destructive: ClassVar[bool] = True
 
 
@@ -366,7 +366,6 @@ Stage = (
     | AdoptDeployment
     | AbortTransaction
     | CompactStores
-    | ExportKeys
     | ClearKeys
     | ReadAgain
     | CheckLocalState

@@ -38,6 +38,7 @@ from holdfast.processors.lifecycle.plans.stages import (
     StartShadow,
     WaitForShadow,
 )
+from holdfast.processors.lifecycle.rebuild.exchange import Exchange
 from holdfast.processors.lifecycle.rebuild.shadow import START_S, Machine, ShadowFailed, ShadowProgram
 
 log = structlog.get_logger(__name__)
@@ -70,6 +71,8 @@ class Rebuilding:
     def __init__(self, machine: Machine) -> None:
         self._on = machine
         self._shadow = ShadowProgram(machine)
+        #: The name of the stage that is carried out.
+        self.once = machine.once
 
     def __call__(self, processor: str, stage: ShadowStage, tell: Tell) -> Done:
         """Carry out one stage; the result says what was done, with counts."""
@@ -83,7 +86,7 @@ class Rebuilding:
             case FinishShadow():
                 return self.loudly(processor, lambda: self._finish(processor, stage.store, tell))
             case AdoptStore():
-                return self.loudly(processor, lambda: self._adopt(processor, stage.store, tell))
+                return self.loudly(processor, lambda: self._adopt(processor, stage, tell))
             case ResumeProcessor():
                 return self.loudly(processor, lambda: self.resume(processor, stage, tell))
             case RemoveShadow():
@@ -165,25 +168,22 @@ class Rebuilding:
         said = ", ".join(f"{topic}[{n}]={at}" for topic, each in bounds.items() for n, at in list(each.items())[:4])
         return Done(f"the shadow read the last {read:,} records, and both have committed {said}", read)
 
-    def _adopt(self, processor: str, store: str, tell: Tell) -> Done:
-        return self.adopt_by(lambda told: self._adopt_all(processor, store, told, tell), store, "the shadow's", tell)
+    def _adopt(self, processor: str, stage: AdoptStore, tell: Tell) -> Done:
+        store = stage.store
+        made = Exchange(export=stage.export, once=self._on.once())
+        return self.adopt_by(lambda: self._adopt_all(processor, store, made, tell), made, (store, "the shadow's"), tell)
 
-    def adopt_by(self, act: Callable[[dict[str, int]], None], store: str, other: str, tell: Tell) -> Done:
-        """Call ``act``, which makes a store equal to ``other`` and counts its entries, until it succeeds."""
-        told: dict[str, int] = {}
+    def adopt_by(self, act: Callable[[], None], made: Exchange, names: tuple[str, str], tell: Tell) -> Done:
+        """Call ``act``, which makes a store equal to another changelog and counts its entries, until it succeeds."""
 
-        def once() -> None:
-            told.update({"set": 0, "deleted": 0, "same": 0})
-            act(told)
+        def attempt() -> None:
+            made.begin()
+            act()
 
-        self.patiently(once, tell)
-        return Done(
-            f"{store} is equal to {other}: {told['set']:,} entries differed or were missing and are set, "
-            f"{told['deleted']:,} extra entries are deleted, {told['same']:,} were the same",
-            sum(told.values()),
-        )
+        self.patiently(attempt, tell)
+        return Done(made.said(*names), made.units)
 
-    def _adopt_all(self, processor: str, store: str, told: dict[str, int], tell: Tell) -> None:
+    def _adopt_all(self, processor: str, store: str, made: Exchange, tell: Tell) -> None:
         self.stand_still(processor, tell)
         bounds = self._committed(processor, store)
         if self._reached(processor, store, bounds) != bounds:
@@ -194,7 +194,7 @@ class Rebuilding:
         changelog = topology.changelog_of(store)
         assert changelog is not None
         inputs = {spec.name for spec in topology.inputs}
-        for number, held in self.take_over(processor, (store, inputs), changelog.name, told, tell).items():
+        for number, held in self.take_over(processor, (store, inputs), changelog.name, made, tell).items():
             expected = {topic: each[number] for topic, each in bounds.items() if number in each}
             if held and held != expected:
                 raise self._parted(processor, store, held, expected)
@@ -206,10 +206,8 @@ class Rebuilding:
         processor: str,
         of: tuple[str, set[str]],
         changelog: str,
-        told: dict[str, int],
+        made: Exchange,
         tell: Tell,
-        *,
-        keep: bool = False,
     ) -> dict[int, Mapping[str, int]]:
         """Make every owner's part of a store equal to another changelog.
 
@@ -217,9 +215,8 @@ class Rebuilding:
             processor: The owners' processor.
             of: The store, and the inputs that the store is built from.
             changelog: The other changelog; no process writes it now.
-            told: Counts of entries by ``set``, ``deleted`` and ``same``; this call adds to them.
+            made: What is asked for; this call adds its counts and files.
             tell: Receives progress messages.
-            keep: Whether only the message keys of the other changelog are changed.
 
         Returns:
             Partition -> input topic -> the offset that the other changelog's state has reached.
@@ -233,11 +230,10 @@ class Rebuilding:
             owned = sorted(task.partition for task in tasks if inputs & set(task.inputs) and task.partition in ends)
             if not owned:
                 continue
-            tell(f"slot {slot} takes over {store}")
+            tell(f"slot {slot} {'writes its keys to a file, and ' * (made.export is not None)}takes over {store}")
             upto = {number: ends[number] for number in owned}
-            result = client.adopt(store, changelog, upto, tell=self.telling(processor, None, tell), keep=keep)
-            for name in told:
-                told[name] += int(result[name])
+            result = client.adopt(store, changelog, upto, tell=self.telling(processor, None, tell), **made.asked())
+            made.add(result)
             held |= {int(number): each for number, each in result["inputs"].items()}
         return held
 

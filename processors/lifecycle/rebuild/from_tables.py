@@ -37,6 +37,7 @@ from holdfast.processors.lifecycle.plans.stages import (
 )
 from holdfast.processors.lifecycle.plans.warehouse_facts import ROW
 from holdfast.processors.lifecycle.rebuild.beside import Rebuilding
+from holdfast.processors.lifecycle.rebuild.exchange import Exchange
 from holdfast.processors.lifecycle.rebuild.from_files import FileUnfit, load_file
 from holdfast.processors.lifecycle.rebuild.table_rows import (
     FLUSH_S,
@@ -296,11 +297,14 @@ class TableStages:
         inputs = {name for sub in topology.subtopologies if store in sub.stores for name in sub.inputs}
         topic = filling_topic(processor, store)
 
-        def act(told: dict[str, int]) -> None:
-            self._rebuilding.stand_still(processor, tell)
-            self._rebuilding.take_over(processor, (store, inputs), topic, told, tell, keep=keep)
+        made = Exchange(keep=keep, export=stage.export, once=self._rebuilding.once())
 
-        return self._rebuilding.adopt_by(act, store, "the file in its keys" if keep else "the table", tell)
+        def act() -> None:
+            self._rebuilding.stand_still(processor, tell)
+            self._rebuilding.take_over(processor, (store, inputs), topic, made, tell)
+
+        other = "the file in its keys" if keep else "the table"
+        return self._rebuilding.adopt_by(act, made, (store, other), tell)
 
     def _make_topic(self, processor: str, store: str) -> str:
         changelog = self._on.topology(processor).changelog_of(store)

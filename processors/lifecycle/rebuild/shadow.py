@@ -49,6 +49,7 @@ class Machine:
         client: Processor and slot -> the client of that worker.
         shadow: Processor and store -> the topology of the shadow.
         state_dir: Processor -> the root of its local state.
+        once: The name of the stage that is carried out, which is the same when another run repeats it.
     """
 
     world: World
@@ -58,6 +59,7 @@ class Machine:
     client: Callable[[str, str], ProcessorClient]
     shadow: Callable[[str, str], Topology]
     state_dir: Callable[[str], Path]
+    once: Callable[[], str] = lambda: ""
 
 
 class ShadowProgram:

@@ -21,7 +21,6 @@ from holdfast.processors.lifecycle.plans.requests import Clear, Everything, Wind
 from holdfast.processors.lifecycle.plans.stages import (
     ClearKeys,
     DeleteStateAside,
-    ExportKeys,
     ReadAgain,
     RunProcessor,
     SetStateAside,
@@ -226,16 +225,16 @@ def _stages(
         if (group := tuple(store for store in stores if store in sub.stores))
     ]
     groups = [each for each in groups if each[1] or not request.partitions]
-    for group, numbers, _ in groups if request.export else ():
-        says = f"write {_what(request, group, numbers)} to a file"
-        stages.append(ExportKeys(says, group, request.selection, numbers))
     stages += _read_again(topology, positions)
     for group, numbers, firsts in groups:
-        says = f"delete {_what(request, group, numbers)} from state and changelog, in committed transactions"
+        what = _what(request, group, numbers)
+        says = f"delete {what} from state and changelog, in committed transactions"
+        if request.export:
+            says = f"write {what} to a file and delete them from state and changelog, while no input is processed"
         if firsts:
             partitions = sum(len(each) for each in firsts.values())
             says += f"; the last commit also sets the input offsets of {count_of(partitions, 'partition')} to the start"
-        stages.append(ClearKeys(says, group, request.selection, numbers, firsts))
+        stages.append(ClearKeys(says, group, request.selection, numbers, firsts, export=request.export))
     if not online:
         stages.append(_as_meant(facts, topology))
     if made and not request.export:

@@ -83,9 +83,13 @@ def _stages(request: Backfill, topology: Topology, load: stages.LoadTable) -> tu
     return (
         stages.RemoveLoaded(f"remove the temporary topic of an earlier attempt for {store}, if there is one", store),
         load,
-        stages.ExportKeys(f"write the present keys of {store} to a file", (store,), Everything(), ()),
         stages.PauseProcessor(f"pause {name}: it commits, and its output stops"),
-        stages.AdoptTable(f"its owners make {store} equal to the table, in committed transactions", store),
+        stages.AdoptTable(
+            f"its owners write the present keys of {store} to a file, then make it equal to the table, in committed "
+            "transactions",
+            store,
+            export=Everything(),
+        ),
         stages.ResumeProcessor(f"resume {name} from the offsets at which it was paused"),
         stages.RemoveLoaded(f"remove the temporary topic of {store}", store),
     )

@@ -104,14 +104,14 @@ def _stages(name: str, path: str, sha256: str, found: dict[str, FileStore]) -> t
         made.append(stages.RemoveLoaded(f"remove the temporary topic of an earlier attempt for {store}", store))
         says = f"write {count_of(each.entries, 'entry', 'entries')} of {store} to a temporary topic, while {name} runs"
         made.append(stages.LoadFile(says, store, path, sha256))
-    for store, each in found.items():
-        selection = Keys(each.named) if each.named else Everything()
-        says = f"write the present entries of {'these keys' if each.named else 'all keys'} of {store} to a file"
-        made.append(stages.ExportKeys(says, (store,), selection, ()))
     made.append(stages.PauseProcessor(f"pause {name}: it commits, and its output stops"))
-    for store in found:
-        says = f"its owners give the keys of the file their entries in {store}, in committed transactions"
-        made.append(stages.AdoptTable(says, store, keep_others=True))
+    for store, each in found.items():
+        says = (
+            f"its owners write the present entries of {'these keys' if each.named else 'all keys'} of {store} to a "
+            "file, then give the keys of the file put back their entries, in committed transactions"
+        )
+        selection = Keys(each.named) if each.named else Everything()
+        made.append(stages.AdoptTable(says, store, keep_others=True, export=selection))
     made.append(stages.ResumeProcessor(f"resume {name} from the offsets at which it was paused"))
     made += [stages.RemoveLoaded(f"remove the temporary topic of {store}", store) for store in found]
     return tuple(made)

@@ -79,10 +79,14 @@ def _stages(request: Backfill, topology: Topology, group: str) -> tuple[stages.S
         stages.RemoveShadow(f"remove {group} of an earlier attempt, if there is one", store),
         stages.StartShadow(f"run the functions of {name} as {group}, from the first record, without outputs", store),
         stages.WaitForShadow(f"wait until {group} has read almost as far as {name} has committed; {name} runs", store),
-        stages.ExportKeys(f"write the present keys of {store} to a file", (store,), Everything(), ()),
         stages.PauseProcessor(f"pause {name}: it commits, and its output stops"),
         stages.FinishShadow(f"{group} reads exactly up to the committed offsets of {name}, and stops", store),
-        stages.AdoptStore(f"the owners make {store} equal to the store of {group}, in committed transactions", store),
+        stages.AdoptStore(
+            f"the owners write the present keys of {store} to a file, then make it equal to the store of {group}, in "
+            "committed transactions",
+            store,
+            export=Everything(),
+        ),
         stages.ResumeProcessor(f"resume {name} from the offsets at which it was paused"),
         stages.RemoveShadow(f"remove {group}: its program, topics, offsets and local state", store),
     )

@@ -19,7 +19,7 @@ from holdfast.processors.engine.serving.client import ProcessorClient, Processor
 from holdfast.processors.lifecycle.plans.apply import Tell
 from holdfast.processors.lifecycle.plans.facts import Counted
 from holdfast.processors.lifecycle.plans.requests import Keys, Prefix, Selection, Windows
-from holdfast.processors.lifecycle.plans.stages import ClearKeys, ExportKeys, ReadAgain
+from holdfast.processors.lifecycle.plans.stages import ClearKeys, ReadAgain
 
 
 class NobodyOwns(HoldfastError):
@@ -111,29 +111,21 @@ class WorkingOwners:
             places += [Place(int(number), client.slot, at) for number, at in answer["positions"].items()]
         return Found(tuple(rows[:limit]), more or len(rows) > limit, tuple(places), "the running workers")
 
-    def export(self, processor: str, stage: ExportKeys, tell: Tell) -> tuple[tuple[str, ...], int]:
-        paths: list[str] = []
-        keys = 0
+    def clear(self, processor: str, stage: ClearKeys, tell: Tell) -> tuple[int, tuple[str, ...]]:
+        keys, paths = 0, list[str]()
         for client, owned in self._owners(processor, stage.stores, stage.partitions):
-            tell(f"slot {client.slot} writes the keys to a file")
-            answer = client.export(stage.stores, partitions=owned, **_named(stage.selection))
-            paths += [str(file["path"]) for file in answer.get("files", ())]
-            keys += int(answer["keys"])
-        return tuple(paths), keys
-
-    def clear(self, processor: str, stage: ClearKeys, tell: Tell) -> int:
-        keys = 0
-        for client, owned in self._owners(processor, stage.stores, stage.partitions):
-            tell(f"slot {client.slot} deletes the keys")
+            tell(f"slot {client.slot} {'writes the keys to a file, and ' * stage.export}deletes the keys")
             positions = {
                 topic: {number: at for number, at in each.items() if number in owned}
                 for topic, each in stage.positions.items()
             }
             named = _named(stage.selection)
             named |= {"partitions": owned, "positions": positions or None, "once": self._once() or None}
+            named |= {"export": stage.export}
             answer = client.clear(stage.stores, **named)
             keys += int(answer["keys"])
-        return keys
+            paths += [str(file["path"]) for file in answer.get("files", ())]
+        return keys, tuple(paths)
 
     def read_again(self, processor: str, stage: ReadAgain, tell: Tell) -> None:
         left = {(topic, number) for topic, each in stage.positions.items() for number in each}

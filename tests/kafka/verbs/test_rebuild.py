@@ -32,7 +32,6 @@ STAGES = [
     "remove_shadow",
     "start_shadow",
     "wait_for_shadow",
-    "export_keys",
     "pause_processor",
     "finish_shadow",
     "adopt_store",

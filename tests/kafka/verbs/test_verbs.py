@@ -160,7 +160,7 @@ def test_an_apply_that_was_killed_is_gone_on_with_by_the_same_words(operated: Op
     assert begun is not None
     assert begun.id == record.id
     done = operated.verbs.resume(begun.id)
-    assert [note.stage for note in done.notes] == ["run_processor", "export_keys", "clear_keys", "stop_processor"]
+    assert [note.stage for note in done.notes] == ["run_processor", "clear_keys", "stop_processor"]
     assert operated.logged() == {}
     assert operated.client.status() is None
 

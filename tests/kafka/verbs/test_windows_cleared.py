@@ -71,7 +71,7 @@ def sent(operated: Operated) -> Counter[int]:
 
 
 def file_of(done: object) -> str:
-    return next(note.text.rpartition(" ")[2] for note in done.notes if note.stage == "export_keys")  # type: ignore[attr-defined]
+    return next(note.text.rpartition(" ")[2] for note in done.notes if note.stage == "clear_keys")  # type: ignore[attr-defined]
 
 
 def test_windows_are_cleared_by_time_and_put_back(operated: Operated, capfd: pytest.CaptureFixture[str]) -> None:

@@ -37,9 +37,9 @@ from holdfast.processors.lifecycle.plans.plan import Plan, PlanUnreadable, decod
 from holdfast.processors.lifecycle.plans.requests import Clear, Keys, Prefix, Restore, Stop
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, Stage, StopProcessor
 from holdfast.processors.lifecycle.verbs.table import decide
-from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
+from tests.unit.processors.lifecycle.worlds import stopped, two_widths_topology, world_of
 
-TOPOLOGY = orders_topology()
+TOPOLOGY = two_widths_topology()  # a clear has a stage for each subtopology
 NOW = datetime(2027, 1, 1, tzinfo=UTC)
 ME, OTHER = Holder("me"), Holder("other")
 STOP = Stop("orders")
@@ -114,13 +114,13 @@ def clearing() -> Plan:
 def test_stages_are_done_in_order_and_recorded(journal: ApplyJournal) -> None:
     doing = Doing()
     done = apply(clearing(), doing, journal, who="ada", holder=ME, clock=lambda: NOW)
-    assert doing.done == ["RunProcessor", "ExportKeys", "ClearKeys", "StopProcessor"]
+    assert doing.done == ["RunProcessor", "ClearKeys", "ClearKeys", "StopProcessor"]
     (record,) = journal.applies()
     assert (record.outcome, record.who, record.plan_hash) == ("done", "ada", clearing().hash)
-    assert [note.stage for note in record.done] == ["run_processor", "export_keys", "clear_keys", "stop_processor"]
+    assert [note.stage for note in record.done] == ["run_processor", "clear_keys", "clear_keys", "stop_processor"]
     assert done.id == record.id
     assert "3. did ClearKeys" in done.text
-    assert journal.stage_rates("orders")["clear_keys"][0] == 7_000.0
+    assert journal.stage_rates("orders")["clear_keys"][0] == 14_000.0, "of both stages"
 
 
 @pytest.mark.parametrize("dies_in", [1, 2, 3, 4])
@@ -131,7 +131,7 @@ def test_a_killed_apply_goes_on_with_its_own_plan_from_the_stage_it_was_at(journ
     again = Doing()
     gone = Holder("other", is_gone=lambda name: name == "me")
     done = apply(clearing(), again, journal, who="bob", holder=gone, clock=lambda: NOW)
-    whole = ["RunProcessor", "ExportKeys", "ClearKeys", "StopProcessor"]
+    whole = ["RunProcessor", "ClearKeys", "ClearKeys", "StopProcessor"]
     assert first.done == whole[:dies_in]
     paused_again = ["RunProcessor"] if dies_in > 1 else []  # the paused worker may have ended meanwhile
     assert again.done == paused_again + whole[dies_in - 1 :]
@@ -163,8 +163,8 @@ def test_a_run_that_was_silent_for_too_long_is_taken_over_and_does_nothing_more(
     frozen = Frozen()
     with pytest.raises(ApplyLost):
         apply(clearing(), frozen, journal, who="ada", holder=ME)
-    assert frozen.done == ["RunProcessor", "ExportKeys"]
-    assert other.done == ["RunProcessor", "ExportKeys", "ClearKeys", "StopProcessor"]
+    assert frozen.done == ["RunProcessor", "ClearKeys"]
+    assert other.done == ["RunProcessor", "ClearKeys", "ClearKeys", "StopProcessor"]
 
 
 def test_another_verb_waits_for_the_one_that_was_broken_off(journal: ApplyJournal) -> None:
@@ -235,7 +235,8 @@ def test_workers_that_are_meant_to_run_run_again_unless_state_and_offsets_may_di
     assert isinstance(clear.stages[-1], RunProcessor)
     assert abandoned(clear, journal, dies_in=3)[0] == ["RunProcessor"]
     again = decide(Clear("orders", rewind="earliest"), MEANT_TO_RUN, TOPOLOGY)
-    assert abandoned(again, journal, dies_in=2)[0] == ["RunProcessor"], "nothing is deleted yet"
+    assert abandoned(again, journal, dies_in=1)[0] == ["RunProcessor"], "nothing is deleted yet"
+    assert abandoned(again, journal, dies_in=2)[0] == ["StopProcessor"], "some may be deleted"
     done, told = abandoned(again, journal, dies_in=3)
     assert done == ["StopProcessor"]
     assert "orders is stopped, because its state is changed in part" in told
@@ -426,6 +427,6 @@ def test_a_stage_that_was_noted_after_the_look_is_not_done_again(journal: ApplyJ
     assert journal.note_stage(seen.id, seen.token, note, NOW)
     doing = Doing()
     Applier(doing, journal, "bob", Holder("other", lambda name: True)).resume(seen)
-    assert doing.done == ["RunProcessor", "ExportKeys", "ClearKeys", "StopProcessor"], "it repeats the start, paused"
+    assert doing.done == ["RunProcessor", "ClearKeys", "ClearKeys", "StopProcessor"], "it repeats the start, paused"
     (record,) = journal.applies()
     assert record.done[0].text == "done meanwhile"

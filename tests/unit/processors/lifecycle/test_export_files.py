@@ -15,7 +15,7 @@ from holdfast.processors.lifecycle.plans.facts import DeploymentFacts, InstanceF
 from holdfast.processors.lifecycle.plans.file_facts import KEYS_NAMED_MAX, FileFacts, FileStore
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused, decode, encode
 from holdfast.processors.lifecycle.plans.requests import Backfill, Everything, Keys, RequestInvalid, Restore
-from holdfast.processors.lifecycle.plans.stages import AdoptTable, ExportKeys, LoadFile
+from holdfast.processors.lifecycle.plans.stages import AdoptTable, LoadFile
 from holdfast.processors.lifecycle.verbs.table import decide
 from holdfast.processors.lifecycle.world.export_files import file_facts
 from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
@@ -116,15 +116,14 @@ def test_entries_are_loaded_beside_and_adopted_without_touching_other_keys() -> 
     plan = plan_of(ASKED, facts_in(totals=SOME))
     assert isinstance(plan.verdict, Ready)
     assert [type(each).__name__ for each in plan.stages] == [
-        *("RemoveLoaded", "LoadFile", "ExportKeys", "PauseProcessor"),
+        *("RemoveLoaded", "LoadFile", "PauseProcessor"),
         *("AdoptTable", "ResumeProcessor", "RemoveLoaded"),
     ]
     (load,) = (each for each in plan.stages if isinstance(each, LoadFile))
     assert (load.store, load.sha256) == ("totals", "abcd")
     (adopt,) = (each for each in plan.stages if isinstance(each, AdoptTable))
     assert adopt.keep_others
-    (export,) = (each for each in plan.stages if isinstance(each, ExportKeys))
-    assert export.selection == Keys(("a", "b"))
+    assert adopt.export == Keys(("a", "b"))
     assert plan.destructive
     assert plan.after_kill == "go on"
     assert "put 2 keys of totals back" in explain(plan)
@@ -141,8 +140,8 @@ def test_after_a_rollback_the_running_owners_put_a_file_back() -> None:
 
 def test_all_keys_are_exported_first_when_the_file_has_too_many_to_name() -> None:
     plan = plan_of(ASKED, facts_in(totals=FileStore(9_999, 9_999, 60, (0,))))
-    (export,) = (each for each in plan.stages if isinstance(each, ExportKeys))
-    assert export.selection == Everything()
+    (adopt,) = (each for each in plan.stages if isinstance(each, AdoptTable))
+    assert adopt.export == Everything()
 
 
 def test_stores_of_the_file_can_be_chosen() -> None:

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.processors.engine.runtime.commands import CommandRefused
 from holdfast.processors.engine.serving.status import TaskStatus
 from holdfast.processors.lifecycle.plans.requests import Everything, Keys
-from holdfast.processors.lifecycle.plans.stages import ClearKeys, ExportKeys
+from holdfast.processors.lifecycle.plans.stages import ClearKeys
 from holdfast.processors.lifecycle.world.owners import NobodyOwns, WorkingOwners
 from tests.unit.processors.lifecycle.worlds import two_widths_topology
 
@@ -46,12 +47,11 @@ class Worker:
             raise CommandRefused(f"owns {mine}, asked for {partitions} and {placed}", action="-")
         self.asked.append((stores, partitions, positions))
         self.named = named.get("once")
-        return {"keys": len(partitions), "bytes": 0}
+        files = [{"path": f"/exports/{self.slot}.jsonl"}] if named.get("export") else []
+        return {"keys": len(partitions), "bytes": 0, "files": files}
 
     def count(self, store: str, **which: Any) -> dict[str, Any]:
         return self.clear((store,), **which)
-
-    export = clear
 
 
 def owners_of(owned: dict[str, dict[str, tuple[int, ...]]], once: str = "") -> tuple[WorkingOwners, dict[str, Worker]]:
@@ -76,9 +76,10 @@ def test_a_clear_has_the_name_of_its_stage() -> None:
 
 def test_each_worker_is_asked_for_its_own_tasks_of_the_store() -> None:
     owners, workers = owners_of(OWNED)
-    assert owners.clear("orders", clearing("narrow", (), few={0: 0, 1: 7}), print) == 2
-    assert owners.clear("orders", clearing("wide", (1, 3)), print) == 2
-    assert owners.export("orders", ExportKeys("-", ("narrow",), Everything(), (1,)), print) == ((), 1)
+    assert owners.clear("orders", clearing("narrow", (), few={0: 0, 1: 7}), print) == (2, ())
+    assert owners.clear("orders", clearing("wide", (1, 3)), print) == (2, ())
+    exporting = replace(clearing("narrow", (1,)), export=True)
+    assert owners.clear("orders", exporting, print) == (1, ("/exports/1.jsonl",))
     assert workers["0"].asked == [(("narrow",), (0,), {"few": {0: 0}}), (("wide",), (1,), None)]
     assert workers["1"].asked == [
         (("narrow",), (1,), {"few": {1: 7}}),

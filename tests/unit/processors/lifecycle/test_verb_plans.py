@@ -49,13 +49,13 @@ from holdfast.processors.lifecycle.plans.requests import (
 )
 from holdfast.processors.lifecycle.plans.stages import (
     AbortTransaction,
+    AdoptStore,
     CheckLocalState,
     ClearKeys,
     CompactStores,
     CreateTopic,
     DeleteStateAside,
     DeleteTopic,
-    ExportKeys,
     RunProcessor,
     SetPositions,
     SetStateAside,
@@ -136,7 +136,11 @@ def test_every_stage_and_the_verdict_stand_in_the_explanation(request_: Request)
 
 def test_single_keys_are_cleared_by_the_running_owner() -> None:
     plan = decide(ONE_KEY, world_of(TOPOLOGY), TOPOLOGY)
-    assert kinds(plan) == [ExportKeys, ClearKeys]
+    assert kinds(plan) == [ClearKeys]
+    (clear,) = plan.stages
+    assert isinstance(clear, ClearKeys)
+    assert clear.export, "the owner that deletes them writes them to a file: input counts between two commands"
+    assert "to a file" in clear.says
     assert plan.destructive
     assert plan.keys == 10
 
@@ -144,7 +148,7 @@ def test_single_keys_are_cleared_by_the_running_owner() -> None:
 def test_who_died_but_is_meant_to_be_up_works_again_after_a_clear() -> None:
     meant_up = DeploymentFacts(TOPOLOGY.code_version, ("0",), "deployed", 3)
     plan = decide(ONE_KEY, stopped(TOPOLOGY, deployment=meant_up), TOPOLOGY)
-    assert kinds(plan) == [RunProcessor, ExportKeys, ClearKeys, RunProcessor]
+    assert kinds(plan) == [RunProcessor, ClearKeys, RunProcessor]
     assert [stage.paused for stage in plan.stages if isinstance(stage, RunProcessor)] == [True, False]
 
 
@@ -159,8 +163,8 @@ def test_everything_is_not_cleared_while_a_member_is_alive() -> None:
 
 def test_all_state_of_a_stopped_processor_is_cleared_by_paused_workers_that_are_stopped_again() -> None:
     plan = decide(ALL, stopped(TOPOLOGY), TOPOLOGY)
-    assert kinds(plan) == [RunProcessor, ExportKeys, ClearKeys, StopProcessor]
-    paused, _, clear, stop = plan.stages
+    assert kinds(plan) == [RunProcessor, ClearKeys, StopProcessor]
+    paused, clear, stop = plan.stages
     assert isinstance(paused, RunProcessor)
     assert paused.paused
     assert isinstance(clear, ClearKeys)
@@ -208,7 +212,7 @@ def test_a_partition_concerns_the_stores_that_have_it() -> None:
     topics = {name: replace(each, partitions=widths.get(name, 5)) for name, each in facts.topics.items()}
     facts = msgspec.structs.replace(facts, topics=topics)
     plan = decide(Clear("orders", partitions=(1, 4)), facts, topology)
-    cleared = {stage.stores: stage.partitions for stage in plan.stages if isinstance(stage, ClearKeys | ExportKeys)}
+    cleared = {stage.stores: stage.partitions for stage in plan.stages if isinstance(stage, ClearKeys)}
     assert cleared == {("narrow",): (1,), ("wide",): (1, 4)}
     plan = decide(Clear("orders", partitions=(4,)), facts, topology)
     assert [stage.stores for stage in plan.stages if isinstance(stage, ClearKeys)] == [("wide",)]
@@ -228,7 +232,7 @@ def test_a_definition_that_is_not_what_was_deployed_is_not_started_by_the_way() 
 def test_after_a_rollback_the_running_owners_clear_keys_and_nothing_is_started() -> None:
     older = DeploymentFacts("older", ("0",), "deployed", 3)
     runs = world_of(TOPOLOGY, deployment=older, instances=(InstanceFacts("0", True, "running", "older"),))
-    assert kinds(decide(ONE_KEY, runs, TOPOLOGY)) == [ExportKeys, ClearKeys]
+    assert kinds(decide(ONE_KEY, runs, TOPOLOGY)) == [ClearKeys]
     died = decide(ONE_KEY, stopped(TOPOLOGY, deployment=older), TOPOLOGY).verdict
     assert isinstance(died, Refused)
 
@@ -446,7 +450,7 @@ def test_local_state_is_looked_at_again_once_the_workers_are_gone() -> None:
 def test_a_store_is_built_anew_beside_a_working_processor_that_is_paused_for_the_exchange_only() -> None:
     plan = decide(Backfill("orders", "totals", "topic"), world_of(TOPOLOGY), TOPOLOGY)
     names = [kind.__name__ for kind in kinds(plan)]
-    assert names.index("WaitForShadow") < names.index("ExportKeys") < names.index("PauseProcessor")
+    assert names.index("WaitForShadow") < names.index("PauseProcessor")
     assert names[names.index("PauseProcessor") :] == [
         "PauseProcessor",
         "FinishShadow",
@@ -454,6 +458,8 @@ def test_a_store_is_built_anew_beside_a_working_processor_that_is_paused_for_the
         "ResumeProcessor",
         "RemoveShadow",
     ]
+    (adopted,) = (stage for stage in plan.stages if isinstance(stage, AdoptStore))
+    assert adopted.export == Everything(), "the paused owners write the file"
     assert plan.destructive
     assert plan.after_kill == "go on"
     assert plan.seconds == pytest.approx(200 / 20_000)

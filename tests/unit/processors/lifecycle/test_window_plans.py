@@ -22,7 +22,7 @@ from holdfast.processors.lifecycle.plans.requests import (
     selection_of,
     window_times,
 )
-from holdfast.processors.lifecycle.plans.stages import ClearKeys, ExportKeys
+from holdfast.processors.lifecycle.plans.stages import ClearKeys
 from holdfast.processors.lifecycle.verbs.table import decide
 from holdfast.processors.lifecycle.world.owners import _named
 from tests.unit.processors.lifecycle.worlds import stopped, world_of
@@ -83,7 +83,7 @@ def test_the_owners_of_a_running_processor_delete_the_windows() -> None:
     plan = decide(request, world_of(MINUTES), MINUTES)
     assert isinstance(plan.verdict, Ready)
     assert decode(encode(plan)) == plan
-    assert [type(stage) for stage in plan.stages] == [ExportKeys, ClearKeys]
+    assert [type(stage) for stage in plan.stages] == [ClearKeys]
     said = "the windows from 2025-11-24T14:00:00.000+00:00 up to 2025-11-24T15:00:00.000+00:00, of key 'a'"
     assert explain(plan).count(said) >= 3
     again = decide(Clear("g", ("minutes",), Windows(T, T + HOUR), rewind="stay"), stopped(MINUTES), MINUTES)

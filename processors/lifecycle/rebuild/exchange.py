@@ -1,0 +1,61 @@
+"""An exchange of a store's entries by its paused owners: what is asked for, and what came of it so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.processors.lifecycle.plans.execution import written_to
+from holdfast.processors.lifecycle.plans.requests import Keys, Selection
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Which entries become equal to those of another changelog.
+
+    Args:
+        keep: Whether only the message keys of the other changelog are changed.
+        export: The present entries that owners write to files before the first change; None for no file.
+        once: The name of the stage. A repetition writes no task to a file that was begun to change: it is in a file
+            that an earlier attempt wrote.
+    """
+
+    keep: bool = False
+    export: Selection | None = None
+    once: str = ""
+    set: int = 0
+    deleted: int = 0
+    same: int = 0
+    #: The files that entries were written to, of all attempts.
+    files: list[str] = field(default_factory=list)
+
+    def begin(self) -> None:
+        """Count anew: another attempt."""
+        self.set = self.deleted = self.same = 0
+
+    def asked(self) -> dict[str, Any]:
+        """The arguments of the owners' command."""
+        keys = self.export.keys if isinstance(self.export, Keys) else None
+        exported = {} if self.export is None else {"export": True, "once": self.once, "keys": keys}
+        return {"keep": self.keep, **exported}
+
+    def add(self, result: Mapping[str, Any]) -> None:
+        """Add what one owner did."""
+        self.set += int(result["set"])
+        self.deleted += int(result["deleted"])
+        self.same += int(result["same"])
+        if exported := result.get("export"):
+            self.files.append(str(exported["path"]))
+
+    @property
+    def units(self) -> int:
+        """The entries that were looked at."""
+        return self.set + self.deleted + self.same
+
+    def said(self, store: str, other: str) -> str:
+        """What came of it, in words."""
+        return (
+            f"{store} is equal to {other}: {self.set:,} entries differed or were missing and are set, "
+            f"{self.deleted:,} extra entries are deleted, {self.same:,} were the same{written_to(self.files)}"
+        )
