@@ -50,6 +50,7 @@ from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rol
 from holdfast.processors.lifecycle.orphans.owned import Defined
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans import plan as plans
+from holdfast.processors.lifecycle.plans import way_on
 from holdfast.processors.lifecycle.plans.apply import Applied, Applier, Holder, Tell
 from holdfast.processors.lifecycle.plans.execution import Execution
 from holdfast.processors.lifecycle.plans.explanation import explain
@@ -192,8 +193,8 @@ class Verbs:
     def begun(self, request: Request) -> ApplyRecord | None:
         """The open apply of the same request, when its verb resumes with its own plan; None otherwise."""
         for record in self.registry.journal.applies(1, processor=request.processor, open_only=True):
-            begun = plans.decode(record.plan)
-            if begun.request == request and begun.after_kill == "go on":
+            begun = way_on.read(record)
+            if begun is not None and begun.request == request and begun.after_kill == "go on":
                 return record
         return None
 

@@ -200,6 +200,7 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
     """Add what the registry knows to the document; returns why its processors are not green."""
     from holdfast.orchestration.processor_rows import describe_processor
     from holdfast.orchestration.world import build_world
+    from holdfast.processors.lifecycle.plans.way_on import way_on
     from holdfast.processors.lifecycle.recovery.incidents import is_broken_off
 
     world, found = build_world(settings.paths, registry), []
@@ -225,6 +226,7 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
             "state": "broken off" if is_broken_off(each) else "under way",
             "stages_done": len(each.done),
             "reason": each.reason,
+            "action": way_on(each) if is_broken_off(each) else None,
         }
         for each in registry.journal.applies(open_only=True)
     ]
@@ -299,7 +301,7 @@ def _print(document: dict[str, Any], console: Console) -> None:
         console.print(f"  [yellow]incident {incident['id']}[/]: {incident['processor']} {incident['kind']}")
     for each in document["applies"]:
         state = f"{each['state']} after {each['stages_done']} stage(s)"
-        action = f"; resume it with `holdfast apply resume {each['id']}`" if each["state"] == "broken off" else ""
+        action = f"; complete it with `{each['action']}`" if each.get("action") else ""
         console.print(
             f"  [yellow]apply {each['id']}[/]: {each['verb']} {escape(each['processor'])} is {state}{action}",
             soft_wrap=True,

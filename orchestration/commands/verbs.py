@@ -39,6 +39,7 @@ from holdfast.processors.lifecycle.plans.explanation import explain, size_and_ti
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused, as_document
 from holdfast.processors.lifecycle.plans.requests import Request
 from holdfast.processors.lifecycle.plans.stages import Stage
+from holdfast.processors.lifecycle.plans.way_on import way_on
 
 if TYPE_CHECKING:
     from holdfast.infra.database.records import ApplyRecord
@@ -272,7 +273,7 @@ def _decided(request: Request, *, as_json: bool) -> Plan:
         for each in verbs.applies(plan.processor, 1):
             if each.outcome is None and not as_json:
                 if verbs.is_broken_off(each):
-                    state = f"was broken off. Resume it with `holdfast apply resume {each.id}`"
+                    state = f"was broken off. Complete it with `{way_on(each)}`"
                 else:
                     state = f"is being carried out by {each.holder}"
                 typer.echo(f"Apply {each.id} ({each.verb}) of {each.processor} {state}.", err=True)

@@ -34,7 +34,7 @@ from holdfast.processors.engine.commands.checks import (
     tasks_of,
 )
 from holdfast.processors.engine.commands.content import Difference, Replay, bounds_of, replayed
-from holdfast.processors.engine.commands.keys import export
+from holdfast.processors.engine.commands.keys import export, told_of_files, written_before
 from holdfast.processors.engine.commands.put_back import put_back
 from holdfast.processors.engine.runtime.commands import Adopt, CommandFailed, CommandWrong, Selected, Selection
 from holdfast.processors.engine.runtime.owner import Owner
@@ -81,10 +81,11 @@ def _adopt(
     told = {"set": 0, "deleted": 0, "same": 0}
     reached: dict[str, Mapping[str, int]] = {}
     exported: dict[str, Any] = {}
+    before = written_before(worker, asked.once) if asked.export else []
     left = [task for task in tasks if not is_carried_out(task, asked.once)] if asked.export else []
     if left:
         selected = Selected(store=asked.store, keys=asked.keys, all=asked.keys is None)
-        exported = yield from export(worker, ticket, left, selected, Selection(selected), due=True)
+        exported = yield from export(worker, ticket, left, selected, Selection(selected), due=True, once=asked.once)
     for task, bounds in tasks.items():
         place = Partition(asked.changelog, task.partition)
         with (
@@ -120,7 +121,7 @@ def _adopt(
         for name in ("set", "deleted", "same"):
             told[name] += sum(getattr(difference, name) for difference in differences)
         reached[str(task.partition)] = dict(replay.inputs)
-    return {**told, "inputs": reached, **({"export": exported} if exported else {})}
+    return {**told, "inputs": reached, **told_of_files(exported, before)}
 
 
 def _meet(task: Task, name: str, store: TaskStore) -> None:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -56,13 +57,20 @@ def count(ticket: Ticket, tasks: Sequence[Task], asked: Selected, selection: Sel
 
 
 def export(  # tidy: allow-wide because these are the parts of one command
-    worker: Owner, ticket: Ticket, tasks: Sequence[Task], asked: Selected, selection: Selection, *, due: bool = False
+    worker: Owner,
+    ticket: Ticket,
+    tasks: Sequence[Task],
+    asked: Selected,
+    selection: Selection,
+    *,
+    due: bool = False,
+    once: str = "",
 ) -> Work:
     """Write the selected keys to a file, as of one moment: the inputs are paused; ``due`` fires what is due first."""
     worker.maintenance.hold()
     yield
     totals = Totals()
-    file = ExportFile(_exports_of(worker), "+".join(asked.stores), worker.clock.time())
+    file = ExportFile(_exports_of(worker), "+".join(asked.stores) + _mark(once), worker.clock.time())
     try:
         for task in tasks:
             yield from (settle_due if due else settle)(worker, task, ticket)
@@ -97,10 +105,11 @@ def clear(  # tidy: allow-wide because these are the parts of one command
     """Delete the selected keys; set positions in the commit of each task's last deletes."""
     worker.maintenance.hold()
     exported: dict[str, Any] = {}
+    before = written_before(worker, asked.once) if asked.export else []
     # what a task holds that has carried it out was set since, and is not deleted
     left = [task for task in tasks if not is_carried_out(task, asked.once)] if asked.export else []
     if left:
-        exported = yield from export(worker, ticket, left, asked, selection)
+        exported = yield from export(worker, ticket, left, asked, selection, once=asked.once)
         ticket.done, ticket.total = 0, exported["entries"]
     yield
     totals = Totals()
@@ -125,7 +134,23 @@ def clear(  # tidy: allow-wide because these are the parts of one command
                 yield from commit_apart(worker, task, ticket, deletes, inputs, last)
             ticket.done = totals.entries
             yield
-    return {**_told(totals, tasks), **({"export": exported} if exported else {})}
+    return {**_told(totals, tasks), **told_of_files(exported, before)}
+
+
+def written_before(worker: Owner, once: str) -> list[str]:
+    """The files that earlier attempts of a command with this name wrote on this machine, oldest first."""
+    folder = worker.options.exports
+    return [] if folder is None or not once else sorted(str(path) for path in folder.glob(f"*{_mark(once)}.jsonl"))
+
+
+def told_of_files(exported: Mapping[str, Any], before: Sequence[str]) -> dict[str, Any]:
+    """The part of a result about files: the one of this attempt, and those of earlier ones."""
+    return {**({"export": dict(exported)} if exported else {}), **({"before": list(before)} if before else {})}
+
+
+def _mark(once: str) -> str:
+    """The end of the names of a command's files, by which a repetition finds them."""
+    return f"-{sha256(once.encode()).hexdigest()[:8]}" if once else ""
 
 
 def position(worker: Owner, ticket: Ticket, moves: Mapping[str, Mapping[str, int]]) -> Work:

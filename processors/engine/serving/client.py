@@ -195,7 +195,8 @@ class ProcessorClient:
                 it deletes nothing where it was carried out.
 
         Returns:
-            As ``count``, of the deleted keys; with ``export``, as ``export``.
+            As ``count``, of the deleted keys; with ``export``, as ``export``. ``before`` has the paths of the files of
+            earlier attempts of the same name.
         """
         return self._select("/state/clear", store, timeout_s, **which)
 
@@ -235,7 +236,7 @@ class ProcessorClient:
 
         Returns:
             ``set``, ``deleted`` and ``same``, in entries; ``inputs``: by partition, the inputs of the adopted state;
-            with an export, ``export`` with its ``path``.
+            with an export, ``export`` with its ``path``, and ``before`` with the paths of earlier attempts.
         """
         asked: dict[str, Any] = {"store": store, "changelog": changelog, "upto": upto}
         # a worker of an earlier version does not know what is not asked for
@@ -379,6 +380,8 @@ def _together(results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     told: dict[str, Any] = {name: sum(part[name] for part in results) for name in ("keys", "entries", "bytes")}
     told["partitions"] = results[0]["partitions"]
     exports = [part if "path" in part else part.get("export") for part in results]
+    if before := [path for part in results for path in part.get("before", ())]:
+        told["before"] = before
     if files := [
         {name: export[name] for name in ("path", "sha256", "keys", "entries", "bytes")} for export in exports if export
     ]:

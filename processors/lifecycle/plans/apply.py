@@ -27,6 +27,7 @@ from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.records import ApplyOutcome, ApplyRecord, StageNote
 from holdfast.infra.errors import EXIT_REFUSED, HoldfastError
 from holdfast.processors.lifecycle.plans import plan as plans
+from holdfast.processors.lifecycle.plans import way_on
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.holding import Hold
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Refused
@@ -190,8 +191,10 @@ class Applier:
             record, mine = self._begin(plan)
             if mine:
                 return self._carry_out(plan, self._held(record, record.token))
-            begun = plans.decode(record.plan)
+            begun = way_on.read(record)
             self._refuse_held(record, begun)
+            if begun is None:
+                raise _in_progress(record, begun, "was begun by another version of Holdfast")
             # The registry's older copy may have an apply that ended long ago.
             if begun.after_kill == "plan anew" or isinstance(plan.request, Adopt):
                 self._end(record, "superseded", f"replaced by {plan.verb} {plan.hash}")
@@ -219,7 +222,8 @@ class Applier:
     def abandon(self, record: ApplyRecord, reason: str) -> bool:
         """End an open apply without its remaining stages; False when it had ended.
 
-        A processor that the apply paused is resumed, and its shadow or temporary topic is removed. Workers that it
+        A processor that the apply paused is resumed, and its shadow or temporary topic is removed; not for a plan of
+        another version, which can't be read. Workers that it
         started paused run as before, or are stopped, and so are those whose state is changed in part; the registry
         says which. ``tell`` hears what is done, and what the apply leaves.
 
@@ -227,7 +231,7 @@ class Applier:
             ApplyInProgress: A live run holds it.
             HoldfastError: The processor cannot be stopped or resumed; the apply stays open.
         """
-        begun = plans.decode(record.plan)
+        begun = way_on.read(record)
         self._refuse_held(record, begun)
         token = self._claim(record)
         if token is None:
@@ -236,6 +240,16 @@ class Applier:
                 return False
             raise _in_progress(now, begun, "was just taken over by another run")
         record = self._held(record, token)
+        if begun is None:
+            self.tell(
+                f"its plan can't be read, because another version wrote it; {count_of(len(record.done), 'stage')} done"
+            )
+        else:
+            self._end_for_workers(record, begun)
+        return self.journal.end_apply(record.id, token, "abandoned", self.clock(), reason=f"{self.who}: {reason}")
+
+    def _end_for_workers(self, record: ApplyRecord, begun: Plan) -> None:
+        """Resume or stop the workers of an apply that is abandoned, and remove what it made for the time being."""
         left = begun.stages[len(record.done) :]
         if left:
             self.tell(f"stage {len(record.done) + 1} may be done in part: {left[0].says}")
@@ -249,12 +263,11 @@ class Applier:
                 except HoldLost as lost:
                     raise _lost(record) from lost
                 except HoldfastError as failed:
-                    self.journal.let_go_of_apply(record.id, token, f"abandoning it failed: {failed}")
+                    self.journal.let_go_of_apply(record.id, record.token, f"abandoning it failed: {failed}")
                     raise
                 self.tell(f"{stage.says}: {done.text}")
         if said:
             self.tell(said)
-        return self.journal.end_apply(record.id, token, "abandoned", self.clock(), reason=f"{self.who}: {reason}")
 
     def _begin(self, plan: Plan) -> tuple[ApplyRecord, bool]:
         try:
@@ -337,11 +350,16 @@ class Applier:
         if not isinstance(plan.verdict, NothingToDo):
             return
         for record in self.journal.applies(1, processor=plan.processor, open_only=True):
-            begun = plans.decode(record.plan)
-            if begun.request == plan.request and begun.after_kill == "plan anew" and is_free(record, self.holder):
+            begun = way_on.read(record)
+            if (
+                begun is not None
+                and begun.request == plan.request
+                and begun.after_kill == "plan anew"
+                and is_free(record, self.holder)
+            ):
                 self._end(record, "done", plan.verdict.sentence)
 
-    def _refuse_held(self, record: ApplyRecord, begun: Plan) -> None:
+    def _refuse_held(self, record: ApplyRecord, begun: Plan | None) -> None:
         if not is_free(record, self.holder):
             raise _in_progress(record, begun, f"is being carried out by {record.holder}")
 
@@ -399,19 +417,21 @@ def is_free(record: ApplyRecord, holder: Holder) -> bool:
     return record.silent_s > SILENT_S
 
 
-def _in_progress(record: ApplyRecord, begun: Plan, how: str) -> ApplyInProgress:
-    where = f"{len(record.done)} of {count_of(len(begun.stages), 'stage')} done"
+def _in_progress(record: ApplyRecord, begun: Plan | None, how: str) -> ApplyInProgress:
+    total = "an unknown number of stages" if begun is None else count_of(len(begun.stages), "stage")
+    where = f"{len(record.done)} of {total} done"
+    abandon, on = f"holdfast apply abandon {record.id} --reason WHY", way_on.way_on(record)
+    action = f"Let it finish, or complete it: `{on}`. To end it without its remaining stages: `{abandon}`."
     why = f" It stopped because: {record.reason.splitlines()[0]}" if record.reason else ""
     return ApplyInProgress(
         f"An apply of {record.processor} is open: {record.verb} (apply {record.id}, begun by {record.who}) {how}, "
         f"with {where}.{why}",
-        action=f"Let it finish, or resume it: `holdfast apply resume {record.id}`. To end it without its remaining "
-        f"stages: `holdfast apply abandon {record.id} --reason WHY`.",
+        action=f"End it: `{abandon}`." if on == abandon else action,
         apply=record.id,
         verb=record.verb,
         holder=record.holder,
         done=len(record.done),
-        stages=len(begun.stages),
+        stages=None if begun is None else len(begun.stages),
     )
 
 

@@ -135,8 +135,8 @@ def decode(text: str) -> Plan:
         raise PlanUnreadable(
             f"The plan of an apply that was broken off can't be read: {failure}. Another version of Holdfast wrote it: "
             f"{text[:80]}...",
-            action="With the version that began it, end the apply by `holdfast apply resume N` or `holdfast apply "
-            "abandon N --reason WHY`; `holdfast apply list` has its number. Then run this again; nothing was changed.",
+            action="End the apply by `holdfast apply abandon N --reason WHY`; `holdfast apply list` has its number. Or "
+            "resume it with the version that began it. Then run this again; nothing was changed.",
         ) from failure
 
 

@@ -31,7 +31,7 @@ class Exchange:
     files: list[str] = field(default_factory=list)
 
     def begin(self) -> None:
-        """Count anew: another attempt."""
+        """Set the counts to zero for another attempt."""
         self.set = self.deleted = self.same = 0
 
     def asked(self) -> dict[str, Any]:
@@ -45,12 +45,12 @@ class Exchange:
         self.set += int(result["set"])
         self.deleted += int(result["deleted"])
         self.same += int(result["same"])
-        if exported := result.get("export"):
-            self.files.append(str(exported["path"]))
+        found = [*result.get("before", ()), *([result["export"]["path"]] if "export" in result else [])]
+        self.files += [str(path) for path in found if path not in self.files]
 
     @property
     def units(self) -> int:
-        """The entries that were looked at."""
+        """The number of entries that were compared."""
         return self.set + self.deleted + self.same
 
     def said(self, store: str, other: str) -> str:

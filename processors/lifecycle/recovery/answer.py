@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from holdfast.infra.database.records import ApplyRecord, Incident
-from holdfast.processors.lifecycle.plans import plan as plans
+from holdfast.processors.lifecycle.plans import way_on
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.recovery.diagnosis import (
     Diagnosis,
@@ -120,18 +120,17 @@ def judge_behind(old: Behind) -> Answer:
 
 def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Answer:
     """The answer for a processor with an interrupted apply; the processor may be half changed."""
-    plan = plans.decode(begun.plan)
+    plan, action = way_on.read(begun), way_on.way_on(begun)
     sick = in_words({slot: each for slot, each in found.items() if each.needs_recovery})
-    if plan.after_kill == "go on":
-        action = f"holdfast apply resume {begun.id}"
+    if plan is None or plan.after_kill == "go on":
         held = "Recovery leaves the processor alone until then."
     else:
-        action = f"holdfast apply {begun.verb} {begun.processor}, which makes a new plan from the present state"
         held = "Recovery does not wait for it."
+    total = "an unknown number of" if plan is None else str(len(plan.stages))
     why = f" It stopped because: {begun.reason.splitlines()[0]}" if begun.reason else ""
     text = (
         f"{_capital(TITLES['apply-broken-off'])}: {begun.verb}, apply {begun.id}, started by {begun.who} at "
-        f"{begun.started_at:%Y-%m-%d %H:%M:%S}Z; {len(begun.done)} of {len(plan.stages)} stages are done.{why} "
+        f"{begun.started_at:%Y-%m-%d %H:%M:%S}Z; {len(begun.done)} of {total} stages are done.{why} "
         f"{sick}{' ' if sick else ''}{held} What to do: {action}"
     )
     return Answer(False, "apply-broken-off", text, action=action)
@@ -139,7 +138,8 @@ def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Ans
 
 def judge_applying(begun: ApplyRecord) -> Answer:
     """The answer for a processor that a live apply changes, so that it need not run now."""
-    stages = len(plans.decode(begun.plan).stages)
+    plan = way_on.read(begun)
+    stages = "an unknown number of" if plan is None else str(len(plan.stages))
     text = (
         f"Apply {begun.id} ({begun.verb}, started by {begun.who}) changes the processor; {len(begun.done)} of {stages} "
         "stages are done. It ends without an action."

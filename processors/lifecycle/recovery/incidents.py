@@ -23,7 +23,7 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.deployment import look
 from holdfast.processors.lifecycle.deploy.marking import behind, judged
 from holdfast.processors.lifecycle.deploy.present import slots_beyond
-from holdfast.processors.lifecycle.plans import plan as plans
+from holdfast.processors.lifecycle.plans import way_on
 from holdfast.processors.lifecycle.plans.apply import Holder, is_free
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
@@ -303,7 +303,9 @@ def is_applied(processor: str, world: World) -> bool:
         return False
     if not is_broken_off(begun):
         return True
-    plan = plans.decode(begun.plan)
+    plan = way_on.read(begun)
+    if plan is None:  # what it has changed in part is not known
+        return True
     starts_or_stops = any(isinstance(stage, RunProcessor | StopProcessor) for stage in plan.stages)
     return plan.after_kill == "go on" and starts_or_stops
 

@@ -124,7 +124,7 @@ class WorkingOwners:
             named |= {"export": stage.export}
             answer = client.clear(stage.stores, **named)
             keys += int(answer["keys"])
-            paths += [str(file["path"]) for file in answer.get("files", ())]
+            paths += [*answer.get("before", ()), *(str(file["path"]) for file in answer.get("files", ()))]
         return keys, tuple(paths)
 
     def read_again(self, processor: str, stage: ReadAgain, tell: Tell) -> None:

@@ -47,7 +47,7 @@ def test_cleared_keys_are_put_back_and_no_other_key_changes(
     assert not [name for name in operated.topics.listed()[0] if name.startswith(f"{operated.group}--fill-")]
 
     # undone by the file of the present keys: key-1 is again what it was
-    exported = next(Path(note.text.rpartition(" ")[2]) for note in done.notes if note.stage == "clear_keys")
+    exported = next(Path(note.text.rpartition(" ")[2]) for note in done.notes if note.stage == "adopt_table")
     assert [json.loads(line)["key"] for line in exported.read_text().splitlines()] == ["key-1"]
     capfd.readouterr()
     assert main(["restore", operated.group, "--from-file", str(exported), "--yes"]) == 0

@@ -82,6 +82,28 @@ def other(cluster: InMemoryCluster, *keys: str) -> dict[int, int]:
     return {0: len(cluster.read(topic))}
 
 
+def twice(cluster: InMemoryCluster, command: Adopt) -> list[dict[str, Any]]:
+    """The results of a command that a paused worker gets twice, with the ``lines`` of the file of the first."""
+    app, told = counting(), list[dict[str, Any]]()
+
+    def errand(worker: Owner, ticket: Ticket) -> Work:
+        worker.maintenance.waits = True
+        while not worker.assignment.tasks or not all(task.running for task in worker.assignment.tasks):
+            yield
+        worker.maintenance.waits = False
+        worker.pause()  # type: ignore[attr-defined]
+        yield
+        for _ in range(2):
+            told.append((yield from COMMANDS.work_of(command, worker, ticket)))
+        told[0]["lines"] = Path(told[0]["export"]["path"]).read_bytes().splitlines()
+        worker.stop()  # type: ignore[attr-defined]
+        return told[-1]
+
+    app._errand = errand
+    cluster.run(app)
+    return told
+
+
 def test_messages_that_come_during_a_clear_are_in_the_file_or_in_the_store(cluster: InMemoryCluster) -> None:
     """The worker runs: what it counts between the file and the deletes would be in neither."""
     app, told = counting(), dict[str, int]()
@@ -125,12 +147,12 @@ def test_an_adoption_writes_the_entries_that_it_replaces_first(cluster: InMemory
     before = held(cluster)
     upto = other(cluster, "a", "b")
     asked = Adopt(store="counts", changelog=f"{OTHER}-2", upto=upto, export=True, once="apply 7, stage 3")
-    done = carry_out(cluster, counting(), asked)
+    done, again = twice(cluster, asked)
     assert counts_in(done["lines"]) == before == {"a": 3, "b": 3, "c": 3}
     assert held(cluster) == {"a": 9, "b": 9}
-    again = carry_out(cluster, counting(), asked)
     assert (again["set"], again["deleted"]) == (0, 0)
     assert "export" not in again, "the file of the first attempt has the entries of before"
+    assert again["before"] == [done["export"]["path"]], "whoever repeats it is told that file"
 
 
 def test_a_file_is_put_back_with_a_file_of_its_keys_only(cluster: InMemoryCluster) -> None:

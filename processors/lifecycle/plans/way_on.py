@@ -1,0 +1,64 @@
+"""The one command that brings an open apply to its end; status, checks and errors name this one.
+
+its own plan is resumed    holdfast apply resume N
+a new plan is made         the request as it was typed: with other options, it would be another request
+its plan can't be read     holdfast apply abandon N --reason WHY
+"""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import msgspec
+
+from holdfast.infra.database.records import ApplyRecord
+from holdfast.processors.lifecycle.plans import plan as plans
+from holdfast.processors.lifecycle.plans.plan import Plan, PlanUnreadable
+from holdfast.processors.lifecycle.plans.requests import OfInstallation, Request, verb_of
+
+#: Field of a request -> the option of its command; an argument has no option.
+_OPTIONS = {
+    "workers": "",
+    "topic": "",
+    "timeout_s": "--timeout",
+    "warm_s": "--warm",
+    "dropped": "--drop",
+    "to": "--to",
+    "only": "--only",
+}
+
+
+def read(record: ApplyRecord) -> Plan | None:
+    """The plan of an apply; None when another version of Holdfast wrote it."""
+    try:
+        return plans.decode(record.plan)
+    except PlanUnreadable:
+        return None
+
+
+def way_on(record: ApplyRecord) -> str:
+    """The command that brings an open apply to its end."""
+    begun = read(record)
+    if begun is None:
+        return f"holdfast apply abandon {record.id} --reason WHY"
+    if begun.after_kill == "go on":
+        return f"holdfast apply resume {record.id}"
+    return command_of(begun.request)
+
+
+def command_of(request: Request) -> str:
+    """The command of a request that gets a new plan after a kill, with all that it was typed with."""
+    words = [] if isinstance(request, OfInstallation) else [request.processor]
+    for field in msgspec.structs.fields(request):
+        value = getattr(request, field.name)
+        if field.name == "processor" or (not field.required and value == field.default):
+            continue
+        option = _OPTIONS[field.name]
+        for each in value if isinstance(value, tuple) else (value,):
+            words += [option] * bool(option) + [_word(each)]
+    return shlex.join(["holdfast", "apply", verb_of(request), *words])
+
+
+def _word(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,230 @@
+"""The command that each surface names for an open apply is one that ends it."""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from holdfast.infra.database.records import ApplyRecord
+from holdfast.orchestration.commands.requests import VERBS
+from holdfast.orchestration.processor_rows import describe_processor
+from holdfast.orchestration.reasons import Reason
+from holdfast.processors.lifecycle.plans.apply import Applier, ApplyInProgress, Done, Holder
+from holdfast.processors.lifecycle.plans.explanation import explain
+from holdfast.processors.lifecycle.plans.facts import Facts, InstanceFacts, ReleaseFacts
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan
+from holdfast.processors.lifecycle.plans.requests import (
+    Adopt,
+    Clean,
+    Compact,
+    Deploy,
+    Provision,
+    PutBack,
+    Request,
+    Restart,
+    Scale,
+    Stop,
+)
+from holdfast.processors.lifecycle.plans.shape import shape_of
+from holdfast.processors.lifecycle.plans.stages import DeleteTopic
+from holdfast.processors.lifecycle.plans.way_on import command_of, way_on
+from holdfast.processors.lifecycle.recovery.answer import judge_interrupted
+from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.incidents import is_applied
+from holdfast.processors.lifecycle.recovery.standing import standing
+from holdfast.processors.lifecycle.verbs.table import decide
+from tests.unit.processors.lifecycle.in_memory import NAME, NOW, Installation, open_installation
+from tests.unit.processors.lifecycle.worlds import PARTITIONS, orders_topology, world_of
+
+TOPOLOGY = orders_topology()
+REQUESTS: list[Request] = [
+    Provision("orders"),
+    Deploy("orders"),
+    Deploy("orders", 90.5, ("seen", "two words")),
+    Scale("orders", 3),
+    Scale("orders", 3, 0.0, 45.0),
+    Stop("orders"),
+    Restart("orders"),
+    Restart("orders", 300.0),
+    Compact("orders"),
+    Adopt("orders"),
+    Clean(),
+    Clean(("topic/a b", "group")),
+    PutBack("orders-seen-changelog"),
+]
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Iterator[Installation]:
+    made = open_installation(tmp_path, slots=2)
+    yield made
+    made.registry.close()
+
+
+def typed(command: str) -> Request:
+    """The request that the command line makes of a command."""
+    made: list[Request] = []
+    function = VERBS[shlex.split(command)[2]]
+
+    def run(**given: Any) -> None:
+        made.append(function(**given))
+
+    run.__signature__ = inspect.signature(function, eval_str=True)  # type: ignore[attr-defined]
+    program = typer.Typer()
+    program.command()(run)
+    result = CliRunner().invoke(program, shlex.split(command)[3:])
+    assert result.exit_code == 0, result.output
+    return made[0]
+
+
+@pytest.mark.parametrize("asked", REQUESTS, ids=command_of)
+def test_a_request_is_printed_as_it_is_typed(asked: Request) -> None:
+    assert typed(command_of(asked)) == asked
+
+
+def test_each_verb_that_is_planned_anew_has_its_command_here() -> None:
+    """The others go on with their own plan: `holdfast apply resume N`."""
+    go_on = {"rollback", "reposition", "clear", "backfill", "restore"}
+    assert {command_of(each).split()[2] for each in REQUESTS} | go_on == set(VERBS)
+
+
+def broken_off(plan: Plan, installed: Installation, stage: int) -> ApplyRecord:
+    """The apply of a plan whose run was killed in a stage."""
+    done: list[object] = []
+
+    def execute(processor: str, each: object, tell: object) -> Done:
+        done.append(each)
+        if len(done) == stage:
+            raise Killed
+        return Done("done")
+
+    with pytest.raises(Killed):
+        Applier(execute, installed.registry.journal, "ada", Holder("gone", lambda name: True)).apply(plan)
+    (record,) = installed.registry.journal.applies(open_only=True)
+    return record
+
+
+def applied(plan: Plan, installed: Installation) -> list[object]:
+    """The stages that an apply of a plan carries out after the other run is gone."""
+    done: list[object] = []
+
+    def execute(processor: str, each: object, tell: object) -> Done:
+        done.append(each)
+        return Done("done")
+
+    Applier(execute, installed.registry.journal, "bob", Holder("bob", lambda name: True)).apply(plan)
+    return done
+
+
+def with_a_changelog_more() -> Facts:
+    """The version runs, and the changelog of a store that a former one had is there: a deploy drops it last."""
+    former = ReleaseFacts("r1", TOPOLOGY.code_version, True, shape_of(TOPOLOGY, {"placed": PARTITIONS}))
+    facts = world_of(TOPOLOGY, released=former)
+    topics = {**facts.topics, "orders-gone-changelog": facts.topics["orders-seen-changelog"]}
+    return msgspec.structs.replace(facts, topics=topics)
+
+
+def test_a_deploy_that_drops_a_store_is_ended_by_the_command_that_is_named(installed: Installation) -> None:
+    facts = with_a_changelog_more()
+    plan = decide(Deploy(NAME, dropped=("gone",)), facts, TOPOLOGY)
+    assert isinstance(plan.stages[-1], DeleteTopic)
+    record = broken_off(plan, installed, len(plan.stages))
+    command = way_on(record)
+    assert command == "holdfast apply deploy orders --drop gone"
+    answer = judge_interrupted(record, {})
+    assert answer.action == command
+    assert answer.text.endswith(f"What to do: {command}")
+    with pytest.raises(ApplyInProgress) as refused:
+        Applier(lambda *_: Done(""), installed.registry.journal, "bob", Holder("bob")).resume(record)
+    assert f"`{command}`" in refused.value.action
+
+    again = decide(typed(command), facts, TOPOLOGY)  # type: ignore[arg-type]
+    assert "orders-gone-changelog" in explain(again)
+    assert isinstance(applied(again, installed)[-1], DeleteTopic)
+    assert installed.registry.journal.applies(open_only=True) == ()
+
+
+def test_a_change_of_workers_is_ended_by_the_command_that_is_named(installed: Installation) -> None:
+    record = broken_off(decide(Scale(NAME, 2), world_of(TOPOLOGY), TOPOLOGY), installed, 1)
+    assert way_on(record) == "holdfast apply scale orders 2"
+    two = tuple(InstanceFacts(slot, True, "running", TOPOLOGY.code_version) for slot in ("0", "1"))
+    facts = world_of(TOPOLOGY, instances=two)
+    assert facts.deployment is not None
+    facts = msgspec.structs.replace(facts, deployment=msgspec.structs.replace(facts.deployment, slots=("0", "1")))
+    again = decide(typed(way_on(record)), facts, TOPOLOGY)  # type: ignore[arg-type]
+    assert isinstance(again.verdict, NothingToDo), "all of it was done before the run was killed"
+    applied(again, installed)
+    assert installed.registry.journal.applies(open_only=True) == ()
+
+
+def of_another_version(installed: Installation) -> ApplyRecord:
+    """An open apply whose plan has a stage that this version does not know."""
+    record, _ = installed.registry.journal.begin_apply(
+        processor=NAME,
+        verb="clear",
+        plan_hash="0" * 12,
+        plan='{"request": {"type": "clear"}, "stages": [{"type": "export_keys"}]}',
+        who="ada",
+        holder="gone",
+        now=datetime.now(UTC),
+    )
+    installed.registry.journal.let_go_of_apply(record.id, record.token, "killed")
+    (left,) = installed.registry.journal.applies(open_only=True)
+    return left
+
+
+def test_an_apply_of_another_version_is_abandoned_without_reading_its_plan(installed: Installation) -> None:
+    record = of_another_version(installed)
+    assert is_applied(NAME, installed.world), "what it has changed in part is not known"
+    now = standing(NAME, installed.world, Limits())
+    assert (now.answer.colour, now.answer.action) == ("red", f"holdfast apply abandon {record.id} --reason WHY")
+    assert "0 of an unknown number of stages are done" in now.answer.text
+
+    told: list[str] = []
+    holder = Holder("bob", lambda name: True)
+    free = Applier(lambda *_: Done(""), installed.registry.journal, "bob", holder, told.append)
+    with pytest.raises(ApplyInProgress, match="begun by another version of Holdfast") as refused:
+        free.apply(decide(Stop(NAME), world_of(TOPOLOGY), TOPOLOGY))
+    assert refused.value.action == f"End it: `holdfast apply abandon {record.id} --reason WHY`."
+    assert free.abandon(record, "it is of a former version")
+    assert told == ["its plan can't be read, because another version wrote it; 0 stages done"]
+    assert standing(NAME, installed.world, Limits()).answer.colour == "green"
+
+
+def test_a_processor_that_cannot_be_read_is_one_red_line_and_hides_no_other(installed: Installation) -> None:
+    installed.registry.record_deployment("broken", "v1", ("0",), NOW)
+    installed.workers[installed.paths.program("broken", "0")] = installed.worker("0")
+
+    def answer(processor: str, slot: str) -> Any:
+        if processor == "broken":
+            raise ValueError("its endpoint is no JSON")
+        return installed.answer(slot)
+
+    world = replace(installed.world, statuses=answer)
+    rows: list[dict[str, Any]] = []
+    reasons: list[Reason] = []
+    for deployment in installed.registry.deployments():
+        more, why = describe_processor(deployment, world, Limits())
+        rows, reasons = rows + more, reasons + why
+    assert [(row["processor"], row["diagnosis"]) for row in rows] == [
+        ("broken", "unknown"),
+        ("orders", "healthy"),
+        ("orders", "healthy"),
+    ]
+    (red,) = reasons
+    assert (red.subject, red.colour) == ("processor broken", "red")
+    assert red.reason == "Its state can't be read. ValueError: its endpoint is no JSON"
