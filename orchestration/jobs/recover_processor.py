@@ -33,6 +33,7 @@ from holdfast.processors.lifecycle.recovery.recovery import (
     recover,
     wait_for_broker,
 )
+from holdfast.processors.lifecycle.recovery.strangers import find_strangers
 from holdfast.processors.registration import find_processor
 
 #: Run tag: the incident's number.
@@ -107,6 +108,7 @@ def _recovered(
         limits=Limits(stuck_after_s=settings.stuck_after_s),
         conditions=Conditions(lambda: cluster.topics().ping(), settings.paths.state),
         behind=old,
+        strangers=lambda: find_strangers(processor, len(rollout.slots), topics.group_members, settings.paths.state),
     )
     with suppress(HoldfastError):  # a definition that cannot be imported: the stores are unknown
         topology = find_processor(settings, processor).topology

@@ -47,6 +47,7 @@ Kind = Literal[
     "bad-deploy",
     "registry-behind",
     "supervisor-silent",
+    "held-elsewhere",
     "unwanted-worker",
     "other-version",
     # no fault
@@ -87,6 +88,7 @@ TITLES: Final[Mapping[Kind, str]] = {
     "bad-deploy": "the deployed version does not start",
     "registry-behind": "the registry was replaced by an older copy",
     "supervisor-silent": "the supervisor does not answer",
+    "held-elsewhere": "another installation runs it",
     "unwanted-worker": "a worker runs that the deployment does not have",
     "other-version": "a worker runs another version than the deployed one",
     "healthy": "it works",

@@ -66,6 +66,7 @@ from holdfast.processors.lifecycle.recovery.remedies import (
     action_for,
     decide_slots,
 )
+from holdfast.processors.lifecycle.verbs.refusals import shared_with
 from holdfast.processors.lifecycle.world.setting_aside import set_aside
 
 log = structlog.get_logger(__name__)
@@ -74,6 +75,10 @@ T = TypeVar("T")
 
 #: Attempts of recovery for one incident; attempts that only waited do not count.
 ATTEMPTS = 3
+
+
+class HeldElsewhere(HoldfastError):
+    """Another installation's workers are members of the processor's group; no worker was touched. Field: members."""
 
 
 class IncidentUnknown(HoldfastError):
@@ -97,6 +102,8 @@ class RecoveryPolicy:
     restorable: bool = True
     #: Names of the stores, for the texts of actions.
     stores: tuple[str, ...] = ()
+    #: Members of its group that are workers of another installation, in words.
+    strangers: Callable[[], tuple[str, ...]] = lambda: ()
     #: How the registry is older than the processor, by its changelogs; None when it is not.
     behind: Behind | None = None
 
@@ -288,9 +295,13 @@ class _Recovery:
                 self._attempt(chosen, hold)
             except HoldLost:
                 raise
+            except HeldElsewhere as held:
+                self._uncount()
+                ask = Ask(held.message, held.action or "", "held-elsewhere")
+                asks = {**chosen.asks, **dict.fromkeys(chosen.due, ask)}
+                return self._leave(found, PerSlot({}, chosen.waits, asks), ())
             except SupervisorSilent as hangs:
-                self._registry.forgive_attempt(self._incident.id)
-                self.attempts -= 1
+                self._uncount()
                 return self._wait_for_supervisor(hangs.message, hangs.action or "")
             except HoldfastError as failed:
                 reason = f"attempt {self.attempts} of {self._policy.attempts} failed: {failed}"
@@ -338,13 +349,18 @@ class _Recovery:
         if kind in PASSING and self._policy.conditions.lasts(
             Wait(kind, str((error.get("fields") or {}).get("path", "")))
         ):
-            self._registry.forgive_attempt(self._incident.id)
-            self.attempts -= 1
+            self._uncount()
+
+    def _uncount(self) -> None:
+        """Give the attempt back."""
+        self._registry.forgive_attempt(self._incident.id)
+        self.attempts -= 1
 
     def _attempt(self, chosen: PerSlot, hold: Hold) -> None:
         """One attempt to repair the slots that are due."""
         due = chosen.due
         if due:
+            self._refuse_strangers()
             self._step("fence", lambda: self._fence(due), str)
             if any(isinstance(remedy, Rebuild) for remedy in due.values()):
                 self._step("set aside", lambda: self._set_aside(due, hold), str)
@@ -400,6 +416,17 @@ class _Recovery:
         if (old := self._policy.behind) is not None:
             return dict.fromkeys(self._rollout.slots, Outdated(old))
         return {slot: found[slot].diagnosis for slot in self._rollout.slots if slot in found}
+
+    def _refuse_strangers(self) -> None:
+        """As each verb that starts workers does: two installations would take partitions from each other."""
+        name, others = self._rollout.processor, self._policy.strangers()
+        if others:
+            raise HeldElsewhere(
+                shared_with(name, others),
+                action=f"stop {name} there (`holdfast apply stop {name}` in that installation), or stop it here; then: "
+                f"holdfast incidents retry {self._incident.id}",
+                members="; ".join(others),
+            )
 
     def _fence(self, sick: Iterable[str]) -> str:
         """Kill the old processes of these slots."""

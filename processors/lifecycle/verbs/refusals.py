@@ -154,11 +154,18 @@ def held_elsewhere(request: Request, facts: Facts) -> Refused | None:
     """
     if not facts.strangers or isinstance(request, NEVER_START):
         return None
-    name, others = facts.processor, count_of(len(facts.strangers), "member")
+    name = facts.processor
     return Refused(
-        f"Group {name} has {others} that no worker of this installation is: {'; '.join(facts.strangers)}. Workers that "
-        "start here would share its partitions.",
+        shared_with(name, facts.strangers),
         f"Stop {name} there (`holdfast apply stop {name}` in that installation), then repeat the command. Or give the "
         "application here another `consumer_group`.",
         {"processor": name, "members": facts.members, "strangers": "; ".join(facts.strangers)},
+    )
+
+
+def shared_with(processor: str, strangers: Sequence[str]) -> str:
+    """What another installation's workers in the group mean for workers that start here, in words."""
+    return (
+        f"Group {processor} has {count_of(len(strangers), 'member')} that no worker of this installation is: "
+        f"{'; '.join(strangers)}. Workers that start here would share its partitions."
     )

@@ -1,0 +1,66 @@
+"""Whether another installation's workers have a processor's partitions, asked before recovery starts a worker here.
+
+Invariants:
+    - A former worker of this installation is no stranger: neither one whose session lasts still, nor one whose state
+      folder, and with it its client id, is lost. Members that leave within ``GHOSTS_S`` count as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from pathlib import Path
+
+from holdfast.infra.kafka.errors import AccessRefused
+from holdfast.infra.kafka.records import Member
+from holdfast.infra.waiting import wait_until
+from holdfast.processors.engine.changelog.names import is_worker_of, transactional_id
+from holdfast.processors.engine.state.folder import StateFolder
+
+#: The session of a dead worker ends within this time, seconds.
+GHOSTS_S = 60.0
+_LOOK_EVERY_S = 1.0
+
+
+def strangers_beside(processor: str, members: Sequence[Member], own: Set[str], slots: int) -> list[Member]:
+    """The members of a group that are no workers of this installation, which has this number of ``slots``.
+
+    Workers of former versions, and those whose settings name a ``client.id``, have other client ids. So each slot
+    without a named member accounts for one member that is named as no worker.
+    """
+    others = [each for each in members if each.client_id not in own]
+    workers = [each for each in others if is_worker_of(processor, each.client_id)]
+    unnamed = [each for each in others if not is_worker_of(processor, each.client_id)]
+    unseen = max(0, slots - (len(members) - len(others)))
+    return workers + (unnamed if len(unnamed) > unseen else [])
+
+
+def find_strangers(
+    processor: str,
+    slots: int,
+    members: Callable[[str], Sequence[Member]],
+    state_dir: Path,
+    within_s: float = GHOSTS_S,
+) -> tuple[str, ...]:
+    """The strangers in a processor's group that stay for ``within_s`` seconds, in words.
+
+    Empty, too, where this client may not describe the group.
+
+    Raises:
+        HoldfastError: Kafka does not answer.
+    """
+    found: list[Member] = []
+
+    def gone() -> bool:
+        nonlocal found
+        ids = {
+            slot: StateFolder.id_of(state_dir / processor / slot) for slot in StateFolder.slots(state_dir, processor)
+        }
+        own = {transactional_id(processor, made, slot) for slot, made in ids.items() if made}
+        found = strangers_beside(processor, members(processor), own, slots)
+        return not found
+
+    try:
+        wait_until(gone, within_s, every_s=_LOOK_EVERY_S)
+    except AccessRefused:
+        return ()
+    return tuple(map(str, found))

@@ -1,0 +1,91 @@
+"""Recovery beside workers of another installation: it asks the group first, as the verbs do, and touches nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.infra.kafka.errors import AccessRefused
+from holdfast.infra.kafka.records import Member
+from holdfast.processors.engine.changelog.names import transactional_id
+from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.lifecycle.recovery import strangers
+from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.incidents import notice
+from holdfast.processors.lifecycle.recovery.recovery import RecoveryPolicy, RecoveryResult, recover
+from holdfast.processors.lifecycle.recovery.strangers import find_strangers, strangers_beside
+from tests.unit.processors.lifecycle.in_memory import NAME, Installation, open_installation
+
+LIMITS = Limits()
+OURS, THEIRS = "holdfast-orders-aaaaaaaaaaaa-0", "holdfast-orders-bbbbbbbbbbbb-0"
+WORKER, OTHER = Member("1", OURS, "10.0.0.1"), Member("2", THEIRS, "10.0.0.2")
+UNNAMED, SECOND = Member("3", "rdkafka", "10.0.0.3"), Member("4", "rdkafka", "10.0.0.4")
+
+
+@pytest.mark.parametrize(
+    ("members", "slots", "expected"),
+    [
+        ([], 1, []),
+        ([WORKER], 1, []),  # its session lasts still
+        ([OTHER], 1, [OTHER]),
+        ([WORKER, OTHER], 2, [OTHER]),
+        ([UNNAMED], 1, []),  # a worker whose settings name its client id
+        ([UNNAMED, SECOND], 1, [UNNAMED, SECOND]),
+        ([WORKER, UNNAMED], 1, [UNNAMED]),
+        ([WORKER, UNNAMED], 2, []),
+    ],
+)
+def test_a_member_is_a_stranger_unless_a_slot_here_accounts_for_it(
+    members: list[Member], slots: int, expected: list[Member]
+) -> None:
+    assert strangers_beside(NAME, members, frozenset({OURS}), slots) == expected
+
+
+@pytest.fixture
+def installed(tmp_path: Path) -> Iterator[Installation]:
+    made = open_installation(tmp_path, slots=2)
+    yield made
+    made.registry.close()
+
+
+def recovered(installed: Installation, others: Callable[[], tuple[str, ...]]) -> RecoveryResult:
+    seen = notice(NAME, installed.world, LIMITS)
+    incident = seen.incident or installed.registry.open_incidents()[0]
+    policy = RecoveryPolicy(limits=LIMITS, pause_s=0.0, ready_s=5.0, strangers=others)
+    return recover(incident.id, installed.rollout, installed.world, run_id="run", policy=policy)
+
+
+def test_no_worker_is_started_beside_those_of_another_installation(installed: Installation) -> None:
+    installed.worker("0").kill()
+    result = recovered(installed, lambda: (str(OTHER),))
+    assert (result.outcome, result.attempts, installed.done) == ("failed", 0, [])
+    (incident,) = installed.registry.incidents()
+    assert (incident.kind, incident.remedy) == ("held-elsewhere", "ask")
+    assert f"client id {THEIRS}" in incident.reason
+    assert incident.action.startswith("stop orders there (`holdfast apply stop orders` in that installation)")
+    assert incident.action.endswith(f"holdfast incidents retry {incident.id}")
+    assert installed.registry.retry_incident(incident.id, installed.now)
+    again = recovered(installed, lambda: ())
+    assert (again.outcome, installed.done) == ("resolved", ["start 0"])
+
+
+def test_a_worker_of_before_is_waited_for_until_its_session_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its folder is lost, so its client id is no longer known here."""
+    monkeypatch.setattr(strangers, "_LOOK_EVERY_S", 0.0)
+    folder = StateFolder(tmp_path, NAME, "0")
+    folder.release()
+    now = Member("9", transactional_id(NAME, folder.id, "0"), "10.0.0.1")
+    looks = [[now, OTHER], [now, OTHER], [now]]
+    assert find_strangers(NAME, 1, lambda group: looks.pop(0), tmp_path) == ()
+    assert find_strangers(NAME, 1, lambda group: [now, OTHER], tmp_path, within_s=0.0) == (str(OTHER),)
+
+
+def test_a_client_that_may_not_describe_the_group_recovers_as_before(tmp_path: Path) -> None:
+    def refused(group: str) -> list[Member]:
+        raise AccessRefused("no", action="grant it")
+
+    assert find_strangers(NAME, 1, refused, tmp_path) == ()
