@@ -17,6 +17,7 @@ from typing import cast
 import dagster as dg
 
 from holdfast.assets import keys
+from holdfast.assets.arrivals import arrivals_check
 from holdfast.assets.audits import audit_check
 from holdfast.assets.changelogs import changelog_asset
 from holdfast.assets.check_result import CheckResult
@@ -58,7 +59,7 @@ def build_processor(
     checks += [key_places_check] if topology.stores else []
     return dg.Definitions(
         assets=assets,
-        asset_checks=[working_check(definition), proven_check(definition), *(check(definition) for check in checks)],
+        asset_checks=[check(definition) for check in (working_check, proven_check, arrivals_check, *checks)],
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from holdfast.orchestration.record_answers import Consumed, DeadLetters
+from holdfast.orchestration.record_answers import Arrivals, Consumed, DeadLetters
 
 
 class Answer(BaseModel):
@@ -286,6 +286,7 @@ class Audited(Answer):
     equal: bool
     differences: list[str]
     warnings: list[str]
+    arrivals: Arrivals | None = Field(description="Messages that did not arrive; null when all did.")
     partitions: list[dict[str, Any]]
     keys_differing: int
     keys_unjudged: int

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from typing import Any
 
 import structlog
+from msgspec import to_builtins
 
 from holdfast.infra.database.records import Deployment
 from holdfast.infra.errors import HoldfastError
@@ -19,6 +20,7 @@ from holdfast.orchestration import reasons
 from holdfast.orchestration.reasons import Reason
 from holdfast.processors.engine.serving.parts import parts_of
 from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.lifecycle.health.arrivals import judge_arrivals
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import Observation, wanted
@@ -53,7 +55,7 @@ def bare_row(processor: str, diagnosis: str, sentence: str) -> dict[str, Any]:
     """The row of a processor of which no more is known."""
     unknown = dict.fromkeys(("slot", "deployed_version", *_OF_A_WORKER))
     known = {"processor": processor, "desired": "-", "diagnosis": diagnosis, "sentence": sentence, "paused": False}
-    return {**unknown, **known, "subtopologies": [], "warnings": []}
+    return {**unknown, **known, "subtopologies": [], "warnings": [], "arrivals": None}
 
 
 def subtopologies_of(worker: object) -> list[dict[str, Any]]:
@@ -61,6 +63,15 @@ def subtopologies_of(worker: object) -> list[dict[str, Any]]:
     if not isinstance(worker, ProcessorStatus):
         return []
     return [{**asdict(each), "awaited": list(each.awaited), "lag": each.lag} for each in parts_of([worker])]
+
+
+def arrivals_of(worker: ProcessorStatus, world: World) -> dict[str, Any] | None:
+    """The messages of a worker's tasks that did not arrive; None when all arrived."""
+    judged = judge_arrivals(worker.processor, [worker], world.clock().timestamp())
+    if judged is None or not judged.counts.total:
+        return None
+    counts = to_builtins(judged.counts)
+    return {**counts, "per_minute": judged.per_minute, "sentence": judged.sentence, "action": judged.action or None}
 
 
 def _row_of(deployment: Deployment, meant: str, slot: str, seen: Observation, world: World) -> dict[str, Any]:
@@ -76,4 +87,5 @@ def _row_of(deployment: Deployment, meant: str, slot: str, seen: Observation, wo
     row |= {"lag": worker.lag, "stream_time": worker.stream_time}
     row["timers"] = None if timers is None else asdict(timers)
     row["subtopologies"] = subtopologies_of(worker)
+    row["arrivals"] = arrivals_of(worker, world)
     return row | {"processed": worker.records.get("processed"), "warnings": list(worker.warnings)}

@@ -1,4 +1,4 @@
-"""The JSON of commands that print records of topics; ``answers`` has all other documents, and their rules."""
+"""The JSON about records and messages; ``answers`` has all other documents, and their rules."""
 
 from __future__ import annotations
 
@@ -54,3 +54,23 @@ class DeadLetters(_Document):
     processor: str
     topic: str
     letters: list[ShownLetter]
+
+
+class NewestLost(_Document):
+    """The newest message that did not arrive."""
+
+    kind: str = Field(description="late, put_aside or skipped.")
+    reason: str
+    at: float = Field(description="Seconds since 1970.")
+
+
+class Arrivals(_Document):
+    """Messages that did not arrive where they should, since the first message of the tasks of a worker."""
+
+    late: int = Field(description="Windows that messages came too late for, and messages dropped as too old.")
+    put_aside: int
+    skipped: int
+    newest: NewestLost | None
+    per_minute: float = Field(description="Over the last ten minutes.")
+    sentence: str
+    action: str | None = Field(description="The command that shows them; null when none came in the last hour.")

@@ -1,7 +1,8 @@
 """Sensors of processors: ``processor_recovery``, ``processor_telemetry`` and ``run_failures``.
 
 ``processor_recovery`` opens incidents, asks for recovery runs and updates the checks ``working``.
-``processor_telemetry`` logs observations with lag and throughput. ``run_failures`` logs failed runs.
+``processor_telemetry`` logs observations with lag and throughput, and updates the checks ``messages_arrive``.
+``run_failures`` logs failed runs.
 
 Invariants:
     - A tick repairs nothing: it asks workers for their status, with short timeouts, and requests runs.
@@ -10,7 +11,7 @@ Invariants:
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -20,6 +21,7 @@ import msgspec
 import structlog
 
 from holdfast.assets import keys
+from holdfast.assets.arrivals import arrivals_result
 from holdfast.assets.keys import PROCESSOR_TAG
 from holdfast.assets.living import details_of, facts_of
 from holdfast.assets.working import check_result
@@ -35,8 +37,10 @@ from holdfast.orchestration.jobs.recover_processor import (
 )
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.run_limits import overdue_words
+from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.marking import judged
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
+from holdfast.processors.lifecycle.health.arrivals import judge_arrivals
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.answer import (
     Answer,
@@ -79,6 +83,8 @@ NEXT_RUN_AFTER_S = 30.0
 RUN_KEY_TAG = "dagster/run_key"
 #: Reserved cursor key; no processor can have this name.
 _NEXT_STATE = "/next state"
+#: Key of the cursor with what was told of messages that did not arrive, by processor.
+_ARRIVALS = "/arrivals"
 
 log = structlog.get_logger(__name__)
 
@@ -306,13 +312,13 @@ def _telemetry(stores: dict[str, tuple[str, ...]]) -> dg.SensorDefinition:
         minimum_interval_seconds=TELEMETRY_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING,
         description="Logs lag, throughput and tasks of every deployed processor as observations of its assets: at each "
-        "change, and every five minutes.",
+        "change, and every five minutes. Updates their checks `messages_arrive`.",
     )
     def processor_telemetry(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> dg.SensorResult:
         limits = Limits(stuck_after_s=load_settings().stuck_after_s)
         before: dict[str, Any] = json.loads(context.cursor or "{}")
         now = lifecycle.world.clock().timestamp()
-        events: list[dg.AssetObservation] = []
+        events: list[dg.AssetObservation | dg.AssetCheckEvaluation] = []
         after: dict[str, Any] = {}
         of_states: dict[str, dict[str, int | float]] = {}
         deployments = [
@@ -326,6 +332,9 @@ def _telemetry(stores: dict[str, tuple[str, ...]]) -> dg.SensorDefinition:
                 context.log.warning(f"The status of {name} could not be read: {failed}")
                 continue
             statuses = [each.status for each in seen.values() if each.status is not None]
+            arrived, told = arrivals_told(name, statuses, (before.get(_ARRIVALS) or {}).get(name), now)
+            events += arrived
+            after.setdefault(_ARRIVALS, {})[name] = told
             facts, figures = facts_of(statuses, before.get(name))
             if not is_news(facts, before.get(name), now):
                 after[name] = before[name]
@@ -343,6 +352,22 @@ def _telemetry(stores: dict[str, tuple[str, ...]]) -> dg.SensorDefinition:
         )
 
     return processor_telemetry
+
+
+def arrivals_told(
+    processor: str, statuses: Sequence[ProcessorStatus], before: Any, now: float
+) -> tuple[list[dg.AssetCheckEvaluation], Any]:
+    """The check ``messages_arrive`` if it has news, and what the next tick remembers: verdict, total and time.
+
+    Other counts of the same verdict are news once in ``OBSERVE_EVERY_S``. Without an answer nothing is reported.
+    """
+    judged = judge_arrivals(processor, statuses, now)
+    if judged is None:
+        return [], before
+    passed, total = judged.passed, judged.counts.total
+    if before and before[0] == passed and (before[1] == total or now - before[2] < OBSERVE_EVERY_S):
+        return [], before
+    return [arrivals_result(processor, judged).evaluation()], [passed, total, now]
 
 
 def is_news(facts: Mapping[str, int | float], told: Mapping[str, Any] | None, now: float) -> bool:

@@ -295,6 +295,11 @@ def _print(document: dict[str, Any], console: Console) -> None:
         console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
     for warning in dict.fromkeys(text for each in document["processors"] for text in each["warnings"]):
         console.print(f"  [yellow]warning[/]: {escape(warning)}", soft_wrap=True)
+    for each in document["processors"]:
+        if each["arrivals"] is not None and each["arrivals"]["action"] is not None:
+            told = f"{each['processor']}, slot {each['slot']}: {each['arrivals']['sentence']}"
+            console.print(f"  [yellow]warning[/]: {escape(told)}", highlight=False, soft_wrap=True)
+            console.print(f"       What to do: {escape(each['arrivals']['action'])}", highlight=False, soft_wrap=True)
     for each in document["adopted"]:
         console.print(f"  [yellow]adopted[/]: {escape(each['sentence'])}", soft_wrap=True)
     for incident in document["incidents"]:

@@ -76,7 +76,16 @@ def test_materialising_deploys_by_plan_and_a_refused_plan_changes_nothing(
         first = deploy(settings, group, instance)
         assert first.success
         assert {each.check_name: each.passed for each in first.get_asset_check_evaluations()} == dict.fromkeys(
-            ("healthy", "all_partitions_assigned", "keys_partitioned_alike", "proven", "registered", "working"), True
+            (
+                "healthy",
+                "all_partitions_assigned",
+                "keys_partitioned_alike",
+                "messages_arrive",
+                "proven",
+                "registered",
+                "working",
+            ),
+            True,
         )
         (materialized,) = [event.materialization for event in first.get_asset_materialization_events()]
         metadata = materialized.metadata

@@ -12,9 +12,8 @@ from types import MappingProxyType
 
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, CommandWrong, Offsets, Selection
-from holdfast.processors.engine.runtime.commit import TaskCommit
+from holdfast.processors.engine.runtime.commit import TaskCommit, noted
 from holdfast.processors.engine.runtime.committer import Outcome
-from holdfast.processors.engine.runtime.noted_time import note_of
 from holdfast.processors.engine.runtime.owner import Owner
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
 from holdfast.processors.engine.runtime.tickets import Ticket
@@ -247,7 +246,7 @@ def commit_apart(
         writes = without_clocks(writes, task.time.clock_keys)
     while True:
         part = TaskCommit(task, {**task.committed, **inputs}, task.meta.transaction + 1, command=last.command)
-        part.note = "" if back else note_of(task)
+        noted(part, back=back)
         part.emptied = last.emptied
         part.writes = {name: writes.get(name, Writes([], [])) for name in task.states}
         if worker.maintenance.commit(part) is Outcome.DONE:

@@ -19,7 +19,7 @@ import structlog
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.commands.content import Difference, Replay, replayed
 from holdfast.processors.engine.runtime.commands import CommandFailed
-from holdfast.processors.engine.runtime.commit import TaskCommit
+from holdfast.processors.engine.runtime.commit import TaskCommit, noted
 from holdfast.processors.engine.runtime.committer import Outcome
 from holdfast.processors.engine.runtime.owner import Owner
 from holdfast.processors.engine.runtime.task import Task, TaskPhase
@@ -85,7 +85,7 @@ def _commit(
     while True:
         _check_waiting(worker, task, ticket)
         if worker.commit_all():
-            part = TaskCommit(task, dict(task.meta.inputs), task.meta.transaction + 1, records_only=not last)
+            part = noted(TaskCommit(task, dict(task.meta.inputs), task.meta.transaction + 1, records_only=not last))
             part.writes = {name: writes.get(name, Writes([], [])) for name in task.states}
             if worker.maintenance.commit(part) is Outcome.DONE:
                 return

@@ -32,7 +32,7 @@ from holdfast.processors.engine.runtime.changelog_facts import facts_of_task, re
 from holdfast.processors.engine.runtime.fencing import LOOK_EVERY_S
 from holdfast.processors.engine.runtime.inputs_in_order import order_of
 from holdfast.processors.engine.runtime.inputs_together import check_together
-from holdfast.processors.engine.runtime.noted_time import noted
+from holdfast.processors.engine.runtime.noted_time import Noted, noted
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ownership import check_still_ours
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
@@ -56,7 +56,6 @@ from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.restore_start import RestorePlan, may_begin_empty, plan_restore, without_emptied
 from holdfast.processors.engine.state.scratch import ScratchFolder
-from holdfast.processors.engine.state.stream_time import Remembered
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.topology import Topology
 
@@ -94,8 +93,8 @@ class Assignment:
         self.rest_s = 0.0
         self._fetching: dict[str, tuple[Task, Fetching]] = {}
         self._fetched: dict[str, Fetched] = {}
-        #: By task that is opened, the time that its last commit has noted.
-        self._noted: dict[str, Remembered | None] = {}
+        #: By task that is opened, what its last commit has noted.
+        self._noted: dict[str, Noted] = {}
         self.joined = False
         #: By topic name, the ids of sources and changelogs at the last assignment.
         self.topic_ids: dict[str, str] = {}
@@ -238,7 +237,8 @@ class Assignment:
         found = member.committed(inputs)
         for task in tasks:
             of_task = [found[Partition(topic, task.partition)] for topic in task.inputs]
-            self._noted[task.name] = noted(task.name, of_task)
+            found_noted = self._noted[task.name] = noted(task.name, of_task)
+            task.arrivals.recall(found_noted.arrivals)
         committed = {place: None if offset is None else int(offset) for place, offset in found.items()}
         try:
             self._look_at_sources(inputs, committed)
@@ -444,8 +444,8 @@ class Assignment:
         groups = Groups(self.options.groupings, self._cluster.clock.monotonic)
         task.start(frames, committed, began, groups)
         then = self._noted.pop(task.name, None)
-        if task.time is not None and then is not None and began == committed:
-            task.time.recall(then)
+        if task.time is not None and then is not None and then.time is not None and began == committed:
+            task.time.recall(then.time)
         task.order = order_of(task, self._topology.subtopology(task.subtopology).inputs, frames, self.options, groups)
         progress = restore.progress(self._cluster.clock.monotonic())
         fetched = self._fetched.get(task.name)

@@ -28,6 +28,7 @@ import msgspec
 from holdfast.infra.kafka.records import NotedOffset, Partition
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, Commands, with_command
 from holdfast.processors.engine.dataframe.meaning import keys_of
+from holdfast.processors.engine.runtime.arrivals import Counts
 from holdfast.processors.engine.runtime.noted_time import note_of
 from holdfast.processors.engine.runtime.ports import GroupMember, TransactionProducer
 from holdfast.processors.engine.runtime.task import Task
@@ -53,8 +54,10 @@ class TaskCommit:
     records_only: bool = False
     #: Stores that are emptied in the database with this commit: a table's topic has no records for that.
     emptied: tuple[str, ...] = ()
-    #: What the task keeps beside its offsets (``noted_time``); empty for a command that moves them back.
+    #: What the task keeps beside its offsets (``noted_time``).
     note: str = ""
+    #: The counts in the note; None for a part without a note.
+    arrivals: Counts | None = None
     #: Name of the owner command whose effect this commit completes; empty for every other commit.
     command: str = ""
 
@@ -98,12 +101,16 @@ def prepare(tasks: Sequence[Task]) -> Commit:
         if task.store is not None and task.store.failure is not None:
             raise task.store.failure
     return Commit(
-        [
-            TaskCommit(task, dict(task.positions), task.meta.transaction + 1, note=note_of(task))
-            for task in tasks
-            if task.progressed
-        ]
+        [noted(TaskCommit(task, dict(task.positions), task.meta.transaction + 1)) for task in tasks if task.progressed]
     )
+
+
+def noted(part: TaskCommit, *, back: bool = False) -> TaskCommit:
+    """The part with its note; ``back`` for positions that go back, which take the stream time with them."""
+    task = part.task
+    part.arrivals = task.arrivals.counts()
+    part.note = note_of(task, part.arrivals, timed=not back)
+    return part
 
 
 def produce_changelogs(
@@ -193,6 +200,8 @@ def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str]
                 state.committed()
         task.committed = dict(part.inputs)
         task.begun_empty = frozenset()
+        if part.arrivals is not None:
+            task.arrivals.committed(part.arrivals)
         if task.time is not None:
             task.time.committed()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -13,6 +13,13 @@ from holdfast.infra.kafka.errors import HeadersUnreadable
 from holdfast.infra.kafka.records import Batch, Headers, Partition
 from holdfast.processors.engine.changelog.format import encode_json
 from holdfast.processors.engine.dataframe.outbox import Output
+from holdfast.processors.engine.dataframe.stored_windows import Closing
+from holdfast.processors.engine.runtime.deserialized import ENDING
+from holdfast.processors.engine.state.stream_time import shown
+from holdfast.processors.engine.state.timers import Due
+
+#: The clock of a timer, for people.
+_CLOCK_WORDS = {"stream": "stream time", "processing": "the worker's clock"}
 
 
 class FunctionExits(HoldfastError):
@@ -91,3 +98,29 @@ def failed_record(batch: Batch, index: int, error: BaseException, *, regrouped: 
         regrouped=regrouped,
         without_headers=unread,
     )
+
+
+def failed_result(place: Partition, offset: int, closing: Closing, error: BaseException) -> FailedMessage:
+    """A window's result that raised, behind the last message of its stream."""
+    key, start = closing.message_key, closing.start
+    words = f"The result of the window of key {key!r} from {shown(start)} on was sent"
+    return _made(place, offset, (key, closing.result, start), words, error)
+
+
+def failed_timer(place: Partition, offset: int, due: Due, error: BaseException) -> FailedMessage:
+    """A timer that raised, behind the last message of its stream."""
+    (name, at, clock), key = due
+    words = f"Timer {name!r} of key {key!r}, set to {shown(at)} by {_CLOCK_WORDS[clock]}, fired"
+    made = _made(place, offset, (key, {"timer": name, "time": at, "clock": clock}, at), words, error)
+    return replace(made, timer=name)
+
+
+def _made(
+    place: Partition, offset: int, entry: tuple[bytes, Any, int], words: str, error: BaseException
+) -> FailedMessage:
+    if not isinstance(error, (Exception, *ENDING)):
+        raise error
+    key, value, timestamp_ms = entry
+    raised = error if isinstance(error, Exception) else exits(error)
+    failed = FailedMessage(place, offset, key, as_json(value), timestamp_ms, None, raised)
+    return replace(failed, made=f"{words} behind {failed.place}")

@@ -33,7 +33,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from operator import length_hint
 from typing import Any
@@ -51,10 +51,17 @@ from holdfast.processors.engine.dataframe.stored_windows import Closing
 from holdfast.processors.engine.dataframe.topic import TimestampType
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
+from holdfast.processors.engine.runtime.arrivals import Arrivals
 from holdfast.processors.engine.runtime.awaited import AwaitedStream, awaited_stream
 from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
 from holdfast.processors.engine.runtime.deserialized import ENDING, RECORDS_AT_ONCE, Readable, read
-from holdfast.processors.engine.runtime.failed_message import FailedMessage, OnFailure, as_json, exits, failed_record
+from holdfast.processors.engine.runtime.failed_message import (
+    FailedMessage,
+    OnFailure,
+    failed_record,
+    failed_result,
+    failed_timer,
+)
 from holdfast.processors.engine.runtime.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.store_time import declared_stores
 from holdfast.processors.engine.runtime.task_time import TaskTime
@@ -66,7 +73,6 @@ from holdfast.processors.engine.runtime.woven import Run, Woven
 from holdfast.processors.engine.runtime.woven_streams import WIDTH, WovenStreams, woven_streams
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.stream_time import shown
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.state.timers import Due
 
@@ -88,10 +94,6 @@ _MOVES = {
     TaskPhase.RUNNING: {TaskPhase.CLOSED},
     TaskPhase.CLOSED: set(),
 }
-
-
-#: The clock of a timer, for people.
-_CLOCK_WORDS = {"stream": "stream time", "processing": "the worker's clock"}
 
 
 @dataclass(slots=True)
@@ -135,6 +137,7 @@ class Task:
         self.watermarks: list[tuple[str, int, bytes, int]] = []
         self.regrouped: frozenset[str] = frozenset()  # the repartition topics among the inputs
         self._monotonic = NO_GROUPS.monotonic
+        self.arrivals = Arrivals()
 
     @property
     def running(self) -> bool:
@@ -219,6 +222,7 @@ class Task:
         self.positions = dict(began)
         if self.time is not None:
             self.time.load()
+        self.arrivals.begin(self.time, self._times.now_ms)
         self.move(TaskPhase.RUNNING)
 
     def _timing(self, topic: str) -> Timing:
@@ -238,9 +242,7 @@ class Task:
             return
 
         def fail(topic: str, closing: Closing, error: BaseException) -> None:
-            key, start = closing.message_key, closing.start
-            words = f"The result of the window of key {key!r} from {shown(start)} on was sent"
-            self._put_aside(self._made(topic, key, closing.result, start, error), words, None, on_failure)
+            self._decide(failed_result(*self._last_of(topic), closing, error), on_failure)
 
         self.time.before_commit(fail, self._timer_fails(on_failure))
         for teller in self.time.tellers:
@@ -251,25 +253,19 @@ class Task:
 
     def _timer_fails(self, on_failure: OnFailure) -> OnTimerError:
         def fail(topic: str, due: Due, error: BaseException) -> None:
-            (name, at, clock), key = due
-            words = f"Timer {name!r} of key {key!r}, set to {shown(at)} by {_CLOCK_WORDS[clock]}, fired"
-            made = self._made(topic, key, {"timer": name, "time": at, "clock": clock}, at, error)
-            self._put_aside(made, words, name, on_failure)
+            self._decide(failed_timer(*self._last_of(topic), due, error), on_failure)
 
         return fail
 
-    def _made(self, topic: str, key: bytes, value: Any, timestamp_ms: int, error: BaseException) -> FailedMessage:
-        """A result or a timer that raised, as a failed message at the place of the last one of its stream."""
-        if not isinstance(error, (Exception, *ENDING)):
-            raise error
-        place, offset = Partition(topic, self.partition), self.positions[topic] - 1
-        raised = error if isinstance(error, Exception) else exits(error)
-        return FailedMessage(place, offset, key, as_json(value), timestamp_ms, None, raised)
+    def _last_of(self, topic: str) -> tuple[Partition, int]:
+        """The place of the last message of a stream."""
+        return Partition(topic, self.partition), self.positions[topic] - 1
 
-    def _put_aside(self, failed: FailedMessage, words: str, timer: str | None, on_failure: OnFailure) -> None:
-        instead = on_failure(replace(failed, made=f"{words} behind {failed.place}", timer=timer))
-        if instead is not None:
+    def _decide(self, failed: FailedMessage, on_failure: OnFailure) -> None:
+        """Decide about what failed, whose writes are undone, and count it."""
+        if (instead := on_failure(failed)) is not None:
             self.outboxes.add(instead)
+        self.arrivals.failed(failed, put_aside=instead is not None)
 
     def keep_time(self) -> None:
         """Write the stream time into the stores, for a commit that closes nothing."""
@@ -454,8 +450,7 @@ class Task:
     def _fail(self, batch: Batch, index: int, error: BaseException, on_failure: OnFailure) -> None:
         """Decide about a failed message, whose writes are undone, and move the position behind it."""
         topic = batch.partition.topic
-        if (instead := on_failure(failed_record(batch, index, error, regrouped=topic in self.regrouped))) is not None:
-            self.outboxes.add(instead)
+        self._decide(failed_record(batch, index, error, regrouped=topic in self.regrouped), on_failure)
         self.positions[topic] = batch.offsets[index] + 1
 
     @property
@@ -483,6 +478,7 @@ class Task:
         for box in self.outboxes.values():
             box.clear()
         self.watermarks.clear()
+        self.arrivals.restore()
         self.positions = {**self.began, **self.committed}
         return dict(self.positions)
 

@@ -174,6 +174,12 @@ class TaskTime:
         return max(self.stream.time_ms, min(self.stream.come_ms, in_order_ms))
 
     @property
+    def late(self) -> dict[str, int]:
+        """By store, the windows that messages came too late for, or the messages that it dropped as too old."""
+        late = {name: windows.late for name, windows in self.windows.items()}
+        return late | {name: store.late for name, store in self.stores.items() if store.late is not None}
+
+    @property
     def waits(self) -> bool:
         """Whether the tasks before, or those behind, have not had their part in a time that has come."""
         if self.upstream is not None and self.upstream.waits:

@@ -13,6 +13,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.memory_room import used_mib
 from holdfast.processors.engine.dataframe.stream_calls import lookups_told
+from holdfast.processors.engine.runtime.arrivals import Counts
 from holdfast.processors.engine.runtime.latency import COMMIT_BOUNDS_S
 from holdfast.processors.engine.state.stream_time import NO_TIME
 
@@ -52,6 +53,12 @@ class TimersStatus:
     next_processing: float | None = None
 
 
+class TaskArrivals(Counts, frozen=True):
+    """The messages of a task that did not arrive where they should, and how many per minute lately."""
+
+    per_minute: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
     """The status of one task.
@@ -62,7 +69,7 @@ class TaskStatus:
     of changelog records replayed before the task ran, in ``restored_s`` seconds. ``stream_time`` is in seconds since
     1970, None for a task without windows or without a message; ``late`` has by store the windows that messages came too
     late for, since the task runs here; ``timers`` has by store those that have not fired. ``awaited`` are the inputs
-    that messages of others have waited for since a second or more.
+    that messages of others have waited for since a second or more. ``arrivals`` are also of the task's former owners.
     """
 
     task: str
@@ -83,6 +90,7 @@ class TaskStatus:
     late: Mapping[str, int] = field(default_factory=dict)
     timers: Mapping[str, TimersStatus] = field(default_factory=dict)
     awaited: tuple[str, ...] = ()
+    arrivals: TaskArrivals = field(default_factory=TaskArrivals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +258,7 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
         "restored_s": round(task.restored_s, 3),
         **_sizes_of(task),
         **_time_of(task),
+        "arrivals": _arrivals_of(task),
         "state": {name: {"reads": state.reads, "misses": state.misses} for name, state in task.states.items()},
     }
 
@@ -264,13 +273,15 @@ def _time_of(task: Task) -> dict[str, Any]:
     if task.time is None:
         return {"stream_time": None, "late": {}, "timers": {}}
     time_ms = task.time.stream.time_ms
-    late = {name: windows.late for name, windows in task.time.windows.items()}
-    late |= {name: store.late for name, store in task.time.stores.items() if store.late is not None}
     return {
         "stream_time": None if time_ms == NO_TIME else time_ms / 1000,
-        "late": late,
+        "late": task.time.late,
         "timers": _timers_of(task.time),
     }
+
+
+def _arrivals_of(task: Task) -> dict[str, Any]:
+    return {**msgspec.to_builtins(task.arrivals.counts()), "per_minute": round(task.arrivals.per_minute, 3)}
 
 
 def _timers_of(time: TaskTime) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def test_status_names_a_processor_whole_on_80_columns() -> None:
         "subtopologies": [],
     }
     row |= {"phase": "running", "lag": 0, "stream_time": 1_790_000_000.0, "timers": None, "processed": 12, "pid": 4711}
-    row |= {"warnings": [], "slot": "0", "code_version": "v1", "deployed_version": "v1"}
+    row |= {"warnings": [], "arrivals": None, "slot": "0", "code_version": "v1", "deployed_version": "v1"}
     for terminal in (True, False):
         out = StringIO()
         document = {"services": {}, "processors": [row], "adopted": [], "incidents": [], "applies": [], "reasons": []}

@@ -14,8 +14,9 @@ from holdfast import Application, InMemoryCluster
 from holdfast.dataframe.windows import Count
 from holdfast.infra.kafka.records import NotedOffset, Partition
 from holdfast.processors.engine.runtime import loop, reading_order
+from holdfast.processors.engine.runtime.arrivals import NONE
 from holdfast.processors.engine.runtime.commands import Clear
-from holdfast.processors.engine.runtime.noted_time import noted
+from holdfast.processors.engine.runtime.noted_time import Noted, noted
 from holdfast.processors.engine.runtime.told import IDLE_S, REPEAT_S
 from holdfast.processors.engine.state.stream_time import Remembered
 from tests.window_lives import carry_out
@@ -304,7 +305,7 @@ NOTE = '{"task":"a+b-0","time_ms":20,"ahead":[30]}'
 
 
 def test_a_note_beside_the_offsets_of_all_inputs_is_the_time_of_the_task() -> None:
-    assert noted("a+b-0", [NotedOffset(5, NOTE), NotedOffset(7, NOTE)]) == Remembered(20, (30,))
+    assert noted("a+b-0", [NotedOffset(5, NOTE), NotedOffset(7, NOTE)]) == Noted(Remembered(20, (30,)), NONE)
 
 
 @pytest.mark.parametrize(
@@ -321,7 +322,7 @@ def test_a_note_beside_the_offsets_of_all_inputs_is_the_time_of_the_task() -> No
     ],
 )
 def test_any_other_note_is_no_time(committed: list[int | None]) -> None:
-    assert noted("a+b-0", committed) is None
+    assert noted("a+b-0", committed).time is None
 
 
 def test_a_run_leaves_nothing_that_words_bring() -> None:

@@ -1,0 +1,45 @@
+"""The check ``messages_arrive`` of each processor: the telemetry sensor reports it without a run."""
+
+import dagster as dg
+
+from holdfast.assets import keys
+from holdfast.assets.check_result import CheckResult
+from holdfast.assets.ports import Lifecycle
+from holdfast.processors.lifecycle.health.arrivals import Arrived, judge_arrivals
+from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.standing import standing
+from holdfast.processors.registration import ProcessorDefinition
+
+MESSAGES_ARRIVE = "messages_arrive"
+
+
+def arrivals_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
+    """Whether the messages of the last hour arrived where they should."""
+
+    @dg.asset_check(
+        asset=keys.processor_key(definition.name),
+        name=MESSAGES_ARRIVE,
+        description="No message of the last hour was late for a window, put aside, or skipped by the failure policy. A "
+        "warning has the counts, the rate, the newest reason, and the command that shows them. The telemetry sensor "
+        "updates this check.",
+    )
+    def messages_arrive(lifecycle: dg.ResourceParam[Lifecycle]) -> dg.AssetCheckResult:
+        seen = standing(definition.name, lifecycle.world, Limits(), patience_s=2.0).observations
+        statuses = [each.living for each in seen.values() if each.living is not None]
+        judged = judge_arrivals(definition.name, statuses, lifecycle.world.clock().timestamp())
+        return arrivals_result(definition.name, judged).result()
+
+    return messages_arrive
+
+
+def arrivals_result(processor: str, judged: Arrived | None) -> CheckResult:
+    """A verdict as the outcome of this check; None is a warning, because nobody knows."""
+    key, expected = keys.processor_key(processor), "each message arrives where it should"
+    if judged is None:
+        sentence, action = "No worker answers, so nobody knows.", f"See `holdfast status {processor}`."
+        return CheckResult(key, MESSAGES_ARRIVE, False, sentence, expected, action, warns=True)
+    counts = judged.counts
+    metadata = {"late": counts.late, "put_aside": counts.put_aside, "skipped": counts.skipped}
+    rate = {"per_minute": judged.per_minute}
+    said = judged.passed, judged.sentence, expected, judged.action
+    return CheckResult(key, MESSAGES_ARRIVE, *said, warns=True, metadata={**metadata, **rate})

@@ -1,0 +1,64 @@
+"""Judges whether messages arrive where they should: none is late, put aside or skipped.
+
+Invariants:
+    - The judgement is pure: the statuses of the workers, and the time.
+    - Unknown numbers are not judged: without a worker that answers there is no verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.processors.engine.runtime.arrivals import Counts, together
+from holdfast.processors.engine.serving.status import ProcessorStatus
+
+#: How long the newest message that did not arrive is told, seconds.
+TOLD_S = 3_600.0
+
+_WORDS = {"late": "too late", "put_aside": "put aside", "skipped": "skipped by the failure policy"}
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """The verdict: whether none failed to arrive lately, in a sentence, and what shows them."""
+
+    passed: bool
+    sentence: str
+    action: str
+    counts: Counts
+    per_minute: float
+
+
+def judge_arrivals(processor: str, statuses: Sequence[ProcessorStatus], now: float) -> Arrived | None:
+    """The verdict about one processor; None when no worker answers. ``now`` is seconds since 1970."""
+    tasks = [task.arrivals for status in statuses for task in status.tasks]
+    if not statuses:
+        return None
+    counts, per_minute = together(tasks), sum(each.per_minute for each in tasks)
+    if not counts.total:
+        return Arrived(True, "All messages arrived.", "", counts, 0.0)
+    told = counts_in_words(counts)
+    newest = counts.newest
+    if newest is None or now - newest.at > TOLD_S:
+        return Arrived(True, f"All messages of the last hour arrived; before it, {told}.", "", counts, per_minute)
+    sentence = f"Messages do not arrive: {told}, {per_minute:g} per minute lately. The newest: {newest.reason}."
+    return Arrived(False, sentence, action_of(processor, newest.kind), counts, per_minute)
+
+
+def counts_in_words(counts: Counts) -> str:
+    """The counts in words, without a full stop, as ``3 too late, 12 put aside``."""
+    found = [f"{getattr(counts, name):,} {words}" for name, words in _WORDS.items() if getattr(counts, name)]
+    return ", ".join(found)
+
+
+def action_of(processor: str, kind: str) -> str:
+    """What shows the messages of a kind, and what to do."""
+    if kind == "put_aside":
+        return f"Read the reasons with `holdfast dead-letters {processor}`; after a correction, add `--replay`."
+    if kind == "late":
+        return (
+            f"`holdfast status {processor} --json` has the counts. Give the window more `grace_ms`, or put late "
+            'messages aside with `on_late="dead-letter"`.'
+        )
+    return f"Read `holdfast logs {processor}`; `on_processing_error` skipped them."
