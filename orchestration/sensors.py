@@ -47,6 +47,7 @@ from holdfast.processors.lifecycle.recovery.answer import (
     is_due,
     judge_behind,
     judge_interrupted,
+    judge_pause,
     judge_working,
 )
 from holdfast.processors.lifecycle.recovery.conditions import Conditions, once
@@ -62,7 +63,7 @@ from holdfast.processors.lifecycle.recovery.incidents import (
     wanted,
 )
 from holdfast.processors.lifecycle.recovery.lagging import Lag, next_lag
-from holdfast.processors.lifecycle.recovery.standing import incident_of
+from holdfast.processors.lifecycle.recovery.standing import incident_of, last_apply
 
 RECOVERY_EVERY_S = 10
 TELEMETRY_EVERY_S = 60
@@ -215,7 +216,7 @@ class _Tick:
         incident = incident_of(name, world)
         answer = judge_working(seen.diagnoses, incident, now, lag=kept.lag, processor=name)
         if answer is not None:
-            self._report(name, answer, incident)
+            self._report(name, judge_pause(answer, last_apply(name, world)), incident)
 
     def _check_apply(self, begun: ApplyRecord | None, found: Mapping[str, Diagnosis]) -> None:
         """Report an interrupted apply; while an apply runs, the check keeps its last result."""

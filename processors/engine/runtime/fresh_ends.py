@@ -1,4 +1,4 @@
-"""The ends of inputs as of now, for tasks that say that they are at their ends.
+"""The ends of inputs as of now, for tasks that say that they are at their ends, and for the lag of paused workers.
 
 The client keeps the end of its last fetch. A partition whose leader can't be reached looks read to its end for as long
 as that lasts, while its messages wait. So the word that a task is at its end needs the end from Kafka.
@@ -25,14 +25,19 @@ AGAIN_S = 2.0
 class FreshEnds:
     """Asks for the ends of topics, each at most once between two calls of ``begin``."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, waits: str = "tasks behind group_by wait") -> None:
         self._cluster = cluster
+        self._waits = waits
         self._ends: dict[str, Mapping[int, int]] = {}
         self._again_at = 0.0
+        self._begun_at = float("-inf")
 
-    def begin(self) -> None:
-        """Ends that were asked for are old from now on."""
-        self._ends.clear()
+    def begin(self, every_s: float = 0.0) -> None:
+        """Ends that were asked for are old from now on; with ``every_s``, if they are as old as that."""
+        now = self._cluster.clock.monotonic()
+        if now - self._begun_at >= every_s:
+            self._begun_at = now
+            self._ends.clear()
 
     def end_of(self, place: Partition, member: GroupMember) -> int | None:
         """The end of a partition as of now; None if Kafka does not tell it."""
@@ -45,7 +50,7 @@ class FreshEnds:
             except KafkaFailed as away:
                 self._again_at = self._cluster.clock.monotonic() + AGAIN_S
                 _log.warning(
-                    "tasks behind group_by wait: the end of an input can't be read",
+                    f"{self._waits}: the end of an input can't be read",
                     topic=place.topic,
                     error=away.message,
                     next="nothing, if the broker of its partitions comes back",

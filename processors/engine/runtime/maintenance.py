@@ -33,6 +33,7 @@ from holdfast.processors.engine.runtime.commands import (
 )
 from holdfast.processors.engine.runtime.commit import TaskCommit
 from holdfast.processors.engine.runtime.committer import Outcome, OwnershipLost
+from holdfast.processors.engine.runtime.fresh_ends import FreshEnds
 from holdfast.processors.engine.runtime.owner import CommandTable, Owner
 from holdfast.processors.engine.runtime.ports import Cluster
 from holdfast.processors.engine.runtime.task import Task
@@ -52,6 +53,8 @@ class Maintenance:
         self._worker = worker
         self._commands = commands
         self.cluster = cluster
+        #: The ends of inputs while the worker is paused: it fetches none.
+        self.ends = FreshEnds(cluster, "a paused worker does not know its lag")
         #: Whether the running command keeps the inputs paused.
         self.holds = False
         #: Whether the running command waits for input.

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: Timers of a store and a clock that a status counts at most: the loop waits for the count.
 TIMERS_COUNTED_MAX = 10_000
 
+#: Seconds for which the ends that a paused worker asked for are told.
+ENDS_EVERY_S = 1.0
+
 #: An input that others have waited for so long, in seconds, is told.
 AWAITED_FOR_S = 1.0
 
@@ -189,6 +192,8 @@ def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[st
     """Make the ``/status`` document; call it on the worker's own thread."""
     committer = worker.committer
     phase = "failed" if error is not None else worker.phase.value
+    if worker.paused:
+        worker.maintenance.ends.begin(ENDS_EVERY_S)
     tasks = [_describe_task(worker, task) for task in worker.assignment.tasks]
     return {
         "processor": processor,
@@ -236,11 +241,14 @@ def _describe_task(worker: Worker, task: Task) -> dict[str, Any]:
     member = worker.member
     for topic in task.inputs:
         position = task.positions.get(topic)
-        # The end is that of the last fetch, and a paused worker fetches nothing: an old end would look like no lag.
         place = Partition(topic, task.partition)
-        end = None if member is None or worker.paused else member.high_watermark(place)
+        fetched = None if member is None else member.high_watermark(place)
+        end = fetched
+        if member is not None and worker.paused:  # the end of the last fetch would look like no lag: it fetches nothing
+            end = worker.maintenance.ends.end_of(place, member)
         lag = None if end is None else max(0, end - (position or 0))
-        if lag and member is not None and member.is_ended(place) and not (task.order and task.order.buffered):
+        ended = member is not None and member.is_ended(place) and end == fetched
+        if lag and ended and not (task.order and task.order.buffered):
             lag = 0  # behind the last record are only markers of its transaction
         inputs[topic] = {"committed": task.committed.get(topic), "position": position, "end": end, "lag": lag}
     restore = worker.assignment.restoring.get(task.name)

@@ -17,15 +17,13 @@ from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.plan import Plan, PlanUnreadable
 from holdfast.processors.lifecycle.plans.requests import OfInstallation, Request, verb_of
 
-#: Field of a request -> the option of its command; an argument has no option.
+#: Field of a request -> the option of its command, where it has another name; an argument has no option.
 _OPTIONS = {
     "workers": "",
     "topic": "",
     "timeout_s": "--timeout",
     "warm_s": "--warm",
     "dropped": "--drop",
-    "to": "--to",
-    "only": "--only",
 }
 
 
@@ -54,7 +52,7 @@ def command_of(request: Request) -> str:
         value = getattr(request, field.name)
         if field.name == "processor" or (not field.required and value == field.default):
             continue
-        option = _OPTIONS[field.name]
+        option = _OPTIONS.get(field.name, f"--{field.name.replace('_', '-')}")
         for each in value if isinstance(value, tuple) else (value,):
             words += [option] * bool(option) + [_word(each)]
     return shlex.join(["holdfast", "apply", verb_of(request), *words])

@@ -8,7 +8,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -97,7 +97,7 @@ def judge_working(
     if isinstance(gravest, Differs):
         said = in_words({slot: each for slot, each in found.items() if isinstance(each, Differs)})
         text = f"{_capital(TITLES[gravest.kind])}. {said} What to do: {gravest.action}"
-        return Answer(False, gravest.kind, text, action=gravest.action)
+        return Answer(False, gravest.kind, text, action=gravest.action, only_warns=gravest.warns)
     if isinstance(gravest, Healthy):
         if lag is not None and is_lasting(lag, now):
             words, command = lagging_words(lag, processor, now)
@@ -110,6 +110,15 @@ def judge_working(
     # a closed incident explains this fault only when it failed
     told = incident if incident is not None and (is_open or incident.outcome == "failed") else None
     return _failing(found, gravest, told, attempts)
+
+
+def judge_pause(answer: Answer, last: ApplyRecord | None) -> Answer:
+    """The answer about a paused processor: red where ``last``, its newest apply, ended before it could resume it."""
+    if answer.kind != "paused" or last is None or last.outcome not in ("abandoned", "failed"):
+        return answer
+    text, _, todo = answer.text.partition(" What to do: ")
+    left = f"Apply {last.id} ({last.verb}), which ended as {last.outcome}, may have left it so."
+    return replace(answer, text=f"{text} {left} What to do: {todo}", only_warns=False)
 
 
 def judge_behind(old: Behind) -> Answer:

@@ -161,6 +161,8 @@ class Differs:
     kind: Kind
     sentence: str
     action: str
+    #: Whether it may be meant so, and nothing is wrong with what the instance does.
+    warns: bool = False
     needs_recovery: ClassVar[bool] = False
 
 
@@ -213,7 +215,11 @@ _GRAVITY: tuple[type[Diagnosis], ...] = (
 
 def worst(diagnoses: Mapping[str, Diagnosis]) -> Diagnosis:
     """The gravest diagnosis of the instances, which names the incident; ``NotDeployed`` without any."""
-    return min(diagnoses.values(), key=lambda each: _GRAVITY.index(type(each)), default=NotDeployed())
+    return min(diagnoses.values(), key=_gravity, default=NotDeployed())
+
+
+def _gravity(each: Diagnosis) -> tuple[int, bool]:
+    return _GRAVITY.index(type(each)), isinstance(each, Differs) and each.warns
 
 
 def in_words(diagnoses: Mapping[str, Diagnosis]) -> str:
@@ -352,10 +358,14 @@ def _of_answer(status: ProcessorStatus, now: datetime, limits: Limits) -> Diagno
 
 def _compared(status: ProcessorStatus, desired: Deployment) -> Differs | None:
     """How a running instance differs from the deployment."""
-    if status.code_version in ("", desired.code_version):  # a worker of a former release of Holdfast has none
-        return None
-    said = f"It runs version {status.code_version}, but version {desired.code_version} is deployed."
-    return Differs("other-version", said, f"holdfast apply deploy {desired.processor}")
+    if status.code_version not in ("", desired.code_version):  # a worker of a former release of Holdfast has none
+        said = f"It runs version {status.code_version}, but version {desired.code_version} is deployed."
+        return Differs("other-version", said, f"holdfast apply deploy {desired.processor}")
+    if status.paused:
+        waits = "an unknown number of records waits" if status.lag is None else f"{status.lag:,} records wait"
+        said = f"It is paused and reads no input; {waits}."
+        return Differs("paused", said, f"holdfast apply restart {desired.processor}", warns=True)
+    return None
 
 
 def _unwanted(action: str) -> Differs:

@@ -50,6 +50,7 @@ Kind = Literal[
     "held-elsewhere",
     "unwanted-worker",
     "other-version",
+    "paused",
     # no fault
     "healthy",
     "starting",
@@ -91,6 +92,7 @@ TITLES: Final[Mapping[Kind, str]] = {
     "held-elsewhere": "another installation runs it",
     "unwanted-worker": "a worker runs that the deployment does not have",
     "other-version": "a worker runs another version than the deployed one",
+    "paused": "it is paused and reads no input",
     "healthy": "it works",
     "starting": "it is starting",
     "not-deployed": "it is not meant to run",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from holdfast.infra.database.records import Incident
+from holdfast.infra.database.records import ApplyRecord, Incident
 from holdfast.processors.lifecycle.deploy.deployment import PATIENCE_S
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.answer import (
@@ -17,6 +17,7 @@ from holdfast.processors.lifecycle.recovery.answer import (
     Answer,
     judge_applying,
     judge_interrupted,
+    judge_pause,
     judge_working,
 )
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
@@ -45,6 +46,7 @@ def standing(processor: str, world: World, limits: Limits, *, patience_s: float 
     if begun is not None and is_broken_off(begun):
         return Standing(seen, judge_interrupted(begun, found), incident)
     answer = judge_working(found, incident, world.clock()) or STARTING
+    answer = judge_pause(answer, last_apply(processor, world))
     if begun is not None and not answer.passed and not (incident is not None and incident.is_open):
         answer = judge_applying(begun)
     return Standing(seen, answer, incident)
@@ -63,6 +65,11 @@ def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...
         each_runs = ", ".join(f"slot {slot} runs version {version}" for slot, version in living.items())
         lines.insert(0, f"workers of {processor} differ: {each_runs}")
     return tuple(lines)
+
+
+def last_apply(processor: str, world: World) -> ApplyRecord | None:
+    """The newest apply of a processor, open or ended; None if it never had one."""
+    return next(iter(world.registry.journal.applies(1, processor=processor)), None)
 
 
 def incident_of(processor: str, world: World) -> Incident | None:

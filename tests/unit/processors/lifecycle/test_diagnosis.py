@@ -80,6 +80,16 @@ CASES: list[tuple[str, ProgramStatus | None, dict[str, Any] | None, Deployment |
     ("never answered", program("RUNNING", 61), None, wish(), Stuck(61)),
     ("another process answers", program("RUNNING", 61), told(pid=8), wish(), Stuck(61)),
     ("running", program("RUNNING"), told(), wish(), Healthy("running")),
+    (
+        "paused",
+        program("RUNNING"),
+        told(paused=True),
+        wish(),
+        Differs(
+            "paused", "It is paused and reads no input; 0 records wait.", "holdfast apply restart fleet", warns=True
+        ),
+    ),
+    ("paused, restoring", program("RUNNING"), told(paused=True, phase="restoring"), wish(), Starting("restoring")),
     ("of a former Holdfast", program("RUNNING"), told(code_version=""), wish(), Healthy("running")),
     (
         "another version",
@@ -187,6 +197,9 @@ def test_the_worst_of_several_names_the_incident() -> None:
     left = unwanted("scale fleet 1")
     assert worst({"0": Healthy("running"), "1": Starting("restoring"), "2": left}) == left
     assert worst({"0": Dead(1, None), "2": left}) == Dead(1, None)
+    paused = Differs("paused", "It is paused.", "restart it", warns=True)
+    assert worst({"0": paused, "2": left}) == left, "what is wrong comes before what may be meant so"
+    assert worst({"0": paused, "1": Starting("restoring")}) == paused
     assert worst({}) == NotDeployed()
 
 

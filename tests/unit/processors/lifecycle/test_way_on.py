@@ -98,7 +98,7 @@ def test_a_request_is_printed_as_it_is_typed(asked: Request) -> None:
 
 def test_each_verb_that_is_planned_anew_has_its_command_here() -> None:
     """The others go on with their own plan: `holdfast apply resume N`."""
-    go_on = {"rollback", "reposition", "clear", "backfill", "restore"}
+    go_on = {"replay", "rollback", "reposition", "clear", "backfill", "restore"}
     assert {command_of(each).split()[2] for each in REQUESTS} | go_on == set(VERBS)
 
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.infra.database.records import Incident
+from holdfast.infra.database.records import ApplyOutcome, ApplyRecord, Incident
 from holdfast.processors.engine.serving.status import InputPosition, TaskStatus
 from holdfast.processors.lifecycle.recovery.answer import (
     TELL_EVERY_S,
     Answer,
     is_due,
+    judge_pause,
     judge_working,
 )
 from holdfast.processors.lifecycle.recovery.diagnosis import (
@@ -62,6 +63,25 @@ def test_a_worker_beyond_the_record_is_red_with_the_action_that_stops_it() -> No
         "A worker runs that the deployment does not have. Slot 7: It runs, but it is not recorded as a worker that "
         "should run: an apply was broken off. What to do: holdfast apply scale fleet 2"
     )
+
+
+def ended(outcome: ApplyOutcome) -> ApplyRecord:
+    return ApplyRecord(5, "fleet", "clear", "0" * 12, "", "ada", None, 1, NOW, NOW, outcome, "", (), 0.0)
+
+
+def test_paused_is_yellow_and_red_where_an_apply_left_it_so() -> None:
+    found = Differs("paused", "It is paused and reads no input; 12 records wait.", "holdfast apply restart fleet", True)
+    answer = judge_working({**WELL, "7": found}, None, NOW)
+    assert answer is not None
+    assert (answer.passed, answer.colour, answer.kind) == (False, "yellow", "paused")
+    assert answer.text == (
+        "It is paused and reads no input. Slot 7: It is paused and reads no input; 12 records wait. "
+        "What to do: holdfast apply restart fleet"
+    )
+    assert judge_pause(answer, None) == judge_pause(answer, ended("done")) == answer
+    left = judge_pause(answer, ended("abandoned"))
+    assert left.colour == "red"
+    assert "Apply 5 (clear), which ended as abandoned, may have left it so. What to do: holdfast apply" in left.text
 
 
 def test_a_first_start_is_no_answer_yet_and_one_that_mends_is() -> None:
