@@ -30,6 +30,9 @@ class Deployer(Protocol):
     def apply(self, spec: ProgramSpec) -> bool:
         """Register a program; whether anything changed. A changed program is stopped, and stays stopped."""
 
+    def differs(self, spec: ProgramSpec) -> bool:
+        """Whether a registered program was registered otherwise, so that ``apply`` would stop it."""
+
     def start_program(self, name: str) -> None:
         """Start a program unless it has a process; returns at once (``programs`` has its state)."""
 

@@ -214,12 +214,22 @@ class Supervisord:
 
     # --- programs ------------------------------------------------------------------------------------------
 
+    def differs(self, spec: ProgramSpec) -> bool:
+        for path, text in self._texts(spec).items():
+            try:
+                if path.read_text() != text:
+                    return True
+            except OSError:
+                continue
+        return False
+
+    def _texts(self, spec: ProgramSpec) -> dict[Path, str]:
+        """The files of a program."""
+        path = self._launch_path(spec.name)
+        return {path: launch_file(spec), self._program_path(spec.name): program_file(spec, sys.executable, path)}
+
     def apply(self, spec: ProgramSpec) -> bool:
-        launch_path = self._launch_path(spec.name)
-        texts = {
-            launch_path: launch_file(spec),
-            self._program_path(spec.name): program_file(spec, sys.executable, launch_path),
-        }
+        texts = self._texts(spec)
         with self._lock():
             self._programs.mkdir(parents=True, exist_ok=True)
             spec.stdout_path.parent.mkdir(parents=True, exist_ok=True)

@@ -129,6 +129,10 @@ class SimulatedDeployer:
         self._process.point("deployer.apply:after")
         return True
 
+    def differs(self, spec: ProgramSpec) -> bool:
+        known = self._world.programs.get(spec.name)
+        return known is not None and known.spec != spec
+
     def start_program(self, name: str) -> None:
         self._process.point("deployer.start_program:before")
         program = self._program(name)

@@ -22,14 +22,14 @@ from typing import Literal
 
 import structlog
 
-from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus, ProgramUnknown
+from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.marking import keep_mark
 from holdfast.processors.lifecycle.deploy.present import remove_others
 from holdfast.processors.lifecycle.deploy.warming import change_of_workers, let_join, unprepared
 from holdfast.processors.lifecycle.deploy.watch import Counted, committed_of, counted, progresses, puts_aside
-from holdfast.processors.lifecycle.deploy.wording import how_it_ended, last_lines, listed
+from holdfast.processors.lifecycle.deploy.wording import how_it_ended, last_lines, listed, log_tail
 from holdfast.processors.lifecycle.ports import ProcessorStatusSource, World
 
 log = structlog.get_logger(__name__)
@@ -38,7 +38,6 @@ log = structlog.get_logger(__name__)
 POLL_S = 0.2
 #: How long a live instance that does not answer is asked again before it counts as silent, seconds.
 PATIENCE_S = 5.0
-LOG_LINES = 15
 #: The module that a worker's program runs.
 WORKER = "holdfast.processors"
 
@@ -359,7 +358,10 @@ def _stop_other_versions(rollout: Rollout, world: World) -> None:
 
 def _step_of(slot: str, rollout: Rollout, world: World) -> Step:
     program, status = look(slot, rollout.processor, world, patience_s=PATIENCE_S)
-    return step_for(program, status, rollout.code_version, paused="--paused" in rollout.options)
+    step = step_for(program, status, rollout.code_version, paused="--paused" in rollout.options)
+    if step == "keep" and not rollout.rescale and world.deployer.differs(rollout.program(slot, world)):
+        return "replace"  # another release of this version, or other settings: one worker after the other, too
+    return step
 
 
 def _wait_prepared(rollout: Rollout, world: World, progress: OnProgress | None) -> None:
@@ -436,7 +438,7 @@ def _refuse_ended(
     else:
         exit_status = program.exit_status
         happened = "failed" if program.alive else f"ended ({how_it_ended(program)})"
-        lines = _log_tail(name, world)
+        lines = log_tail(name, world.deployer)
     reported = "" if not error else f" Its error: {error.get('message')}"
     action = (error or {}).get("action") or (
         f"Read {world.paths.program_log(rollout.processor, slot)}, then `holdfast apply deploy {rollout.processor}`."
@@ -469,7 +471,7 @@ def _refuse_version(slot: str, status: ProcessorStatus, code_version: str | None
 
 def _too_late(seen: Progress, rollout: Rollout, world: World) -> DeploymentFailed:
     slow = next((slot for slot, phase in seen.phases.items() if phase != "running"), rollout.slots[0])
-    lines = _log_tail(world.paths.program(rollout.processor, slow), world)
+    lines = log_tail(world.paths.program(rollout.processor, slow), world.deployer)
     return DeploymentFailed(
         f"Not ready in time: {seen.sentence}.{last_lines(lines)}",
         action="If it restores large state, follow it with `holdfast status`; else read "
@@ -490,10 +492,3 @@ def _put_aside(aside: Counted, rollout: Rollout) -> DeploymentFailed:
         f"deploy {rollout.processor}`.",
         processor=rollout.processor,
     )
-
-
-def _log_tail(name: str, world: World) -> tuple[str, ...]:
-    try:
-        return world.deployer.log_tail(name, LOG_LINES)
-    except ProgramUnknown:
-        return ()

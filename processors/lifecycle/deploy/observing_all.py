@@ -53,6 +53,7 @@ class _Listed:
         self._programs, self._silent = programs, silent
         self.start = deployer.start
         self.apply = deployer.apply
+        self.differs = deployer.differs
         self.start_program = deployer.start_program
         self.stop_program = deployer.stop_program
         self.kill_program = deployer.kill_program

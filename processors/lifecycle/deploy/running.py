@@ -144,7 +144,7 @@ class DeployedProcessors:
                 who=self._who,
                 progress=_progress(tell),
                 settle_s=stage.settle_s,
-                hold=stage.back_to is not None,
+                hold=_goes_back(stage),
             )
         except DeploymentFailed as failed:
             if stage.release_id is None:
@@ -167,14 +167,18 @@ class DeployedProcessors:
     ) -> ApplyFailed:
         """Start the former release again; returns the error to raise."""
         failure = f"Version {stage.code_version} of {processor} did not start working: {failed.message}"
-        if stage.back_to is None:
+        if not _goes_back(stage):
             return RollbackFailed(
                 f"{failure} There is no former version that could be started again; recovery keeps retrying this one.",
                 action=f"{failed.action} To stop it: `holdfast apply stop {processor}`.",
                 **failed.fields,
             )
-        former = replace(self._rollout(processor, stage.back_to), together=stage.together)
-        tell(f"{failure.splitlines()[0]} Rolling back to version {former.code_version}")
+        back = stage.back_to or stage.release_id
+        assert back is not None
+        former = replace(self._rollout(processor, back), together=stage.together)
+        former = replace(former, slots=stage.back_slots or former.slots)
+        workers = count_of(len(former.slots), "worker")
+        tell(f"{failure.splitlines()[0]} Rolling back to version {former.code_version} in {workers}")
         try:
             self.result = deploy(
                 former, self._world, timeout_s=max(BACK_S, stage.timeout_s), who=self._who, progress=_progress(tell)
@@ -185,9 +189,9 @@ class DeployedProcessors:
                 action=again.action,
                 **{**failed.fields, "works": None},
             )
-        self._world.registry.releases.works(processor, stage.back_to, self._world.clock())
+        self._world.registry.releases.works(processor, back, self._world.clock())
         return RolledBack(
-            f"{failure} Version {former.code_version} was started again and works on every partition, "
+            f"{failure} Version {former.code_version} was started again and works on every partition in {workers}, "
             f"{time.monotonic() - began:.0f} s after the deployment of {stage.code_version} began; nothing is lost.",
             action=failed.action,
             **{**failed.fields, "works": former.code_version},
@@ -231,6 +235,12 @@ class DeployedProcessors:
         for slot in alive:
             self._world.deployer.stop_program(names[slot])
         return (*gone, *alive)
+
+
+def _goes_back(stage: RunProcessor) -> bool:
+    """Whether a failure has a former deployment: another release, or another number of workers of this one."""
+    others = bool(stage.back_slots) and set(stage.back_slots) != set(stage.slots or stage.back_slots)
+    return stage.back_to is not None or (others and stage.release_id is not None)
 
 
 def options_of(stage: RunProcessor, changelog_ids: Mapping[str, str]) -> tuple[str, ...]:

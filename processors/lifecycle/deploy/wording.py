@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from holdfast.infra.deploy.programs import ProgramStatus
+from holdfast.infra.deploy.deployer import Deployer
+from holdfast.infra.deploy.programs import ProgramStatus, ProgramUnknown
+
+#: Lines of a log that an error has.
+LOG_LINES = 15
 
 
 def how_it_ended(program: ProgramStatus) -> str:
@@ -23,3 +27,11 @@ def listed(pairs: tuple[tuple[str, int], ...], shown: int = 6) -> str:
     """Partitions (topic, number) as a list of which the first ones are named."""
     names = ", ".join(f"{topic}[{partition}]" for topic, partition in pairs[:shown])
     return names if len(pairs) <= shown else f"{names} and {len(pairs) - shown} more"
+
+
+def log_tail(name: str, deployer: Deployer) -> tuple[str, ...]:
+    """The last lines of a program's log; none of a program that the supervisor does not know."""
+    try:
+        return deployer.log_tail(name, LOG_LINES)
+    except ProgramUnknown:
+        return ()

@@ -85,6 +85,7 @@ class RunProcessor(_Stage, frozen=True, tag="run_processor"):
         release_id: The release to run; None for the release of the deployed version.
         earlier: Whether it goes back to that release: its age among the versions stays, so a rollback never returns.
         back_to: The release to start again when this one fails to start working; None for no rollback.
+        back_slots: The slots to go back to when it fails to start working; empty for those of the recorded deployment.
         settle_s: How long it is watched once it runs, unless it commits input of every partition sooner, seconds.
         together: Whether all workers of another version stop before one of this version starts. Else slot by slot.
         slots: The slots that have to run, each other one is removed; empty for those of the recorded deployment.
@@ -107,6 +108,7 @@ class RunProcessor(_Stage, frozen=True, tag="run_processor"):
     rescale: bool = False
     warm_s: float = 0.0
     earlier: bool = False
+    back_slots: tuple[str, ...] = ()
 
 
 class StopProcessor(_Stage, frozen=True, tag="stop_processor"):

@@ -199,6 +199,7 @@ def _stages(
         settle_s=0.0 if release is None else SETTLE_S,
         together=together,
         slots=slots,
+        back_slots=() if facts.deployment is None else facts.deployment.slots,
     )
     filled = tuple(each.store for each in verdicts if each.change == "changelog on")
     if filled:

@@ -105,6 +105,9 @@ class Installation:
     def apply(self, spec: ProgramSpec) -> bool:
         return False
 
+    def differs(self, spec: ProgramSpec) -> bool:
+        return False
+
     def start_program(self, name: str) -> None:
         self.before_start()
         self._answer()

@@ -1,0 +1,91 @@
+"""What a deployment replaces it replaces worker by worker, and a failed one restores as many workers as there were."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.processors.lifecycle.deploy.deployment import Rollout, deploy
+from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, RollbackFailed, RolledBack
+from holdfast.processors.lifecycle.plans.requests import Deploy
+from holdfast.processors.lifecycle.plans.stages import RunProcessor
+from holdfast.processors.lifecycle.verbs.table import decide
+from tests.unit.processors.lifecycle.test_scale_plans import TOPOLOGY, in_workers, run_of
+
+ONE = {"0": [0, 1, 2, 3], "1": []}
+
+
+class NoTopics:
+    """Topics that nobody needs."""
+
+    def describe(self, names: object) -> dict[str, Any]:
+        return {}
+
+
+@pytest.mark.slow
+def test_another_release_of_one_version_rolls_worker_by_worker(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    deploy(stage.rollout, stage.world, timeout_s=30)
+    stage.acts({"restore_s": 0.3})
+    seen: dict[str, str] = {}
+    apply = stage.supervisor.apply
+
+    def look_and_apply(spec: Any) -> bool:
+        other = stage.world.statuses("fleet", "0").status()
+        seen[spec.name] = "gone" if other is None else other.phase
+        return bool(apply(spec))
+
+    monkeypatch.setattr(stage.supervisor, "apply", look_and_apply)
+    later = replace(stage.rollout, release=Path("/another/release"))
+    assert deploy(later, stage.world, timeout_s=30).started == ("0", "1")
+    assert seen["fleet-1"] == "running", "the second worker is stopped when the first one runs again"
+    assert deploy(later, stage.world, timeout_s=30).started == (), "it already runs"
+
+
+def runner_of(stage: Any, was: Rollout, failing: Rollout) -> DeployedProcessors:
+    """Runs release `good`, and `bad`, which does not start."""
+    book, now = stage.registry.releases, datetime.now(UTC)
+    for name, each in (("good", was), ("bad", failing)):
+        book.record("fleet", name, code_version=each.code_version, target="a:b", folder=None, shape={}, now=now)
+
+    def rollout(processor: str, release: str | None) -> Rollout:
+        slots = stage.registry.deployment("fleet").slots  # as in production, what is recorded now
+        return replace(failing if release == "bad" else was, slots=slots)
+
+    return DeployedProcessors(stage.world, rollout, "ada", lambda name: None, NoTopics())  # type: ignore[arg-type, return-value]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["v2", "v1"], ids=["another version", "more workers of the same"])
+def test_a_failed_deployment_restores_the_number_of_workers(stage: Any, version: str) -> None:
+    stage.acts({"version": "v1", "partitions": ONE})
+    one = replace(stage.rollout, slots=("0",))
+    deploy(one, stage.world, timeout_s=30)
+    ends = {"exit": 64, "version": version, "partitions": ONE}
+    good = {"version": "v1", "partitions": ONE}
+    if version == "v2":  # each worker ends at its first start, and is then started as it was
+        stage.acts(ends, good)
+    else:  # the new worker ends
+        stage.acts(ends)
+    same = version == "v1"
+    back_to = None if same else "good"
+    release = "good" if same else "bad"
+    run = RunProcessor("-", version, 5.0, release_id=release, back_to=back_to, slots=("0", "1"), back_slots=("0",))
+    with pytest.raises(RolledBack, match="works on every partition in 1 worker"):
+        runner_of(stage, one, replace(one, code_version="v2")).run("fleet", run, print)
+    assert stage.registry.deployment("fleet").slots == ("0",)
+    assert set(stage.supervisor.programs()) == {"fleet-0"}
+
+    without = RunProcessor("-", version, 5.0, release_id="bad", slots=("0",), back_slots=("0",))
+    if version == "v2":
+        stage.acts(ends)
+        with pytest.raises(RollbackFailed, match="no former version that could be started again"):
+            runner_of(stage, one, replace(one, code_version="v2")).run("fleet", without, print)
+
+
+def test_the_plan_has_the_workers_of_before() -> None:
+    run = run_of(decide(Deploy("orders"), in_workers(2, workers=4), TOPOLOGY))
+    assert (run.slots, run.back_slots) == (("0", "1", "2", "3"), ("0", "1"))
