@@ -227,6 +227,7 @@ class ProcessorRow(Answer):
     )
     subtopologies: list[PartLag]
     processed: int | None
+    arrivals: Arrivals | None = Field(default=None, description="Messages that did not arrive; null when all did.")
     pid: int | None
     started_at: float | None = Field(default=None, description="Seconds since 1970, by the worker's clock.")
     uptime_s: float | None = None
@@ -286,7 +287,6 @@ class Audited(Answer):
     equal: bool
     differences: list[str]
     warnings: list[str]
-    arrivals: Arrivals | None = Field(description="Messages that did not arrive; null when all did.")
     partitions: list[dict[str, Any]]
     keys_differing: int
     keys_unjudged: int

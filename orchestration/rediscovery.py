@@ -20,8 +20,9 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import Settings
 from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.lifecycle.deploy.code_files import code_of
 from holdfast.processors.lifecycle.deploy.marking import keep_mark
-from holdfast.processors.lifecycle.deploy.releases import code_of, release_id
+from holdfast.processors.lifecycle.deploy.releases import release_id
 from holdfast.processors.lifecycle.plans.shape import as_document, shape_of
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, Adopted, Found, rediscover

@@ -32,9 +32,9 @@ from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.serving import client as serving
 from holdfast.processors.lifecycle.deploy import deployment, running
+from holdfast.processors.lifecycle.deploy.code_files import Code
 from holdfast.processors.lifecycle.deploy.deployment import Rollout
 from holdfast.processors.lifecycle.deploy.marking import behind, keep_mark
-from holdfast.processors.lifecycle.deploy.releases import Code
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans import plan as plans
@@ -75,7 +75,7 @@ from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import ANY_TIME_AHEAD, GROUP, INPUT, OUTPUT, draw_workload
 
 #: Versions are not copied here: they are all the same.
-CODE = Code("tests.simulation.workload:application", None, why_not="it is a part of Holdfast")
+CODE = Code("tests.simulation.workload:application", why_not="it is a part of Holdfast")
 #: An operator who is not through after so long hangs.
 OPERATOR_S = 3_000.0
 

@@ -2,11 +2,11 @@
 
     <home>/releases/<processor>/<code version>-<digest of the files>/     first on the worker's import path
 
-A release copies the definition's own top-level package, or its single module file. It never copies Holdfast's own or
-installed packages: a release of a definition in one of those is a record without a folder.
+A release copies what the import of the definition loads below the project (``code_files``).
 
 Invariants:
-    - A folder is complete or missing: it is filled under another name, then renamed.
+    - A folder is complete or missing: it is filled under another name, then renamed. One that was torn since is made
+      again by the next deploy of the same files.
     - The files of a release never change; other files make another release.
     - The release that worked last, the one that worked before it, and the one that a rollback runs are never deleted.
     - Releases that never worked take no place of one that did.
@@ -15,15 +15,11 @@ Invariants:
 
 from __future__ import annotations
 
-import hashlib
-import importlib.util
 import os
 import re
 import shutil
-import sysconfig
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
@@ -34,6 +30,7 @@ from holdfast.infra.database.releases import ReleaseBook
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.paths import Paths
 from holdfast.infra.rooted import PathOutside, inside, remove_folder
+from holdfast.processors.lifecycle.deploy.code_files import Code, CodeFile, digest_of
 from holdfast.processors.lifecycle.plans.shape import Shape, as_document
 
 log = structlog.get_logger(__name__)
@@ -42,58 +39,15 @@ log = structlog.get_logger(__name__)
 KEPT = 5
 #: Releases that always stay: the one that works, and the one that worked before it.
 UNDO = 2
-#: Largest package that is copied, in files and bytes.
-FILES_MAX, BYTES_MAX = 5_000, 64 << 20
-_DIGEST_CHARACTERS = 8
 #: A folder that is being filled is no older than this, seconds: a copy takes seconds.
 _FILLED_WITHIN_S = 86_400.0
 _PART = re.compile(r"\.part\d+$")
 #: Releases of a processor that one pruning reads.
 _READ_MAX = 1_000
-_LEFT_OUT = frozenset({"__pycache__", ".git", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
-_OWN = "holdfast"
 
 
 class ReleaseFailed(HoldfastError):
     """The code of a release changed, or cannot be copied."""
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """The files of a definition; ``root`` is their import folder, or None when they are not copied.
-
-    ``why_not`` is the reason; ``digest`` is a hash of the files' names and content.
-    """
-
-    target: str
-    root: Path | None
-    files: tuple[Path, ...] = ()
-    digest: str = ""
-    why_not: str = ""
-
-
-def code_of(target: str) -> Code:
-    """The files of a definition (``module:attribute``), found without importing its module."""
-    module = target.partition(":")[0]
-    top = module.partition(".")[0]
-    if top == _OWN:
-        return Code(target, None, why_not=f"{module} is a part of Holdfast")
-    try:
-        found = importlib.util.find_spec(top)
-    except (ImportError, ValueError):
-        found = None
-    if found is None or (found.origin in (None, "built-in", "frozen") and not found.submodule_search_locations):
-        return Code(target, None, why_not=f"{top} has no file")
-    places = list(found.submodule_search_locations or [])
-    place = Path(places[0] if places else str(found.origin)).resolve()
-    if any(place.is_relative_to(folder) for folder in _installed()):
-        return Code(target, None, why_not=f"{top} is an installed package")
-    files = _files(place)
-    size = sum(path.stat().st_size for path in files)
-    if len(files) > FILES_MAX or size > BYTES_MAX:
-        limits = f"at most {FILES_MAX:,} files and {BYTES_MAX:,} bytes are copied"
-        return Code(target, None, why_not=f"{top} has {len(files):,} files with {size:,} bytes; {limits}")
-    return Code(target, place.parent, files, _digest(place.parent, files))
 
 
 def release_id(code_version: str, digest: str) -> str:
@@ -125,7 +79,7 @@ class ReleaseFolders:
                 seen=name,
                 expected=expected,
             )
-        folder = None if code.root is None else self._copy(self._place(processor, name), code)
+        folder = None if not code.copied else self._copy(self._place(processor, name), code)
         self._book.record(
             processor,
             name,
@@ -181,25 +135,27 @@ class ReleaseFolders:
         )
 
     def _copy(self, folder: Path, code: Code) -> Path:
-        if folder.is_dir():
+        """The whole copy; one that was torn is made again."""
+        if _is_whole(folder, code):
             return folder
-        assert code.root is not None
-        part = folder.with_name(f"{folder.name}.part{os.getpid()}")
+        part, torn = (folder.with_name(f"{folder.name}.part{os.getpid()}{end}") for end in ("", "0"))
         _sweep(folder.parent)
         try:
             shutil.rmtree(part, ignore_errors=True)
-            for path in code.files:
-                to = part / path.relative_to(code.root)
+            for each in code.files:
+                to = inside(part, each.name)
                 to.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, to)  # without its mode: the copy is private
-            if _digest(part, tuple(part / path.relative_to(code.root) for path in code.files)) != code.digest:
+                shutil.copyfile(each.path, to)  # without its mode: the copy is private
+            if not _is_whole(part, code):
                 raise ReleaseFailed(
                     f"The files of {code.target} changed while they were copied.",
                     action="Deploy again once the files no longer change.",
                 )
+            if folder.is_dir() and not _is_whole(folder, code):
+                folder.rename(torn)
             part.rename(folder)
         except OSError as failed:
-            if folder.is_dir():
+            if _is_whole(folder, code):
                 return folder  # another run renamed its copy of the same files first
             raise ReleaseFailed(
                 f"The code of {code.target} cannot be copied to {folder}: {failed}.",
@@ -207,33 +163,17 @@ class ReleaseFolders:
                 folder=str(folder),
             ) from failed
         finally:
-            shutil.rmtree(part, ignore_errors=True)
+            for left in (part, torn):
+                shutil.rmtree(left, ignore_errors=True)
         return folder
 
 
-def _files(place: Path) -> tuple[Path, ...]:
-    if place.is_file():
-        return (place,)
-    found = []
-    for folder, names, files in os.walk(place):
-        names[:] = sorted(name for name in names if name not in _LEFT_OUT)
-        found += [Path(folder, name) for name in files if not name.endswith((".pyc", ".pyo"))]
-        if len(found) > FILES_MAX:
-            break
-    return tuple(sorted(path for path in found if path.is_file()))
-
-
-def _digest(root: Path, files: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in files:
-        data = path.read_bytes()
-        digest.update(f"{path.relative_to(root).as_posix()}\0{len(data)}\0".encode())
-        digest.update(data)
-    return digest.hexdigest()[:_DIGEST_CHARACTERS]
-
-
-def _installed() -> tuple[Path, ...]:
-    return tuple({Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib", "platstdlib")})
+def _is_whole(folder: Path, code: Code) -> bool:
+    """Whether a folder has all files of the code as they are; what Python adds beside them does not matter."""
+    try:
+        return digest_of(CodeFile(each.name, folder / each.name) for each in code.files) == code.digest
+    except OSError:
+        return False
 
 
 def _sweep(releases: Path) -> None:

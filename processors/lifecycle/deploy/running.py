@@ -17,6 +17,7 @@ from holdfast.infra.database.records import Release
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.required_topics import TopicWorld
+from holdfast.processors.lifecycle.deploy.code_files import Code
 from holdfast.processors.lifecycle.deploy.deployment import (
     DeploymentFailed,
     DeploymentResult,
@@ -27,7 +28,7 @@ from holdfast.processors.lifecycle.deploy.deployment import (
 )
 from holdfast.processors.lifecycle.deploy.marking import keep_mark
 from holdfast.processors.lifecycle.deploy.present import remove_others
-from holdfast.processors.lifecycle.deploy.releases import KEPT, Code, ReleaseFailed, ReleaseFolders
+from holdfast.processors.lifecycle.deploy.releases import KEPT, ReleaseFailed, ReleaseFolders
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, Tell
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.shape import Shape, from_document

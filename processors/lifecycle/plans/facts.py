@@ -66,11 +66,15 @@ class ReleaseFacts(msgspec.Struct, frozen=True):
 
 
 class CodeFacts(msgspec.Struct, frozen=True):
-    """The definition's present files: their ``release_id``, and ``why_not`` they are copied (empty when they are)."""
+    """The definition's present files: their ``release_id``, and ``why_not`` they are copied (empty when they are).
+
+    ``left`` has the files that the code reads from the project, where they are.
+    """
 
     release_id: str
     target: str
     why_not: str = ""
+    left: tuple[str, ...] = ()
 
 
 class LocalTask(msgspec.Struct, frozen=True):

@@ -270,6 +270,11 @@ def _of_code(facts: Facts) -> tuple[str, ...]:
         )
     if facts.code is not None and facts.code.why_not:
         found.append(f"the code is not copied ({facts.code.why_not}): a later rollback to this version is not possible")
+    if facts.code is not None and facts.code.left:
+        found.append(
+            f"{quoted(facts.code.left)} {'is' if len(facts.code.left) == 1 else 'are'} read from the project and not "
+            "copied: a rollback uses what is there then. Open it by `Path(__file__).parent` to have it copied"
+        )
     if facts.released is not None and not facts.released.copied:
         found.append(
             f"the code of version {facts.released.code_version} was not copied: if the new version fails, it is not "

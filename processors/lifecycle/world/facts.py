@@ -7,6 +7,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from holdfast.infra.database.applies import ApplyJournal
 from holdfast.infra.database.records import Release
@@ -14,10 +15,11 @@ from holdfast.infra.kafka.records import Member
 from holdfast.infra.kafka.spread import spread_in
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.waiting import wait_until
+from holdfast.processors.lifecycle.deploy.code_files import Code
 from holdfast.processors.lifecycle.deploy.deployment import look
 from holdfast.processors.lifecycle.deploy.marking import behind
 from holdfast.processors.lifecycle.deploy.present import slots_beyond
-from holdfast.processors.lifecycle.deploy.releases import Code, release_id
+from holdfast.processors.lifecycle.deploy.releases import release_id
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.plans.facts import (
     CodeFacts,
@@ -157,7 +159,7 @@ class WorldFacts:
 
     def code(self, processor: str, code_version: str) -> CodeFacts:
         found = self._code(processor)
-        return CodeFacts(release_id(code_version, found.digest), found.target, found.why_not)
+        return CodeFacts(release_id(code_version, found.digest), found.target, found.why_not, found.left)
 
     def held_inputs(self, changelog: str) -> dict[int, dict[str, int]]:
         """Partition -> input topic -> next offset, for partitions with a meta record."""
@@ -189,4 +191,5 @@ class WorldFacts:
 
 def _release(found: Release) -> ReleaseFacts:
     shape, worked = from_document(found.shape), found.worked_at is not None
-    return ReleaseFacts(found.release_id, found.code_version, found.folder is not None, shape, worked)
+    copied = found.folder is not None and Path(found.folder).is_dir()
+    return ReleaseFacts(found.release_id, found.code_version, copied, shape, worked)

@@ -122,6 +122,12 @@ def test_the_same_release_is_nothing_to_do_and_other_files_of_it_are() -> None:
     assert plan_of(orders("seen", "totals")).undo == other.undo, "by its name: other releases may come between"
 
 
+def test_a_file_that_is_read_from_the_project_is_told_in_the_plan() -> None:
+    code = CodeFacts("other", "orders:application", left=("rates.csv",))
+    (found,) = (each for each in plan_of(FORMER, code=code).findings if "rates.csv" in each)
+    assert found.startswith("`rates.csv` is read from the project and not copied: a rollback uses what is there then.")
+
+
 def test_a_new_store_gets_its_changelog_first_and_begins_empty() -> None:
     plan = plan_of(orders("totals", "seen", "late"))
     assert [type(stage) for stage in plan.stages] == [MakeRelease, ProveVersion, CreateTopic, RunProcessor]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ from structlog.testing import capture_logs
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.paths import Paths
 from holdfast.infra.rooted import PathOutside
-from holdfast.processors.lifecycle.deploy.releases import KEPT, Code, ReleaseFailed, ReleaseFolders, code_of, release_id
+from holdfast.processors.lifecycle.deploy.code_files import Code, code_of
+from holdfast.processors.lifecycle.deploy.releases import KEPT, ReleaseFailed, ReleaseFolders, release_id
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
 from holdfast.processors.lifecycle.plans.shape import Shape, from_document
 from holdfast.processors.lifecycle.plans.stages import MakeRelease
@@ -86,6 +88,107 @@ def test_one_module_file_is_copied_alone(
     monkeypatch.syspath_prepend(str(tmp_path))
     folder = make(folders, code_of("lonely_orders:application"))
     assert [path.name for path in folder.iterdir()] == ["lonely_orders.py"]
+
+
+def project_of(folder: Path, texts: dict[str, str]) -> None:
+    for name, text in texts.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def names_of(code: Code) -> list[str]:
+    return [each.name for each in code.files]
+
+
+def test_modules_beside_a_single_file_are_copied_with_it_and_change_its_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: ReleaseFolders
+) -> None:
+    project_of(
+        tmp_path,
+        {
+            "solo_orders.py": "import json, solo_rates\nfrom solo_totals.sums import add\n",
+            "solo_rates.py": "def later():\n    import importlib as i\n    i.import_module('solo_taxes')\n",
+            "solo_taxes.py": "RATE = 1\n",
+            "solo_totals/__init__.py": "",
+            "solo_totals/sums.py": "add = sum\n",
+            "solo_unused.py": "",
+        },
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code = code_of("solo_orders:application")
+    expected = ["solo_orders.py", "solo_rates.py", "solo_taxes.py", "solo_totals/__init__.py", "solo_totals/sums.py"]
+    assert names_of(code) == expected
+    first = make(folders, code)
+    (tmp_path / "solo_taxes.py").write_text("RATE = 2\n")
+    second = make(folders, code_of("solo_orders:application"))
+    assert first != second
+    assert (first / "solo_taxes.py").read_text() == "RATE = 1\n", "a rollback uses the helper of then"
+    clean = subprocess.run(
+        [sys.executable, "-P", "-c", "import sys; sys.path.insert(0, sys.argv[1]); import solo_orders", str(first)],
+        cwd="/",
+        check=False,
+    )
+    assert clean.returncode == 0, "the copy imports all that it needs from itself"
+
+
+def test_data_files_that_the_code_opens_beside_itself_are_copied_and_others_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = "from pathlib import Path\nHERE = Path(__file__).parent\n"
+    project_of(
+        tmp_path,
+        {
+            "beside_orders.py": f"{here}A = (HERE / 'beside.json', HERE / 'beside_data' / 'eu.csv')\n"
+            "B = HERE / '.env.json'\n"
+            "import beside_plain\n",
+            "beside_plain.py": "rates = open('working.csv')\n",
+            "beside.json": "{}",
+            "beside_data/eu.csv": "1",
+            "working.csv": "2",
+            "secrets.json": "{}",
+        },
+    )
+    (tmp_path / ".env.json").write_text("{}")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    code = code_of("beside_orders:application")
+    assert names_of(code) == ["beside.json", "beside_data/eu.csv", "beside_orders.py", "beside_plain.py"]
+    assert code.left == ("working.csv",)
+
+
+def test_linked_folders_and_modules_are_copied_under_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders: ReleaseFolders
+) -> None:
+    project_of(
+        tmp_path,
+        {
+            "shared/rules.py": "LIMIT = 1\n",
+            "shared/v2.py": "application = None\n",
+            "mine/linked_shop/__init__.py": "",
+        },
+    )
+    (tmp_path / "mine" / "linked_shop" / "common").symlink_to(tmp_path / "shared")
+    (tmp_path / "shared" / "again").symlink_to(tmp_path / "shared")  # a circle
+    (tmp_path / "mine" / "linked_orders.py").symlink_to(tmp_path / "shared" / "v2.py")
+    monkeypatch.syspath_prepend(str(tmp_path / "mine"))
+    names = names_of(code_of("linked_shop.orders:application"))
+    assert names == ["linked_shop/__init__.py", "linked_shop/common/rules.py", "linked_shop/common/v2.py"]
+    folder = make(folders, code_of("linked_orders:application"))
+    assert [each.name for each in folder.iterdir()] == ["linked_orders.py"]
+
+
+def test_a_copy_that_was_torn_is_made_again(package: Path, folders: ReleaseFolders) -> None:
+    code = code_of("shop_of_mine.streams.orders:application")
+    folder = make(folders, code)
+    (folder / "shop_of_mine" / "rates.json").unlink()
+    (folder / "shop_of_mine" / "streams" / "orders.py").write_text("half")
+    assert make(folders, code) == folder
+    assert (folder / "shop_of_mine" / "rates.json").read_text() == "{}"
+    assert (folder / "shop_of_mine" / "streams" / "orders.py").read_text() == "application = None\n"
+    (folder / "shop_of_mine" / "__pycache__").mkdir()
+    inode = folder.stat().st_ino
+    assert make(folders, code).stat().st_ino == inode, "what Python adds tears nothing"
+    assert [each.name for each in folder.parent.iterdir()] == [folder.name]
 
 
 @pytest.mark.parametrize(

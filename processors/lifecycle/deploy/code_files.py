@@ -1,0 +1,210 @@
+"""The files of a definition: what its import loads below the project, found without importing it.
+
+    orders.py ── import rates ──► rates.py ── open(Path(__file__).parent / "rates.json") ──► rates.json
+        └─────── from shop.totals import … ──► shop/: the whole package, with its data and linked folders
+
+Invariants:
+    - Holdfast's own and installed packages are never copied: a release of a definition in one has no folder.
+    - What a definition uses and a copy can't hold is named (``left``), so that a plan tells it.
+    - A file is known by its name below the folder that Python imports it from, also behind a link.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import importlib.util
+import os
+import sysconfig
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path, PurePath
+
+#: Largest code that is copied, in files and bytes.
+FILES_MAX, BYTES_MAX = 5_000, 64 << 20
+_DIGEST_CHARACTERS = 8
+_LEFT_OUT = frozenset({"__pycache__", ".git", ".venv", ".mypy_cache", ".pytest_cache", ".ruff_cache"})
+_OWN = "holdfast"
+#: Names of functions that import the module that their first argument names.
+_IMPORTING = frozenset({"import_module", "__import__"})
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFile:
+    """A file, and its name below the folder of the copy."""
+
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The files of a definition; none when they are not copied, for the reason ``why_not``.
+
+    ``digest`` is a hash of the files' names and content. ``left`` has the names of files that the code reads from the
+    project, where they are.
+    """
+
+    target: str
+    files: tuple[CodeFile, ...] = ()
+    digest: str = ""
+    why_not: str = ""
+    left: tuple[str, ...] = ()
+
+    @property
+    def copied(self) -> bool:
+        """Whether a release copies the files."""
+        return bool(self.files)
+
+
+def code_of(target: str) -> Code:
+    """The files of a definition (``module:attribute``): its modules, those that they import, and named data files."""
+    module = target.partition(":")[0]
+    top = module.partition(".")[0]
+    if top == _OWN:
+        return Code(target, why_not=f"{module} is a part of Holdfast")
+    places = _places(top)
+    if not places:
+        return Code(target, why_not=f"{top} has no file")
+    if any(_is_installed(place) for place in places):
+        return Code(target, why_not=f"{top} is an installed package")
+    found = _Found()
+    todo, seen = [top], {top, _OWN}
+    while todo and not found.too_large:
+        for name in found.add(_places(todo.pop())):
+            if name not in seen:
+                seen.add(name)
+                todo += [name] if (places := _places(name)) and not any(map(_is_installed, places)) else []
+    size = sum(path.stat().st_size for path in found.files.values())
+    if found.too_large or size > BYTES_MAX:
+        limits = f"at most {FILES_MAX:,} files and {BYTES_MAX:,} bytes are copied"
+        what = f"{top} and what it imports have {len(found.files):,} files with {size:,} bytes"
+        return Code(target, why_not=f"{what}; {limits}")
+    files = tuple(CodeFile(name, found.files[name]) for name in sorted(found.files, key=PurePath))
+    return Code(target, files, digest_of(files), left=tuple(sorted(found.left - found.files.keys())))
+
+
+def digest_of(files: Iterable[CodeFile]) -> str:
+    """A hash of the names and the content of files, in this order; raises OSError."""
+    digest = hashlib.sha256()
+    for each in files:
+        data = each.path.read_bytes()
+        digest.update(f"{each.name}\0{len(data)}\0".encode())
+        digest.update(data)
+    return digest.hexdigest()[:_DIGEST_CHARACTERS]
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found so far: name below the copy -> file."""
+
+    files: dict[str, Path] = field(default_factory=dict)
+    left: set[str] = field(default_factory=set)
+
+    @property
+    def too_large(self) -> bool:
+        return len(self.files) > FILES_MAX
+
+    def add(self, places: Iterable[Path]) -> set[str]:
+        """Add a module's file, or a package with all that is in its folders; returns the modules that it imports."""
+        imported: set[str] = set()
+        for place in places:
+            root = place.parent
+            modules = list(_below(place)) if place.is_dir() else [place]
+            for path in modules:
+                self.files.setdefault(path.relative_to(root).as_posix(), path)
+                if path.suffix == ".py":
+                    imported |= self._read(path, root)
+        return imported
+
+    def _read(self, path: Path, root: Path) -> set[str]:
+        """The top-level modules that a file imports; adds the data files beside it that it names."""
+        try:
+            tree = ast.parse(path.read_bytes())
+        except (SyntaxError, ValueError, RecursionError):
+            return set()  # the import fails, too, and says why
+        nodes = list(ast.walk(tree))
+        from_here = any(isinstance(node, ast.Name) and node.id == "__file__" for node in nodes)
+        for name in _texts(nodes):
+            if from_here:
+                self._name(path.parent / name, root)
+            elif _is_data(root / name):  # opened below the working folder of the worker, which is the project
+                self.left.add(name)
+        return set(_imports(nodes))
+
+    def _name(self, path: Path, root: Path) -> None:
+        for each in _below(path) if path.is_dir() and path != root else [path]:
+            if _is_data(each):
+                self.files.setdefault(each.relative_to(root).as_posix(), each)
+
+
+def _imports(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The top-level names of the modules that are imported anywhere in a file, also inside functions."""
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            yield from (each.name.partition(".")[0] for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module.partition(".")[0]
+        elif isinstance(node, ast.Call) and node.args:
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            first = node.args[0]
+            if called in _IMPORTING and isinstance(first, ast.Constant) and isinstance(first.value, str):
+                yield first.value.partition(".")[0]
+
+
+def _texts(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """The texts of a file that may name a file below a folder."""
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and 0 < len(node.value) <= 200:
+            parts = PurePath(node.value).parts
+            if parts and not {"..", "/", "."} & set(parts) and "\0" not in node.value and "\n" not in node.value:
+                yield node.value
+
+
+def _is_data(path: Path) -> bool:
+    """Whether a path is a file that is no Python module, and not hidden: such files hold secrets and settings."""
+    try:
+        return path.suffix not in ("", ".py", ".pyc") and not path.name.startswith(".") and path.is_file()
+    except OSError:
+        return False
+
+
+def _below(place: Path) -> list[Path]:
+    """The files in a folder and in the folders that it links to, in order; each folder is entered once."""
+    found: list[Path] = []
+    entered: set[str] = set()
+    for folder, names, files in os.walk(place, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in entered:
+            names.clear()
+            continue
+        entered.add(real)
+        names[:] = sorted(name for name in names if name not in _LEFT_OUT)
+        found += [Path(folder, name) for name in files if not name.endswith((".pyc", ".pyo"))]
+        if len(found) > FILES_MAX:
+            break
+    return sorted(path for path in found if path.is_file())
+
+
+def _places(top: str) -> list[Path]:
+    """The file of a module, or the folders of a package; none when Python has no such file."""
+    try:
+        found = importlib.util.find_spec(top)
+    except (ImportError, ValueError, AttributeError):
+        return []
+    if found is None or (found.origin in (None, "built-in", "frozen") and not found.submodule_search_locations):
+        return []
+    folders = list(found.submodule_search_locations or ())
+    # not resolved: a module behind a link is imported by the name of the link
+    return [Path(each).absolute() for each in (folders or [str(found.origin)]) if Path(each).exists()]
+
+
+def _is_installed(place: Path) -> bool:
+    real = place.resolve()
+    return any(real.is_relative_to(folder) for folder in _installed())
+
+
+@cache
+def _installed() -> tuple[Path, ...]:
+    return tuple({Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib", "platstdlib")})
