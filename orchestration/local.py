@@ -52,8 +52,11 @@ from holdfast.orchestration.world import environment_of_services
 #: What webserver and daemon load, unless the project has definitions of its own.
 WORKSPACE = IMPORT_ROOT / "holdfast" / "workspace.yaml"
 _PROJECT_WORKSPACE = """\
-# `holdfast up` writes this file: the code location of the project {project}
+# `holdfast up` writes this file: the code location of the project {project}, and one that its code can't end or delay
 load_from:
+  - python_module:
+      module_name: holdfast.orchestration.recovery_location
+      location_name: recovery
   - python_module:
       module_name: {module}
       working_directory: {directory}
@@ -65,6 +68,7 @@ PORT = 3000
 #: Digests of the ``dagster.yaml`` that former versions wrote. A file that nobody edited follows the version.
 FORMER_DEFAULTS = frozenset(
     (
+        "5e75ee48977587ab",
         "96a579a63de52952",
         "7911310fc302bd5e",
         "fdf7b1116fa2deb9",

@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ _MISSED = {
     "daemon": "Dagster's daemon does not run: nothing is recovered, checked or published.",
     "dagster": "Dagster's webserver does not run: results of its checks are not shown here.",
 }
+#: The line of an error's text that has its type.
+_ERROR = re.compile(r"(?!dagster)[A-Za-z_.]*(Error|Exception|Exit)\b")
 #: How the line of a supervisor ends that does not answer.
 HANGS = "does not answer"
 #: The next action for what the sensor does by itself.
@@ -72,6 +75,27 @@ def of_services(services: Mapping[str, str | None]) -> list[Reason]:
         said = "The supervisor runs, but does not answer: nothing can be started, stopped or recovered."
         found.append(Reason("service supervisor", "red", said, "Run `holdfast down`, then `holdfast up`."))
     return found
+
+
+def of_locations(unloaded: Mapping[str, str]) -> list[Reason]:
+    """The code locations that the daemon can't load: location -> error."""
+    return [
+        Reason(
+            f"code location {name}",
+            "red",
+            f"Dagster can't load it: {_last_line(error)} Its assets, jobs, sensors and schedules stand still.",
+            "Correct the code that the error names; the daemon loads it again within two minutes. The whole error is "
+            "in the log of the daemon, `logs/dagster-daemon.log` in the home folder.",
+        )
+        for name, error in sorted(unloaded.items())
+    ]
+
+
+def _last_line(error: str) -> str:
+    """The last line of tracebacks that names an error, as a sentence: that of the first cause."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    said = next((line for line in reversed(lines) if _ERROR.match(line)), lines[0] if lines else "no error is known")
+    return said[:300].rstrip(".") + "."
 
 
 def of_processor(name: str, answer: Answer) -> list[Reason]:

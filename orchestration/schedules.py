@@ -9,6 +9,7 @@ import dagster as dg
 
 from holdfast.assets.times import current_key, snapshot_partitions
 from holdfast.infra.settings import Settings, SnapshotSettings, load_settings
+from holdfast.orchestration.apart import SKIPPED, works_apart
 from holdfast.orchestration.greening import spark_memory
 from holdfast.orchestration.jobs.asset_jobs import (
     COMPACTION_CHECKS,
@@ -18,6 +19,7 @@ from holdfast.orchestration.jobs.asset_jobs import (
 )
 from holdfast.orchestration.jobs.rehearse_restore import RehearseConfig, rehearse_restore
 from holdfast.orchestration.jobs.upkeep import upkeep
+from holdfast.orchestration.sensors import RECOVERY_SENSOR
 
 
 def build_schedules(settings: SnapshotSettings) -> list[dg.ScheduleDefinition]:
@@ -41,18 +43,31 @@ def build_schedules(settings: SnapshotSettings) -> list[dg.ScheduleDefinition]:
             default_status=dg.DefaultScheduleStatus.RUNNING,
             description="Every day at 05:30: find topics, groups, folders and tables that no registered store owns.",
         ),
-        dg.ScheduleDefinition(
-            name="upkeep_hourly",
-            job=upkeep,
-            cron_schedule="15 * * * *",
-            execution_timezone="UTC",
-            default_status=dg.DefaultScheduleStatus.RUNNING,
-            description="Every hour at 15 past: delete what is older than its setting says, and check that the disk "
-            "has room.",
-        ),
+        upkeep_hourly(),
         _snapshots(settings),
         _maintenance(),
     ]
+
+
+def upkeep_hourly(*, apart: bool = False) -> dg.ScheduleDefinition:
+    """The schedule of upkeep; ``apart`` in a code location of its own."""
+
+    @dg.schedule(
+        name="upkeep_hourly",
+        job=upkeep,
+        cron_schedule="15 * * * *",
+        execution_timezone="UTC",
+        default_status=dg.DefaultScheduleStatus.RUNNING,
+        description="Every hour at 15 past: delete what is older than its setting says, and check that the disk "
+        "has room.",
+    )
+    def hourly(context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        # of this location, the recovery sensor ticks
+        if not apart and works_apart(context.instance, RECOVERY_SENSOR):
+            return dg.SkipReason(SKIPPED)
+        return dg.RunRequest()
+
+    return hourly
 
 
 def _rehearsals() -> dg.ScheduleDefinition:

@@ -28,6 +28,7 @@ from holdfast.assets.working import check_result
 from holdfast.infra.database.records import ApplyRecord, Deployment, Incident
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import load_settings
+from holdfast.orchestration.apart import SKIPPED, must_skip
 from holdfast.orchestration.jobs.recover_processor import (
     INCIDENT_TAG,
     SINCE_TAG,
@@ -65,6 +66,8 @@ from holdfast.processors.lifecycle.recovery.incidents import (
 from holdfast.processors.lifecycle.recovery.lagging import Lag, next_lag
 from holdfast.processors.lifecycle.recovery.standing import incident_of, last_apply
 
+#: Name of the recovery sensor.
+RECOVERY_SENSOR = "processor_recovery"
 RECOVERY_EVERY_S = 10
 TELEMETRY_EVERY_S = 60
 #: An observation that says nothing new is logged once in this time, seconds: each takes 5 KB of Dagster's log.
@@ -92,10 +95,18 @@ log = structlog.get_logger(__name__)
 
 def build_sensors(stores: dict[str, tuple[str, ...]], *, recovery_enabled: bool) -> list[dg.SensorDefinition]:
     """The three sensors; ``stores`` maps each processor to its stores."""
-    return [_recovery(frozenset(stores), enabled=recovery_enabled), _telemetry(stores), run_failures]
+    return [recovery_sensor(frozenset(stores), enabled=recovery_enabled), _telemetry(stores), run_failures]
 
 
-def _recovery(defined: frozenset[str], *, enabled: bool) -> dg.SensorDefinition:
+def recovery_sensor(defined: frozenset[str] | None, *, enabled: bool, apart: bool = False) -> dg.SensorDefinition:
+    """The sensor ``processor_recovery``.
+
+    Args:
+        defined: The processors whose check ``working`` is updated; None for all that are deployed.
+        enabled: Whether it is switched on at first.
+        apart: Whether it is in a code location of its own.
+    """
+
     @dg.sensor(
         job=recover_processor,
         minimum_interval_seconds=RECOVERY_EVERY_S,
@@ -106,6 +117,8 @@ def _recovery(defined: frozenset[str], *, enabled: bool) -> dg.SensorDefinition:
     def processor_recovery(
         context: dg.SensorEvaluationContext, cluster: ClusterResource, lifecycle: LifecycleResource
     ) -> dg.SensorResult:
+        if must_skip(context.instance, RECOVERY_SENSOR, apart=apart):
+            return dg.SensorResult(skip_reason=SKIPPED, cursor=context.cursor)
         try:
             waiting = {incident.processor: incident for incident in lifecycle.registry.open_incidents()}
             deployments = lifecycle.registry.deployments()
@@ -119,7 +132,7 @@ def _recovery(defined: frozenset[str], *, enabled: bool) -> dg.SensorDefinition:
         for deployment in deployments:
             name = deployment.processor
             try:
-                tick.look(deployment, waiting.get(name), has_check=name in defined)
+                tick.look(deployment, waiting.get(name), has_check=defined is None or name in defined)
             except HoldfastError as failed:
                 context.log.warning(f"The status of {name} could not be read: {failed}")
                 tick.sentences.append(f"{name}: {failed.message}")

@@ -20,6 +20,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.infra.webhook import TIMEOUT_S, Answer, post, shown
 from holdfast.orchestration import local
+from holdfast.orchestration.apart import SKIPPED, must_skip
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG
 from holdfast.orchestration.resources import LifecycleResource
 from holdfast.orchestration.run_limits import overdue_words
@@ -35,7 +36,7 @@ RUNS_MAX = 50
 STORED = "holdfast/notifications"
 
 
-def notifications_sensor(*, enabled: bool) -> dg.SensorDefinition:
+def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefinition:
     """The sensor; ``enabled`` is its state in a new Dagster instance."""
 
     @dg.sensor(
@@ -45,6 +46,8 @@ def notifications_sensor(*, enabled: bool) -> dg.SensorDefinition:
         "webhook does not answer.",
     )
     def notifications(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> dg.SensorResult:
+        if must_skip(context.instance, "notifications", apart=apart):
+            return dg.SensorResult(skip_reason=SKIPPED, cursor=context.cursor)
         settings = load_settings()
         if settings.webhook.url is None:
             return dg.SensorResult(skip_reason="No webhook is configured; set `HOLDFAST_WEBHOOK__URL`.")

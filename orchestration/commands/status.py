@@ -86,6 +86,7 @@ def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
     from holdfast.orchestration import local, reasons
     from holdfast.orchestration.asset_page import read_pages
     from holdfast.orchestration.processor_rows import bare_row
+    from holdfast.orchestration.unloaded import read_unloaded
     from holdfast.orchestration.world import open_registry
     from holdfast.processors.broken_definition import BrokenDefinition
     from holdfast.processors.registration import load_processors
@@ -108,6 +109,7 @@ def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
         "applies": [],
     }
     found = reasons.of_services(document["services"])
+    found += [] if daemon is None else reasons.of_locations(read_unloaded(settings))
     if settings.registry_url is not None or paths.registry.exists() or supervisor is not None:
         with closing(open_registry(settings)) as registry:
             found += _describe_registry(document, settings, registry)

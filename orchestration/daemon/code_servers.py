@@ -84,6 +84,7 @@ class PatientController(DagsterDaemonController):
     """Dagster's daemon, which refreshes its workspace when there is something to refresh.
 
     ``look`` returns the code that a code server would load now, and ``loaded`` is what it was before they were started.
+    ``tell`` gets the error of each code location that does not load, whenever they change.
     """
 
     def __init__(
@@ -93,9 +94,12 @@ class PatientController(DagsterDaemonController):
         servers: KeptCodeServers,
         look: Callable[[], LoadedCode],
         loaded: LoadedCode,
+        tell: Callable[[dict[str, str]], object] = lambda errors: None,
         **of_dagster: Any,
     ) -> None:
         self._servers, self._look, self._workspace = servers, look, workspace
+        self._tell = tell
+        self._told: dict[str, str] | None = None
         self._loaded = loaded
         super().__init__(workspace, daemons, grpc_server_registry=servers, **of_dagster)
 
@@ -103,8 +107,12 @@ class PatientController(DagsterDaemonController):
         """Refresh the workspace if its code servers are outdated; returns when the workspace was last known fresh."""
         now, seen = get_current_timestamp(), self._seen()
         entries = self._workspace.get_current_workspace().code_location_entries.values()
-        errors = [each.load_error.message.strip() for each in entries if each.load_error is not None]
-        servers = self._servers.servers(now, errors)
+        failed = {each.origin.location_name: each.load_error for each in entries if each.load_error is not None}
+        errors = {name: error.to_string().strip() for name, error in failed.items()}
+        if errors != self._told:
+            self._tell(errors)
+            self._told = errors
+        servers = self._servers.servers(now, [error.message.strip() for error in failed.values()])
         if not servers:
             return super().check_workspace_freshness(last_workspace_update_time)
         why = outdated(servers, seen.change_since(self._loaded))

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from holdfast.infra.settings import Settings
 from holdfast.orchestration.daemon.code_servers import KeptCodeServers, PatientController
 from holdfast.orchestration.daemon.loaded_code import LoadedCode, current_settings, look
 from holdfast.orchestration.local import WORKSPACE
+from holdfast.orchestration.unloaded import write_unloaded
 
 
 def daemon_command(settings: Settings) -> click.Command:
@@ -70,6 +72,7 @@ def controller_of(
         servers,
         looking,
         before,
+        partial(write_unloaded, settings),
         heartbeat_tolerance_seconds=_get_heartbeat_tolerance(),  # type: ignore[no-untyped-call]
     )
     stack.enter_context(controller)

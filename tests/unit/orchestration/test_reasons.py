@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from holdfast.infra.settings import load_settings
 from holdfast.orchestration import reasons
 from holdfast.orchestration.asset_page import AssetPage, Check, Evaluation, Execution, Partitions
+from holdfast.orchestration.unloaded import read_unloaded, write_unloaded
 from holdfast.processors.broken_definition import BrokenDefinition
 from holdfast.processors.lifecycle.recovery.answer import STARTING, Answer
 
@@ -111,3 +115,49 @@ def test_a_service_that_does_not_run_is_grey_and_a_broken_definition_red() -> No
 def test_one_reason_of_many_is_grouped() -> None:
     many = reasons.of_assets([page(materialized=False), page(materialized=False), page(check("FAILED"))], RUNNING)
     assert [len(subjects) for subjects, _ in reasons.grouped(many)] == [2, 1]
+
+
+ERROR = """dagster._core.errors.DagsterUserCodeLoadError: Error occurred during the loading of Dagster definitions in
+    module_name=shop_assets
+
+Stack Trace:
+  File "/site-packages/dagster/_grpc/server.py", line 459, in __init__
+
+The above exception was caused by the following exception:
+ModuleNotFoundError: No module named 'nothing_of_this_name'
+
+Stack Trace:
+  File "/shop/shop_assets.py", line 1, in <module>
+    import nothing_of_this_name
+"""
+
+
+def test_a_code_location_that_does_not_load_is_red_with_its_error() -> None:
+    (reason,) = reasons.of_locations({"holdfast": ERROR})
+    assert (reason.subject, reason.colour) == ("code location holdfast", "red")
+    assert reason.reason == (
+        "Dagster can't load it: ModuleNotFoundError: No module named 'nothing_of_this_name'. Its assets, jobs, sensors "
+        "and schedules stand still."
+    )
+    (other,) = reasons.of_locations({"holdfast": "its code server did not start in time"})
+    assert "its code server did not start in time. Its assets" in other.reason
+    assert reasons.of_locations({}) == []
+
+
+def test_what_does_not_load_is_told_by_a_file(tmp_path: Path) -> None:
+    settings = load_settings(home=tmp_path / "home")
+    assert read_unloaded(settings) == {}
+    write_unloaded(settings, {"holdfast": ERROR})  # no folder yet: it is logged, and ends no daemon
+    assert read_unloaded(settings) == {}
+    settings.paths.dagster.mkdir(parents=True)
+    write_unloaded(settings, {"holdfast": ERROR})
+    assert read_unloaded(settings) == {"holdfast": ERROR}
+    write_unloaded(settings, {})
+    assert read_unloaded(settings) == {}
+
+
+def test_a_supervisor_that_hangs_is_red() -> None:
+    (reason,) = reasons.of_services({"supervisor": f"process 7, {reasons.HANGS}"})
+    assert (reason.subject, reason.colour) == ("service supervisor", "red")
+    assert reason.action == "Run `holdfast down`, then `holdfast up`."
+    assert reasons.of_services({"supervisor": "process 7"}) == []

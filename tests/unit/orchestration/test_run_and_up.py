@@ -127,6 +127,8 @@ def test_dagster_loads_the_definitions_of_the_project(tmp_path: Path) -> None:
     local.prepare(settings)
     text = workspace_of(settings).read_text()
     assert "module_name: shop.definitions" in text
+    own = text.index("module_name: holdfast.orchestration.recovery_location")
+    assert own < text.index("module_name: shop.definitions"), "recovery has a location of its own"
     assert f'working_directory: "{tmp_path}"' in text
     assert workspace_of(load_settings(project=None)) == local.WORKSPACE
 

@@ -1,0 +1,46 @@
+"""The code location `recovery`: what a project's own code can't end or delay (``apart``).
+
+Invariants:
+    - It imports no module of the project, and no definition of a processor.
+"""
+
+import warnings
+
+import dagster as dg
+
+warnings.filterwarnings("ignore", category=dg.BetaWarning)
+
+from holdfast.infra.log import configure_logging  # noqa: E402
+from holdfast.infra.privacy import keep_private  # noqa: E402
+from holdfast.infra.settings import Settings, load_settings  # noqa: E402
+from holdfast.orchestration.jobs.recover_processor import recover_processor  # noqa: E402
+from holdfast.orchestration.jobs.upkeep import upkeep  # noqa: E402
+from holdfast.orchestration.resources import build_resources  # noqa: E402
+from holdfast.orchestration.schedules import upkeep_hourly  # noqa: E402
+from holdfast.orchestration.sensors import recovery_sensor, run_failures  # noqa: E402
+from holdfast.orchestration.webhook_sensor import notifications_sensor  # noqa: E402
+
+
+def build_recovery(settings: Settings) -> dg.Definitions:
+    """The definitions of this location."""
+    return dg.Definitions(
+        jobs=[recover_processor, upkeep],
+        sensors=[
+            recovery_sensor(None, enabled=settings.recovery_enabled, apart=True),
+            notifications_sensor(enabled=settings.webhook.url is not None, apart=True),
+            run_failures,
+        ],
+        schedules=[upkeep_hourly(apart=True)],
+        resources=build_resources(),
+        executor=dg.in_process_executor,
+    )
+
+
+def _loaded() -> dg.Definitions:
+    settings = load_settings()
+    configure_logging(settings.log_level, settings.log_format)
+    keep_private(settings)
+    return build_recovery(settings)
+
+
+defs = _loaded()
