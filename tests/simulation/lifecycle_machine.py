@@ -98,7 +98,7 @@ class OperatorsTopics(InMemoryTopics):
         known = self._broker.group(group)
         while known.pending:
             self._process.sleep(LOOK_S)
-        return dict(known.committed)
+        return {place: int(offset) for place, offset in known.committed.items()}
 
 
 class SimulatedDeployer:

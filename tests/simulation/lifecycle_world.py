@@ -376,6 +376,7 @@ class Operator:
             shadows=_no_shadows,
             transactions=NothingHangs(),
             tables=TableStages(self._table_world(), _no_shadows),  # type: ignore[arg-type]
+            letters=_no_shadows,
             orphans=lambda: _no_orphans,
         )
 
