@@ -254,7 +254,7 @@ def _restart_without_start(patch: pytest.MonkeyPatch) -> None:
 
 def _rollback_to_any(patch: pytest.MonkeyPatch) -> None:
     """A rollback runs the release that works, whatever it was asked for."""
-    patch.setattr(rollback, "_target", lambda request, now, releases: now)
+    patch.setattr(rollback, "_named", lambda name, releases: releases[0])
 
 
 def _stores(topology: Any) -> tuple[str, ...]:
