@@ -11,6 +11,7 @@ from collections.abc import Callable
 from holdfast.assets.ports import Lifecycle, Machine
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.deploy.deployment import Rollout
 from holdfast.processors.lifecycle.deploy.present import slots_at_work
 from holdfast.processors.lifecycle.deploy.running import rollout_of_release
@@ -53,4 +54,10 @@ def deployed_rollout(
     release = None if deployed is None else registry.releases.of_version(processor, deployed.code_version)
     if deployed is None or release is None:
         return rollout_of(definition(processor), topics, machine)
-    return rollout_of_release(release, topics, deployed.slots, machine.environment(), machine.project)
+    environment = settings_of(processor, release.release_id, machine)
+    return rollout_of_release(release, topics, deployed.slots, environment, machine.project)
+
+
+def settings_of(processor: str, release: str, machine: Machine) -> dict[str, str]:
+    """The environment of a release: with the settings that it was deployed with."""
+    return DeployedSettings(machine.world.paths).environment_of(processor, release, machine.environment())

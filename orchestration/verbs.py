@@ -25,7 +25,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.assets.rollouts import deployed_rollout, slots_now
+from holdfast.assets.rollouts import deployed_rollout, settings_of, slots_now
 from holdfast.infra.database.records import ApplyRecord
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
@@ -34,7 +34,7 @@ from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.privacy import private_files
 from holdfast.infra.settings import Settings
-from holdfast.orchestration.world import ThisMachine, build_world, newest_logged, open_registry
+from holdfast.orchestration.world import ThisMachine, build_world, environment_of, newest_logged, open_registry
 from holdfast.processors.audits.stores import StoreAudit, audit_stores, checkpoint_manifests, store_partitions
 from holdfast.processors.audits.tables import subject_of, tabled
 from holdfast.processors.engine.serving.client import ProcessorClient
@@ -126,7 +126,9 @@ class Verbs:
         self._transactions = HangingTransactions(topics.bootstrap, topics.client_config)
         self._tables = WarehouseTables(partial(_stored_tables, settings))
         ports = (self._folders, self._owners, self._code, self._transactions, self._tables)
-        self._facts = WorldFacts(topics, self._world, registry.journal, *ports, workers=settings.workers.get)
+        self._facts = WorldFacts(
+            topics, self._world, registry.journal, *ports, workers=settings.workers.get, present=self._present
+        )
         self._holder = this_process()
         self._runner: DeployedProcessors | None = None
 
@@ -340,7 +342,7 @@ class Verbs:
             return fenced(self._client(processor, slot), WORKER, hold)
 
         kept = self._settings.upkeep.releases
-        runner = DeployedProcessors(world, self._rollout, self._who, self._code_and_shape, topics, kept)
+        runner = DeployedProcessors(world, self._rollout, self._who, self._code_and_shape, topics, kept, self._present)
         self._runner = runner
         rebuilding = Rebuilding(
             Machine(
@@ -399,6 +401,9 @@ class Verbs:
         except ProcessorUnknown:
             return self._settings.paths.state
 
+    def _present(self) -> dict[str, str]:
+        return environment_of(self._settings)
+
     def _rollout(self, processor: str, release_id: str | None) -> Rollout:
         machine = ThisMachine(self._settings, self._world)
         if release_id is None:
@@ -412,7 +417,8 @@ class Verbs:
                 release=release_id,
             )
         slots = slots_now(processor, machine)
-        return rollout_of_release(release, self._topics, slots, machine.environment(), machine.project)
+        environment = settings_of(processor, release_id, machine)
+        return rollout_of_release(release, self._topics, slots, environment, machine.project)
 
     def _code(self, processor: str) -> Code:
         return code_of(self.definition(processor).target)

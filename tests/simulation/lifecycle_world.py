@@ -378,7 +378,6 @@ class Operator:
             tables=TableStages(self._table_world(), _no_shadows),  # type: ignore[arg-type]
             letters=_no_shadows,
             orphans=lambda: _no_orphans,
-            letters=_no_shadows,
         )
 
         def execute(processor: str, stage: Stage, tell: Tell) -> Done:

@@ -31,6 +31,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.paths import Paths
 from holdfast.infra.rooted import PathOutside, inside, remove_folder
 from holdfast.processors.lifecycle.deploy.code_files import Code, CodeFile, digest_of
+from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.plans.shape import Shape, as_document
 
 log = structlog.get_logger(__name__)
@@ -61,6 +62,7 @@ class ReleaseFolders:
     def __init__(self, book: ReleaseBook, paths: Paths, kept: int = KEPT) -> None:
         self._book = book
         self._paths = paths
+        self._settings = DeployedSettings(paths)
         self._kept = kept
 
     def make(self, processor: str, expected: str, code: Code, shape: Shape, now: datetime) -> Release:
@@ -109,6 +111,7 @@ class ReleaseFolders:
         for each in old:
             if each.folder is not None:
                 self._delete(processor, each.release_id, Path(each.folder))
+            self._settings.forget(processor, each.release_id)
             self._book.forget(processor, each.release_id)
         return len(old)
 

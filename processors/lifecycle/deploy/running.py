@@ -15,9 +15,11 @@ from pathlib import Path
 
 from holdfast.infra.database.records import Release
 from holdfast.infra.kafka.topics import Topics
+from holdfast.infra.settings.of_workers import recorded_of
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.required_topics import TopicWorld
 from holdfast.processors.lifecycle.deploy.code_files import Code
+from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.deploy.deployment import (
     DeploymentFailed,
     DeploymentResult,
@@ -35,6 +37,8 @@ from holdfast.processors.lifecycle.plans.shape import Shape, from_document
 from holdfast.processors.lifecycle.plans.stages import AdoptDeployment, MakeRelease, RunProcessor
 from holdfast.processors.lifecycle.ports import World
 
+#: Variables that the rollout of a release has of its own: only its own definition is imported.
+_OF_RELEASE = ("HOLDFAST_PROCESSORS",)
 #: Least timeout of a rollback, seconds.
 BACK_S = 300.0
 
@@ -75,6 +79,7 @@ class DeployedProcessors:
         code: Processor -> the present files and shape of its definition.
         topics: Facts about topics.
         releases_kept: Number of releases that are kept for each processor.
+        present: The environment of workers by the settings of now, which a deploy records; None in simulations.
     """
 
     def __init__(
@@ -85,12 +90,15 @@ class DeployedProcessors:
         code: Callable[[str], tuple[Code, Shape]],
         topics: TopicWorld,
         releases_kept: int = KEPT,
+        present: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         self._topics = topics
         self._world = world
         self._rollout = rollout
         self._who = who
         self._code = code
+        self._present = present
+        self._settings = DeployedSettings(world.paths)
         self._releases = ReleaseFolders(world.registry.releases, world.paths, releases_kept)
         #: The result of the last deployment.
         self.result: DeploymentResult | None = None
@@ -136,6 +144,9 @@ class DeployedProcessors:
                 seen=rollout.code_version,
                 expected=stage.code_version,
             )
+        before = None if stage.release_id is None else self._settings.read(processor, stage.release_id)
+        rollout = self._with_settings(rollout, stage)
+        others = before is not None and before != self._settings.read(processor, str(stage.release_id))
         began = time.monotonic()
         try:
             done = deploy(
@@ -145,12 +156,14 @@ class DeployedProcessors:
                 who=self._who,
                 progress=_progress(tell),
                 settle_s=stage.settle_s,
-                hold=_goes_back(stage),
+                hold=_goes_back(stage) or others,
             )
         except DeploymentFailed as failed:
             if stage.release_id is None:
                 raise
-            raise self._go_back(processor, stage, failed, began, tell) from failed
+            if before is not None:
+                self._settings.write(processor, stage.release_id, before)
+            raise self._go_back(processor, stage, failed, began, tell, others=others) from failed
         self.result = done
         if stage.release_id is not None and not stage.paused:
             book = self._world.registry.releases
@@ -163,12 +176,28 @@ class DeployedProcessors:
         restored = sum(task.restored for each in done.statuses.values() for task in each.tasks)
         return Done(f"version {done.code_version} runs on every partition ({how}{started})", restored)
 
-    def _go_back(
-        self, processor: str, stage: RunProcessor, failed: DeploymentFailed, began: float, tell: Tell
+    def _with_settings(self, rollout: Rollout, stage: RunProcessor) -> Rollout:
+        """The rollout with the settings of now, if the stage is a deploy's, and records them."""
+        if self._present is None or not stage.fresh_settings or stage.release_id is None:
+            return rollout
+        present = self._present()
+        self._settings.write(rollout.processor, stage.release_id, recorded_of(present))
+        own = {name: rollout.environment[name] for name in _OF_RELEASE if name in rollout.environment}
+        return replace(rollout, environment={**present, **own})
+
+    def _go_back(  # tidy: allow-wide because these are the parts of one failure
+        self,
+        processor: str,
+        stage: RunProcessor,
+        failed: DeploymentFailed,
+        began: float,
+        tell: Tell,
+        *,
+        others: bool = False,
     ) -> ApplyFailed:
-        """Start the former release again; returns the error to raise."""
+        """Start the former release again; ``others``: this release had other settings. Returns the error to raise."""
         failure = f"Version {stage.code_version} of {processor} did not start working: {failed.message}"
-        if not _goes_back(stage):
+        if not _goes_back(stage) and not others:
             return RollbackFailed(
                 f"{failure} There is no former version that could be started again; recovery keeps retrying this one.",
                 action=f"{failed.action} To stop it: `holdfast apply stop {processor}`.",

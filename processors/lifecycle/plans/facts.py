@@ -155,6 +155,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         other: The table that a store is filled from; only for backfills from a table, like ``spread``.
         held: Store -> partition -> input topic -> next offset that its changelog holds; only for ``reposition``.
         workers: The number of workers that the settings name; None when they name none. Only for ``deploy``, ``scale``.
+        settings: How the settings of workers differ from those that were deployed; only for ``deploy``.
         spread: Input topic -> partitioner of its writers (``infra.kafka.partitioners``).
         keys: Topic -> partition -> keys of its newest records; only for ``provision`` and ``deploy``.
     """
@@ -188,6 +189,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     keys: Mapping[str, KeysOf] = {}
     held: dict[str, dict[int, dict[str, int]]] = {}
     workers: int | None = None
+    settings: tuple[str, ...] = ()
 
     @property
     def running(self) -> bool:
@@ -314,6 +316,9 @@ class FactSource(Protocol):
 
     def held_inputs(self, changelog: str) -> dict[int, dict[str, int]]:
         """Partition -> input topic -> next offset, from the changelog's last committed meta record."""
+
+    def settings(self, processor: str) -> tuple[str, ...]:
+        """How the settings of workers differ from those that the processor was deployed with, a text for each."""
 
     def spread(self, topic: str) -> str:
         """The partitioner of a topic's writers."""

@@ -86,6 +86,7 @@ class RunProcessor(_Stage, frozen=True, tag="run_processor"):
         earlier: Whether it goes back to that release: its age among the versions stays, so a rollback never returns.
         back_to: The release to start again when this one fails to start working; None for no rollback.
         back_slots: The slots to go back to when it fails to start working; empty for those of the recorded deployment.
+        fresh_settings: Whether it runs with the settings of now, which are recorded; else with those of its deployment.
         settle_s: How long it is watched once it runs, unless it commits input of every partition sooner, seconds.
         together: Whether all workers of another version stop before one of this version starts. Else slot by slot.
         slots: The slots that have to run, each other one is removed; empty for those of the recorded deployment.
@@ -109,6 +110,7 @@ class RunProcessor(_Stage, frozen=True, tag="run_processor"):
     warm_s: float = 0.0
     earlier: bool = False
     back_slots: tuple[str, ...] = ()
+    fresh_settings: bool = False
 
 
 class StopProcessor(_Stage, frozen=True, tag="stop_processor"):

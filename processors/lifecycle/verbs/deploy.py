@@ -56,7 +56,8 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
         *table_topics.table_warnings(topology, there),
         *(each.text for each in parted if not each.is_refused),
     )
-    findings = (*_of_instances(facts), *told, *warned, *_of_code(facts), *unproven)
+    changed = tuple(f"setting {each}" for each in facts.settings)
+    findings = (*_of_instances(facts), *changed, *told, *warned, *_of_code(facts), *unproven)
     if refused is not None:
         return Plan(request=request, verdict=refused, findings=findings, basis=basis)
     created = provision.stages_of(decided)
@@ -155,7 +156,11 @@ def _of_workers(facts: Facts, wanted: Sequence[str]) -> str:
 def _as_wanted(facts: Facts, topology: Topology, wanted: Sequence[str]) -> bool:
     """Whether this release already runs in all slots and is recorded as deployed."""
     version = topology.code_version
-    right = facts.working and all(each.code_version == version and not each.paused for each in facts.instances)
+    right = (
+        not facts.settings
+        and facts.working
+        and all(each.code_version == version and not each.paused for each in facts.instances)
+    )
     meant = facts.desired == "deployed" and {each.slot for each in facts.instances} == set(wanted)
     released = None if facts.released is None else facts.released.release_id
     return right and meant and (facts.code is None or facts.code.release_id == released)
@@ -199,6 +204,7 @@ def _stages(
         settle_s=0.0 if release is None else SETTLE_S,
         together=together,
         slots=slots,
+        fresh_settings=True,
         back_slots=() if facts.deployment is None else facts.deployment.slots,
     )
     filled = tuple(each.store for each in verdicts if each.change == "changelog on")
@@ -319,6 +325,7 @@ def _basis(facts: Facts, topology: Topology) -> dict[str, Any]:
         "deployed": facts.deployed,
         "defined": topology.code_version,
         "release": None if facts.code is None else facts.code.release_id,
+        "settings": facts.settings,
         "works": None if facts.released is None else facts.released.release_id,
         "slot": {
             each.slot: {"runs": each.alive, "version": each.code_version, "paused": each.paused}

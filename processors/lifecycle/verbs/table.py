@@ -121,7 +121,8 @@ def _facts(request: requests.OfProcessor, source: FactSource, topology: Topology
         case requests.Deploy():
             given_up = [changelog_topic(request.processor, store) for store in request.dropped]
             facts = _with_keys(read_facts(topology, source, releases=True, also=given_up), source, topology)
-            return replace(facts, workers=source.workers(request.processor))
+            name = request.processor
+            return replace(facts, workers=source.workers(name), settings=source.settings(name))
         case requests.Replay():
             facts, spec = read_facts(topology, source), topology.dead_letter
             inputs = tuple(each.name for each in topology.sources)

@@ -6,7 +6,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from holdfast.infra.database.applies import ApplyJournal
@@ -16,6 +16,7 @@ from holdfast.infra.kafka.spread import spread_in
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.waiting import wait_until
 from holdfast.processors.lifecycle.deploy.code_files import Code
+from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.deploy.deployment import look
 from holdfast.processors.lifecycle.deploy.marking import behind
 from holdfast.processors.lifecycle.deploy.present import slots_beyond
@@ -59,6 +60,7 @@ class WorldFacts:
         code: Processor -> the files of its definition.
         transactions: Finds hanging transactions.
         tables: The warehouse.
+        present: The environment of workers by the settings of now; None in simulations.
         workers: Processor -> the number of its workers that the settings name; None where they name none.
     """
 
@@ -73,6 +75,7 @@ class WorldFacts:
         transactions: HangingTransactions,
         tables: Tables,
         workers: Callable[[str], int | None] = lambda processor: None,
+        present: Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         #: Longest wait for members of the group whose process died, seconds; 0 in simulations.
         self.ghosts_s = GHOSTS_S
@@ -83,6 +86,7 @@ class WorldFacts:
         self._owners = owners
         self._code = code
         self.workers = workers
+        self._present = present
         # Facts that one source has as they are needed.
         self.ping, self.describe, self.committed_offsets = topics.ping, topics.describe, topics.committed_offsets
         self.names = topics.names
@@ -172,6 +176,15 @@ class WorldFacts:
     def spread(self, topic: str) -> str:
         """The partitioner of a topic's writers, found from the newest keys of the topic."""
         return spread_in(self._topics, topic)
+
+    def settings(self, processor: str) -> tuple[str, ...]:
+        """How the settings of workers differ from those of the deployed release; nothing where none are recorded."""
+        deployed = self._world.registry.deployment(processor)
+        book = self._world.registry.releases
+        release = None if deployed is None else book.of_version(processor, deployed.code_version)
+        if release is None or self._present is None:
+            return ()
+        return DeployedSettings(self._world.paths).changed(processor, release.release_id, self._present())
 
     def _instance(self, processor: str, slot: str) -> InstanceFacts:
         program, status = look(slot, processor, self._world)

@@ -5,13 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from holdfast.assets.rollouts import settings_of
+from holdfast.infra.deploy.programs import asked_for
+from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.deploy.deployment import Rollout, deploy
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, RollbackFailed, RolledBack
-from holdfast.processors.lifecycle.plans.requests import Deploy
+from holdfast.processors.lifecycle.plans.plan import NothingToDo, Ready
+from holdfast.processors.lifecycle.plans.requests import Deploy, Scale
 from holdfast.processors.lifecycle.plans.stages import RunProcessor
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.test_scale_plans import TOPOLOGY, in_workers, run_of
@@ -89,3 +94,67 @@ def test_a_failed_deployment_restores_the_number_of_workers(stage: Any, version:
 def test_the_plan_has_the_workers_of_before() -> None:
     run = run_of(decide(Deploy("orders"), in_workers(2, workers=4), TOPOLOGY))
     assert (run.slots, run.back_slots) == (("0", "1", "2", "3"), ("0", "1"))
+
+
+def environment_in(stage: Any, slot: str) -> dict[str, str]:
+    """The environment that a slot's program was started with."""
+    return asked_for(stage.world.paths.supervisor / "programs")[f"fleet-{slot}"][1]
+
+
+@pytest.mark.slow
+def test_what_is_started_later_has_the_settings_of_the_deployment(stage: Any) -> None:
+    """Recovery and scale run in other environments: with another memory, another broker and other standbys."""
+    stage.acts({"version": "v1", "partitions": ONE})
+    place = dict(stage.rollout.environment)
+    deployed = {**place, "HOLDFAST_MEMORY_MAX_MB": "512", "HOLDFAST_KAFKA__BOOTSTRAP_SERVERS": "here:1"}
+    deployed["HOLDFAST_SERVING__TOKEN"] = "a-secret-of-then"
+    elsewhere = {**place, "HOLDFAST_MEMORY_MAX_MB": "2048", "HOLDFAST_STANDBY_REPLICAS": "2"}
+    elsewhere["HOLDFAST_SERVING__TOKEN"] = "a-secret-of-now"
+    book, now = stage.registry.releases, datetime.now(UTC)
+    book.record("fleet", "r1", code_version="v1", target="a:b", folder=None, shape={}, now=now)
+    present = deployed
+
+    def rollout(processor: str, release: str | None) -> Rollout:
+        machine: Any = SimpleNamespace(world=stage.world, environment=lambda: present)
+        return replace(stage.rollout, slots=("0",), environment=settings_of(processor, release or "r1", machine))
+
+    code: Any = lambda name: None  # noqa: E731
+    topics: Any = NoTopics()
+    runner = DeployedProcessors(stage.world, rollout, "ada", code, topics, present=lambda: present)
+    runner.run("fleet", RunProcessor("-", "v1", 30.0, release_id="r1", fresh_settings=True), print)
+    assert environment_in(stage, "0").items() >= {"HOLDFAST_MEMORY_MAX_MB": "512"}.items()
+    text = (stage.world.paths.releases("fleet") / ".settings" / "r1.json").read_text()
+    assert "a-secret-of-then" not in text, "a secret is recorded by reference"
+
+    present = elsewhere
+    scaled = RunProcessor("-", "v1", 30.0, release_id="r1", slots=("0", "1"), rescale=True)
+    runner.run("fleet", scaled, print)
+    new = environment_in(stage, "1")
+    assert (new["HOLDFAST_MEMORY_MAX_MB"], new["HOLDFAST_KAFKA__BOOTSTRAP_SERVERS"]) == ("512", "here:1")
+    assert "HOLDFAST_STANDBY_REPLICAS" not in new
+    assert new["HOLDFAST_SERVING__TOKEN"] == "a-secret-of-now", "whoever starts it has the secret"
+    assert DeployedSettings(stage.world.paths).changed("fleet", "r1", present) == (
+        "HOLDFAST_KAFKA__BOOTSTRAP_SERVERS was here:1, now unset",
+        "HOLDFAST_MEMORY_MAX_MB was 512, now 2048",
+        "HOLDFAST_STANDBY_REPLICAS was unset, now 2",
+    )
+
+    # a deploy has the settings of now, and takes those of before back when it fails
+    stage.acts({"exit": 64}, {"version": "v1", "partitions": ONE})
+    again = RunProcessor("-", "v1", 30.0, release_id="r1", slots=("0", "1"), fresh_settings=True)
+    with pytest.raises(RolledBack):
+        runner.run("fleet", again, print)
+    assert environment_in(stage, "0")["HOLDFAST_MEMORY_MAX_MB"] == "512"
+    assert DeployedSettings(stage.world.paths).changed("fleet", "r1", deployed) == ()
+    stage.acts({"version": "v1", "partitions": ONE})
+    runner.run("fleet", again, print)
+    assert environment_in(stage, "0")["HOLDFAST_MEMORY_MAX_MB"] == "2048"
+
+
+def test_a_changed_setting_is_planned_and_not_taken_for_what_already_runs() -> None:
+    assert isinstance(decide(Deploy("orders"), in_workers(2), TOPOLOGY).verdict, NothingToDo)
+    plan = decide(Deploy("orders"), in_workers(2, settings=("HOLDFAST_MEMORY_MAX_MB was 512, now 2048",)), TOPOLOGY)
+    assert isinstance(plan.verdict, Ready)
+    assert "setting HOLDFAST_MEMORY_MAX_MB was 512, now 2048" in plan.findings
+    assert run_of(plan).fresh_settings
+    assert not run_of(decide(Scale("orders", 3), in_workers(2), TOPOLOGY)).fresh_settings

@@ -1,0 +1,55 @@
+"""The settings that releases were deployed with, in a private file for each release beside its code.
+
+Invariants:
+    - Whatever starts a worker again (recovery, scale, restart, a rollback) starts it with the settings of its
+      deployment, not with those of its own environment. Only a deploy changes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from holdfast.infra.files import write_private
+from holdfast.infra.json_file import read_json
+from holdfast.infra.paths import Paths
+from holdfast.infra.rooted import PathOutside, inside
+from holdfast.infra.settings.of_workers import Recorded, as_recorded, differences, recorded_of
+
+
+class DeployedSettings:
+    """The recorded settings of the releases of this home."""
+
+    def __init__(self, paths: Paths) -> None:
+        self._paths = paths
+
+    def read(self, processor: str, release: str) -> Recorded | None:
+        """The settings of a release; None where none are recorded, as by a former version of Holdfast."""
+        return read_json(self._file(processor, release), Recorded)
+
+    def write(self, processor: str, release: str, recorded: Recorded) -> None:
+        """Record the settings of a release."""
+        file = self._file(processor, release)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_private(file, msgspec.json.encode(recorded, order="deterministic").decode() + "\n")
+
+    def forget(self, processor: str, release: str) -> None:
+        """Forget the settings of a release that is pruned."""
+        with suppress(PathOutside):  # a row that leads elsewhere has no file of ours
+            self._file(processor, release).unlink(missing_ok=True)
+
+    def environment_of(self, processor: str, release: str, present: Mapping[str, str]) -> dict[str, str]:
+        """The environment of a release's workers; ``present`` has the secrets, and all where nothing is recorded."""
+        recorded = self.read(processor, release)
+        return dict(present) if recorded is None else as_recorded(present, recorded)
+
+    def changed(self, processor: str, release: str, present: Mapping[str, str]) -> tuple[str, ...]:
+        """How the present settings differ from those of a release; nothing where none are recorded."""
+        recorded = self.read(processor, release)
+        return () if recorded is None else differences(recorded, recorded_of(present))
+
+    def _file(self, processor: str, release: str) -> Path:
+        return inside(inside(self._paths.all_releases, processor) / ".settings", f"{release}.json")
