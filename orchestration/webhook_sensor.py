@@ -1,4 +1,4 @@
-"""The sensor ``notifications``: posts incidents and failed runs to the webhook of the settings.
+"""The sensor ``notifications``: posts incidents, failed runs, and states that need a person, to the webhook.
 
 ``processors.lifecycle.recovery.webhook_messages`` writes the messages and decides when to send them; ``infra.webhook``
 posts them.
@@ -11,20 +11,26 @@ Invariants:
     - The webhook's URL is in no log, error or cursor, because it contains a token.
 """
 
-from datetime import UTC, datetime
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
 from holdfast.assets.keys import PROCESSOR_TAG
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.sizes import room_of
 from holdfast.infra.webhook import TIMEOUT_S, Answer, post, shown
 from holdfast.orchestration import local
 from holdfast.orchestration.apart import SKIPPED, must_skip
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG
 from holdfast.orchestration.resources import LifecycleResource
 from holdfast.orchestration.run_limits import overdue_words
-from holdfast.processors.lifecycle.recovery import webhook_messages
+from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
+from holdfast.processors.lifecycle.recovery import state_messages, webhook_messages
+from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.needs import Need, Told
+from holdfast.processors.lifecycle.recovery.standing import standing
 from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Notification, Outbox
 
 NOTIFY_EVERY_S = 15
@@ -42,8 +48,8 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
     @dg.sensor(
         minimum_interval_seconds=NOTIFY_EVERY_S,
         default_status=dg.DefaultSensorStatus.RUNNING if enabled else dg.DefaultSensorStatus.STOPPED,
-        description="Posts opened, resolved and failed incidents, and failed runs, to the webhook. Retries while the "
-        "webhook does not answer.",
+        description="Posts opened, resolved and failed incidents, failed runs, and states that need a person, to the "
+        "webhook. Retries while the webhook does not answer.",
     )
     def notifications(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> dg.SensorResult:
         if must_skip(context.instance, "notifications", apart=apart):
@@ -61,16 +67,19 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
             return dg.SensorResult(skip_reason=failed.message)
         if known is None:  # incidents that ended before the first tick are not sent
             outbox = Outbox(frozenset(each.id for pair in incidents if len(pair) > 1 for each in pair))
+        states = _states(lifecycle, settings, {} if known is None else known.states)
         runs = _failed_runs(context.instance, position)
         found = [each for pair in incidents for each in pair] + [message for _, message in runs if message]
+        repeat = timedelta(hours=settings.webhook.repeat_hours)
+        found += state_messages.messages_of(states, repeat, lifecycle.world.clock())
         pending = webhook_messages.waiting(outbox, found, lifecycle.world.clock())
-        _store(context, Cursor(outbox, position))
+        _store(context, Cursor(outbox, position, states))
         sending = webhook_messages.deliver(
             outbox,
             pending,
             lambda one: _send(one, settings),
             lifecycle.world.clock,
-            keep=lambda so_far: _store(context, Cursor(so_far, position)),
+            keep=lambda so_far: _store(context, Cursor(so_far, position, states)),
         )
         _report(context, settings, sending)
         left = {each.id for each in pending} - sending.outbox.told
@@ -78,12 +87,32 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
             if message is not None and message.id in left:
                 break
             position = reached
-        cursor = Cursor(webhook_messages.forget(sending.outbox, [each.id for each in found]), position)
+        cursor = Cursor(webhook_messages.forget(sending.outbox, [each.id for each in found]), position, states)
         _store(context, cursor)
         sentence = f"{len(sending.accepted)} sent, {len(left)} waiting. {sending.failure}".strip()
         return dg.SensorResult(skip_reason=sentence, cursor=webhook_messages.encoded(cursor))
 
     return notifications
+
+
+def _states(lifecycle: LifecycleResource, settings: Settings, known: Mapping[str, Told]) -> dict[str, Told]:
+    """The states that need a person after this look; a processor that can't be read stays as it was known."""
+    needs, unread, limits = list[Need](), set[str](), Limits(stuck_after_s=settings.stuck_after_s)
+    percent = room_of(settings.paths.home).free_percent
+    disk = state_messages.need_of_disk(percent, settings.upkeep.room_min_percent, str(settings.paths.home))
+    deployments = lifecycle.registry.deployments()
+    world = look_at_all(lifecycle.world, deployments)
+    for name in (each.processor for each in deployments):
+        try:
+            now = standing(name, world, limits)
+        except HoldfastError:
+            unread.add(name)
+            continue
+        is_open = now.incident is not None and now.incident.is_open
+        need = state_messages.need_of(name, now.answer, is_open=is_open)
+        needs += [] if need is None else [need]
+    needs += [] if disk is None else [disk]
+    return state_messages.follow(known, needs, unread, lifecycle.world.clock())
 
 
 def _stored(context: dg.SensorEvaluationContext) -> Cursor | None:

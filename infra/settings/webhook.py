@@ -23,6 +23,9 @@ class WebhookSettings(Group):
     kind: Literal["generic", "slack"] = Field(
         default="generic", description="Format of messages: generic (one JSON document each) or slack."
     )
+    repeat_hours: float = Field(
+        default=24.0, gt=0, description="Hours after which a state that needs a person is posted again while it lasts."
+    )
     dagster_url: str | None = Field(
         default=None,
         pattern=r"^https?://[^@?\s]+$",

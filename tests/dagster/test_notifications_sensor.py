@@ -12,6 +12,7 @@ from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import webhook_sensor as sensor_module
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.world import open_registry
+from holdfast.processors.lifecycle.recovery import state_messages
 from holdfast.processors.lifecycle.recovery import webhook_messages as told
 from tests.webhook import SECRET, Webhook
 
@@ -221,3 +222,28 @@ def test_the_sensor_is_switched_on_by_the_setting(
     off = build_definitions(load_settings()).resolve_sensor_def("notifications")
     assert on.default_status is dg.DefaultSensorStatus.RUNNING
     assert off.default_status is dg.DefaultSensorStatus.STOPPED
+
+
+def test_an_apply_that_broke_off_is_told_and_its_end(
+    registry: Registry, tick: Tick, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_messages, "SETTLED_S", 0.0)
+    webhook.start()
+    tick()
+    now = datetime.now(UTC)
+    registry.record_deployment("fleet", "v1", ("0",), now, desired="stopped")
+    facts = {"processor": "fleet", "verb": "clear", "plan_hash": "a", "plan": "{}", "who": "ann", "holder": "none"}
+    begun, _ = registry.journal.begin_apply(**facts, now=now)
+    assert registry.journal.let_go_of_apply(begun.id, begun.token, "the terminal was closed")
+    tick()
+    tick()
+    (message,) = [each for each in webhook.received if each["event"] == "state.needs"]
+    assert message["processor"] == "fleet"
+    assert "the terminal was closed" in message["text"]
+    assert f"holdfast apply abandon {begun.id}" in message["action"]
+    again = registry.journal.applies(1)[0]
+    token = registry.journal.claim_apply(again.id, "run", seen=again.token)
+    assert token is not None
+    assert registry.journal.end_apply(again.id, token, "abandoned", now)
+    tick()
+    assert [each["event"] for each in webhook.received] == ["state.needs", "state.over"]

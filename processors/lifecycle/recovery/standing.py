@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 
 from holdfast.infra.database.records import ApplyRecord, Incident
 from holdfast.processors.lifecycle.deploy.deployment import PATIENCE_S
@@ -20,7 +21,7 @@ from holdfast.processors.lifecycle.recovery.answer import (
     judge_pause,
     judge_working,
 )
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits
 from holdfast.processors.lifecycle.recovery.incidents import Observation, is_broken_off, observe, open_apply
 
 
@@ -41,15 +42,25 @@ def standing(processor: str, world: World, limits: Limits, *, patience_s: float 
     """
     seen = observe(processor, world, limits, patience_s=patience_s)
     found = {slot: each.diagnosis for slot, each in seen.items()}
-    incident = incident_of(processor, world)
-    begun = open_apply(processor, world)
-    if begun is not None and is_broken_off(begun):
-        return Standing(seen, judge_interrupted(begun, found), incident)
-    answer = judge_working(found, incident, world.clock()) or STARTING
-    answer = judge_pause(answer, last_apply(processor, world))
-    if begun is not None and not answer.passed and not (incident is not None and incident.is_open):
-        answer = judge_applying(begun)
+    incident, begun = incident_of(processor, world), open_apply(processor, world)
+    answer = judge(found, incident, begun, last_apply(processor, world), world.clock())
     return Standing(seen, answer, incident)
+
+
+def judge(
+    found: Mapping[str, Diagnosis],
+    incident: Incident | None,
+    begun: ApplyRecord | None,
+    last: ApplyRecord | None,
+    now: datetime,
+) -> Answer:
+    """The answer from facts alone: the slots, the newest incident, the open apply, and the newest apply."""
+    if begun is not None and is_broken_off(begun):
+        return judge_interrupted(begun, found)
+    answer = judge_pause(judge_working(found, incident, now) or STARTING, last)
+    if begun is not None and not answer.passed and not (incident is not None and incident.is_open):
+        return judge_applying(begun)
+    return answer
 
 
 def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...]:

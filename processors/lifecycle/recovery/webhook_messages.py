@@ -20,8 +20,9 @@ import msgspec
 from holdfast.infra.database.records import Incident
 from holdfast.infra.webhook import PAUSE_S_MAX as ASKED_PAUSE_S_MAX
 from holdfast.infra.webhook import Answer
+from holdfast.processors.lifecycle.recovery.needs import Told
 
-Event = Literal["incident.opened", "incident.resolved", "incident.failed", "run.failed"]
+Event = Literal["incident.opened", "incident.resolved", "incident.failed", "run.failed", "state.needs", "state.over"]
 
 #: Pause before the second try of an unreachable webhook, seconds; it doubles up to the maximum.
 PAUSE_S, PAUSE_S_MAX = 10.0, 600.0
@@ -67,6 +68,8 @@ class Cursor(msgspec.Struct, frozen=True):
 
     outbox: Outbox
     failures_after: int
+    #: The states that need a person, by identity (``state_messages``).
+    states: dict[str, Told] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +213,8 @@ def generic(message: Notification, link: str | None) -> dict[str, Any]:
 
 def slack(message: Notification, link: str | None) -> dict[str, Any]:
     """A message in Slack's format: ``text`` for the list, ``blocks`` for the page."""
-    sign = {"incident.resolved": ":white_check_mark:", "incident.opened": ":warning:"}.get(message.event, ":x:")
+    over = ":white_check_mark:"
+    sign = {"incident.resolved": over, "state.over": over, "incident.opened": ":warning:"}.get(message.event, ":x:")
     title = f"{sign} *{_escaped(message.title)}*"
     body = f"{title}\n{_escaped(message.text)}\n*What to do*: {_escaped(message.action)}"
     where = f"<{link}|Dagster> · " if link else ""

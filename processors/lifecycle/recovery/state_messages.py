@@ -1,0 +1,110 @@
+"""States that need a person, as messages of the webhook: one at the begin, again while it lasts, one at the end.
+
+    seen ──needs a person for SETTLED_S──► posted ──each repeat──► posted again ──no longer──► over
+
+Invariants:
+    - An incident has its own messages (``webhook_messages``). A state has one where no incident names its action, so
+      there is one message for one state.
+    - A state keeps its messages' ids from its begin on: a tick that is killed sends no other ones.
+    - A subject that could not be read neither begins nor ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+
+import msgspec
+
+from holdfast.processors.lifecycle.recovery.answer import Answer
+from holdfast.processors.lifecycle.recovery.faults import TITLES
+from holdfast.processors.lifecycle.recovery.needs import Need, Told
+from holdfast.processors.lifecycle.recovery.webhook_messages import NEWS_FOR, Notification
+
+#: How long a state lasts before it is told, seconds: a tick may look in the middle of a change.
+SETTLED_S = 20.0
+#: The subject of the disk.
+DISK = "the disk"
+
+
+def need_of(processor: str, answer: Answer, *, is_open: bool) -> Need | None:
+    """What a processor needs a person for; None for one that works, changes by itself, or whose incident tells it.
+
+    ``is_open`` tells whether the answer's incident is open: then its messages name no action yet.
+    """
+    if answer.passed or not answer.action or (answer.incident is not None and not is_open):
+        return None
+    title = f"{processor} needs you: {TITLES[answer.kind]}"
+    return Need(processor, answer.kind, title, answer.text, answer.action, processor)
+
+
+def need_of_disk(free_percent: float, least_percent: float, home: str) -> Need | None:
+    """The need for room on the disk of the home folder; None while there is enough."""
+    if free_percent >= least_percent:
+        return None
+    text = f"The disk of {home} has {free_percent:.1f} % free, expected {least_percent:g} % or more."
+    action = "`holdfast status --sizes` names what uses the disk, and what makes room."
+    return Need(DISK, "full", "the disk is nearly full", text, action)
+
+
+def follow(known: Mapping[str, Told], needs: Sequence[Need], unread: Collection[str], now: datetime) -> dict[str, Told]:
+    """The states after one look, by identity; ``unread`` are subjects that could not be read."""
+    asked = {(each.subject, each.kind): each for each in needs}
+    after: dict[str, Told] = {}
+    lasting: set[tuple[str, str]] = set()
+    for name, told in known.items():
+        place = told.need.subject, told.need.kind
+        if told.ended is not None:
+            if now - told.ended <= NEWS_FOR:
+                after[name] = told
+        elif place in asked:
+            lasting.add(place)
+            after[name] = msgspec.structs.replace(told, need=asked[place])
+        elif told.need.subject in unread:
+            after[name] = told
+        elif _is_settled(told, now):
+            after[name] = msgspec.structs.replace(told, ended=now)
+    for place, need in asked.items():
+        if place not in lasting:
+            told = Told(need, now)
+            after[told.identity] = told
+    return after
+
+
+def messages_of(states: Mapping[str, Told], repeat: timedelta, now: datetime) -> list[Notification]:
+    """The messages of all states so far; a repeated one has the number of its repetition in its id."""
+    found = []
+    for told in states.values():
+        until = now if told.ended is None else told.ended
+        if not _is_settled(told, until):
+            continue
+        found.append(_message(told, "", told.need.title, told.since))
+        if told.ended is not None:
+            title = f"{told.need.subject}: over after {_words(told.ended - told.since)}: {told.need.title}"
+            found.append(_message(told, "-over", title, told.ended))
+        elif number := int((now - told.since) / repeat):
+            title = f"{told.need.title}, since {_words(number * repeat)}"
+            found.append(_message(told, f"-again-{number}", title, told.since + number * repeat))
+    return found
+
+
+def _message(told: Told, end: str, title: str, at: datetime) -> Notification:
+    is_over = end == "-over"
+    return Notification(
+        id=f"{told.identity}{end}",
+        event="state.over" if is_over else "state.needs",
+        processor=told.need.processor,
+        title=title,
+        text=told.need.text,
+        action="Nothing." if is_over else told.need.action,
+        at=at,
+    )
+
+
+def _is_settled(told: Told, now: datetime) -> bool:
+    return (now - told.since).total_seconds() >= SETTLED_S
+
+
+def _words(length: timedelta) -> str:
+    minutes = int(length.total_seconds() // 60)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"{minutes} min"

@@ -1,0 +1,171 @@
+"""Each state that needs a person has one event with its action: a walk through slot, record, apply and incident."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from holdfast.infra.database.records import ApplyRecord, Incident
+from holdfast.processors.lifecycle.plans.behind import Behind
+from holdfast.processors.lifecycle.recovery import webhook_messages
+from holdfast.processors.lifecycle.recovery.diagnosis import (
+    Dead,
+    Diagnosis,
+    Differs,
+    Failed,
+    Healthy,
+    NotDeployed,
+    Outdated,
+    Starting,
+    Stuck,
+    Unsupervised,
+    Waiting,
+)
+from holdfast.processors.lifecycle.recovery.needs import Need, Told
+from holdfast.processors.lifecycle.recovery.standing import judge
+from holdfast.processors.lifecycle.recovery.state_messages import (
+    SETTLED_S,
+    follow,
+    messages_of,
+    need_of,
+    need_of_disk,
+)
+from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Outbox
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+DAY = timedelta(days=1)
+SLOTS: tuple[Diagnosis, ...] = (
+    Healthy("running"),
+    NotDeployed(),
+    Starting("restoring"),
+    Waiting(),
+    Dead(1, None),
+    Dead(64, None),
+    Stuck(90.0),
+    Failed({"message": "no", "cause": "poison-message"}),
+    Differs("paused", "It is paused.", "holdfast resume", warns=True),
+    Differs("other-version", "It runs v1.", "holdfast apply deploy fleet"),
+    Unsupervised("running", "holdfast up"),
+    Outdated(cast(Behind, type("Old", (), {"sentence": "It is older.", "action": "holdfast registry adopt fleet"}))),
+)
+
+
+def incident(**facts: Any) -> Incident:
+    usual: dict[str, Any] = {"id": 7, "processor": "fleet", "kind": "dead", "detail": {}, "opened_at": NOW}
+    rest: dict[str, Any] = {"claimed_by": None, "claimed_at": None, "attempts": 1, "closed_at": None, "outcome": None}
+    return Incident(**{**usual, **rest, "reason": "", "timeline": (), **facts})
+
+
+INCIDENTS: tuple[Incident | None, ...] = (
+    None,
+    incident(remedy="restart"),
+    incident(remedy="wait"),
+    incident(remedy="wait", action="Free the disk.", asks={"0": "disk-full"}),
+    incident(closed_at=NOW, outcome="failed", action="holdfast incidents retry 7"),
+    incident(closed_at=NOW, outcome="resolved"),
+)
+
+
+def apply_of(holder: str | None) -> ApplyRecord:
+    facts: dict[str, Any] = {"id": 3, "processor": "fleet", "verb": "deploy", "plan_hash": "", "plan": "{}", "who": "a"}
+    times: dict[str, Any] = {"started_at": NOW, "finished_at": None, "outcome": None, "reason": "", "done": ()}
+    return ApplyRecord(**facts, **times, holder=holder, token=1, silent_s=0.0)
+
+
+APPLIES = (None, apply_of("a run of Dagster"), apply_of(None))
+LASTS = (None, replace(apply_of(None), finished_at=NOW, outcome="abandoned"))
+
+
+def test_each_state_passes_moves_by_itself_within_a_limit_or_is_told_once() -> None:
+    seen = Counter[str]()
+    pairs = itertools.combinations_with_replacement(SLOTS, 2)
+    for slots, known, begun, last in itertools.product(pairs, INCIDENTS, APPLIES, LASTS):
+        found = dict(zip(("0", "1"), slots, strict=True))
+        answer = judge(found, known, begun, begun or last, NOW)
+        state = f"{slots}, incident {known and (known.outcome, known.remedy, known.asks)}, apply {begun}: {answer}"
+        is_open = known is not None and known.is_open
+        need = need_of("fleet", answer, is_open=is_open)
+        of_incident = () if known is None else webhook_messages.of_incident(known)
+        failed = any(each.event == "incident.failed" for each in of_incident)
+        if answer.passed:
+            assert need is None, state
+            seen["passes"] += 1
+        elif need is not None:
+            assert need.action, state
+            assert need.text, state
+            assert not (failed and answer.incident is not None), f"two events: {state}"
+            seen["told"] += 1
+        elif answer.incident is not None and not is_open:
+            assert failed, state
+            seen["told with its incident"] += 1
+        else:
+            # a start has a limit, an apply a lease, an incident its attempts; the sensor opens one within a tick
+            moving = answer.kind == "starting" or is_open or any(each.needs_recovery for each in slots)
+            assert moving or answer.kind == "broker-away", state
+            seen["moves"] += 1
+    assert set(seen) == {"passes", "told", "told with its incident", "moves"}
+
+
+def need(kind: str = "paused", subject: str = "fleet") -> Need:
+    return Need(subject, kind, f"{subject} needs you", "It is paused.", "holdfast apply deploy fleet", subject)
+
+
+def after(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def events(states: dict[str, Told], now: datetime, repeat: timedelta = DAY) -> list[tuple[str, str]]:
+    return [
+        (each.event, each.id.removeprefix("state-fleet-paused-20260301T120000"))
+        for each in messages_of(states, repeat, now)
+    ]
+
+
+def test_a_state_is_told_once_it_lasts_again_by_the_setting_and_when_it_is_over() -> None:
+    states = follow({}, [need()], (), NOW)
+    assert events(states, NOW) == [], "a tick may look in the middle of a change"
+    states = follow(states, [need()], (), after(SETTLED_S))
+    assert events(states, after(SETTLED_S)) == [("state.needs", "")]
+    hour = timedelta(hours=1)
+    assert events(states, after(2 * 3600 + 5), hour) == [("state.needs", ""), ("state.needs", "-again-2")]
+    states = follow(states, [], (), after(4 * 3600))
+    assert events(states, after(4 * 3600), hour) == [("state.needs", ""), ("state.over", "-over")]
+    (_, over) = messages_of(states, hour, after(4 * 3600))
+    assert over.title == "fleet: over after 4 h 0 min: fleet needs you"
+    assert follow(states, [], (), after(4 * 3600) + DAY + hour) == {}
+
+
+def test_what_ends_before_it_is_told_is_forgotten_and_another_state_is_told_anew() -> None:
+    states = follow({}, [need()], (), NOW)
+    assert follow(states, [], (), after(5)) == {}
+    states = follow(states, [need("versions-differ")], (), after(60))
+    assert len(states) == 2
+    assert {each.need.kind for each in states.values() if each.ended is None} == {"versions-differ"}
+
+
+def test_a_processor_that_can_not_be_read_is_neither_told_nor_over() -> None:
+    states = follow({}, [need()], (), NOW)
+    assert follow(states, [], {"fleet"}, after(60)) == states
+    assert follow({}, [], {"fleet"}, NOW) == {}
+
+
+def test_the_states_survive_in_the_cursor_and_a_former_cursor_is_read() -> None:
+    states = follow({}, [need()], (), NOW)
+    kept = webhook_messages.decoded(webhook_messages.encoded(Cursor(Outbox(), 4, states)))
+    assert kept is not None
+    assert kept.states == states
+    former = webhook_messages.decoded('{"outbox":{"told":[]},"failures_after":4}')
+    assert former is not None
+    assert former.states == {}
+
+
+@pytest.mark.parametrize(("free", "told"), [(4.9, True), (5.0, False)])
+def test_a_full_disk_is_told_with_the_command(free: float, told: bool) -> None:
+    found = need_of_disk(free, 5.0, "/home")
+    assert (found is not None) is told
+    assert found is None or "holdfast status --sizes" in found.action
