@@ -81,6 +81,14 @@ class HoldfastError(Exception):
         }
 
 
+def in_one_line(told: str) -> str:
+    """The first line of an error that was recorded as text, for a text that has an action of its own.
+
+    The error's own action comes before that one.
+    """
+    return next(iter(told.splitlines()), "").replace(" What to do: ", " Before that: ")
+
+
 class BadConfiguration(HoldfastError):
     """A declaration, a setting or a right must be corrected first; a restart does not help."""
 

@@ -25,7 +25,7 @@ from holdfast.infra.database.errors import HeldByRecovery, HoldLost
 from holdfast.infra.database.lease_times import SILENT_S
 from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.records import ApplyOutcome, ApplyRecord, StageNote
-from holdfast.infra.errors import EXIT_REFUSED, HoldfastError
+from holdfast.infra.errors import EXIT_REFUSED, HoldfastError, in_one_line
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans import way_on
 from holdfast.processors.lifecycle.plans.explanation import count_of
@@ -422,7 +422,7 @@ def _in_progress(record: ApplyRecord, begun: Plan | None, how: str) -> ApplyInPr
     where = f"{len(record.done)} of {total} done"
     abandon, on = f"holdfast apply abandon {record.id} --reason WHY", way_on.way_on(record)
     action = f"Let it finish, or complete it: `{on}`. To end it without its remaining stages: `{abandon}`."
-    why = f" It stopped because: {record.reason.splitlines()[0]}" if record.reason else ""
+    why = f" It stopped because: {in_one_line(record.reason)}" if record.reason else ""
     return ApplyInProgress(
         f"An apply of {record.processor} is open: {record.verb} (apply {record.id}, begun by {record.who}) {how}, "
         f"with {where}.{why}",

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from holdfast.infra.database.records import ApplyRecord, Incident
+from holdfast.infra.errors import in_one_line
 from holdfast.processors.lifecycle.plans import way_on
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.recovery.diagnosis import (
@@ -136,7 +137,7 @@ def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Ans
     else:
         held = "Recovery does not wait for it."
     total = "an unknown number of" if plan is None else str(len(plan.stages))
-    why = f" It stopped because: {begun.reason.splitlines()[0]}" if begun.reason else ""
+    why = f" It stopped because: {in_one_line(begun.reason)}" if begun.reason else ""
     text = (
         f"{_capital(TITLES['apply-broken-off'])}: {begun.verb}, apply {begun.id}, started by {begun.who} at "
         f"{begun.started_at:%Y-%m-%d %H:%M:%S}Z; {len(begun.done)} of {total} stages are done.{why} "

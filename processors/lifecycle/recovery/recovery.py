@@ -27,7 +27,7 @@ from holdfast.infra.database.errors import HoldLost
 from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.records import Incident, Outcome
 from holdfast.infra.deploy.programs import SupervisorSilent
-from holdfast.infra.errors import HoldfastError
+from holdfast.infra.errors import HoldfastError, in_one_line
 from holdfast.processors.lifecycle.deploy.deployment import PATIENCE_S, OnProgress, Rollout, wait_ready
 from holdfast.processors.lifecycle.deploy.present import remove_others, slots_beyond
 from holdfast.processors.lifecycle.plans.behind import Behind
@@ -396,7 +396,7 @@ class _Recovery:
         self._registry.decide_incident(self._incident.id, kind, Restart.name, asked)
         sick = {slot: each.sentence for slot, each in found.items() if each.needs_recovery}
         self._registry.ask_about(self._incident.id, sick)
-        self._note("ask", f"{reason.splitlines()[0]} What to do: {asked}", 0.0)
+        self._note("ask", f"{in_one_line(reason)} What to do: {asked}", 0.0)
 
     def _case(self, found: Diagnosis) -> Case:
         name, releases = self._rollout.processor, self._registry.releases

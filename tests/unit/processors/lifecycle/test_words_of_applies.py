@@ -9,10 +9,12 @@ import pytest
 
 from holdfast.infra.database.lease_times import SILENT_S
 from holdfast.infra.database.records import ApplyOutcome, ApplyRecord
+from holdfast.infra.deploy.programs import SupervisorSilent
 from holdfast.infra.holders import new_holder
 from holdfast.infra.process import ProcessIdentity, own_identity
+from holdfast.orchestration.reasons import of_processor
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
-from holdfast.processors.lifecycle.plans.apply import Applier, Done, Holder, Tell
+from holdfast.processors.lifecycle.plans.apply import Applier, ApplyInProgress, Done, Holder, Tell
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
 from holdfast.processors.lifecycle.plans.requests import Deploy, OfProcessor, Restart, Restore
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, SetStateAside, Stage, StopProcessor
@@ -165,3 +167,21 @@ def test_a_run_that_changes_a_processor_waits_for_its_recovery(installed: Instal
     assert registry.claim_incident(incident.id, "run", NOW)
     await_recovery(NAME, registry, told.append, timeout_s=0.0)
     assert len(told) == 2, "it goes on, and is refused with what to do"
+
+
+def nothing(processor: str, stage: Stage, tell: Tell) -> Done:
+    raise AssertionError(f"{stage.says} was not to be carried out")
+
+
+def test_an_apply_whose_stage_failed_with_an_action_of_its_own_is_told_with_one_action(installed: Installation) -> None:
+    record = begun(installed, new_holder(), Restore(NAME))
+    failed = SupervisorSilent("The supervisor hangs.", action="End it: `holdfast down`, then `holdfast up`.")
+    installed.registry.journal.let_go_of_apply(record.id, record.token, f"stage 1: {failed}")
+    (told,) = of_processor(NAME, standing(NAME, installed.world, LIMITS).answer)
+    assert told.action == f"holdfast apply resume {record.id}"
+    assert "The supervisor hangs. Before that: End it: `holdfast down`, then `holdfast up`." in told.reason
+    with pytest.raises(ApplyInProgress) as refused:
+        Applier(nothing, installed.registry.journal, "bob", Holder("another")).apply(
+            Plan(request=Restart(NAME), verdict=Ready("."), stages=(RUN,))
+        )
+    assert str(refused.value).count("What to do: ") == 1
