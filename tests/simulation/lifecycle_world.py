@@ -48,7 +48,7 @@ from holdfast.processors.lifecycle.plans.stages import Stage
 from holdfast.processors.lifecycle.ports import World as Acting
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages
 from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
-from holdfast.processors.lifecycle.recovery import incidents
+from holdfast.processors.lifecycle.recovery import incidents, recovery
 from holdfast.processors.lifecycle.verbs.backfill import check_local
 from holdfast.processors.lifecycle.verbs.table import plan_for
 from holdfast.processors.lifecycle.world.facts import WorldFacts
@@ -117,6 +117,8 @@ class LifecycleWorld:
         self.strike: Callable[[SimulatedProcess, str], bool] | None = None
         self.broken: InvariantBroken | None = None
         self.operators = 0
+        #: Whether who looks at the holder of an apply sees its end at once: all are on one machine.
+        self.one_machine = schedule.seed % 2 == 0
         checkpoints = CheckpointSettings(every_s=schedule.checkpoint_s, stop_wait_s=1.0)
         self.paths = Paths(folder / "home")
         self.settings = Settings(home=folder / "home").model_copy(update={"checkpoints": checkpoints})
@@ -150,6 +152,14 @@ class LifecycleWorld:
         made.with_run_overrides(slot=slot, auto_create_topics=False, start=start)
         return made
 
+    def started(self, program: Program, slot: str, start: Start) -> Application:
+        """The processor that a program's new process runs."""
+        return self.application(slot, start)
+
+    def code(self) -> Code:
+        """The files of the definition."""
+        return CODE
+
     def launch(self, program: Program) -> None:
         """Start a program's process."""
         given = program.spec.command
@@ -164,7 +174,7 @@ class LifecycleWorld:
         )
         program.pid += 1
         program.began, program.failure = self.clock.time(), None
-        program.app = app = self.application(slot, start)
+        program.app = app = self.started(program, slot, start)
 
         def live(process: SimulatedProcess) -> None:
             try:
@@ -232,13 +242,26 @@ class LifecycleWorld:
         self.clock.call_at(until, lambda: None)
         self.until(lambda: self.clock.monotonic() >= until, seconds + 60.0, "time goes by")
 
+    def is_gone(self, name: str) -> bool:
+        """Whether the process of this name is seen to have ended."""
+        living = {each.name for each in self.simulation.processes if not (each.ended or each.crashed)}
+        return self.one_machine and name not in living
+
     def operate(self, work: Callable[[Operator], None]) -> SimulatedProcess:
         """Have an operator do something in a process of his own; returns it, once it has ended or died."""
-        self.operators += 1
-        process = self.simulation.start(f"op{self.operators}", lambda alive: work(Operator(self, alive)))
+        process = self.begin(work)
         self.clock.call_later(OPERATOR_S, lambda: None)
         self.until(lambda: process.ended or process.crashed, OPERATOR_S, f"{process.name} ends")
         return process
+
+    def begin(self, work: Callable[[Operator], None]) -> SimulatedProcess:
+        """Have an operator begin something in a process of his own."""
+        self.operators += 1
+        return self.simulation.start(f"op{self.operators}", lambda alive: work(self.operator(alive)))
+
+    def operator(self, process: SimulatedProcess) -> Operator:
+        """The operator that a process is."""
+        return Operator(self, process)
 
     # -- the registry ----------------------------------------------------------------------------------------------
 
@@ -314,7 +337,7 @@ class Operator:
             self.journal,
             self._folders,
             self.owners,
-            lambda name: CODE,
+            lambda name: world.code(),
             NothingHangs(),
             world.tables,
             workers=lambda name: None if self._slots(name) else len(world.slots),
@@ -368,7 +391,9 @@ class Operator:
         topics = fenced(self.topics, TOPICS, self.hold)
         execution = Execution(
             topics=topics,
-            runner=DeployedProcessors(acting, self._rollout, "ada", lambda name: (CODE, self._shape()), topics),
+            runner=DeployedProcessors(
+                acting, self._rollout, "ada", lambda name: (self._world.code(), self._shape()), topics
+            ),
             owners=self.owners,
             local=self._folders,
             check_local=lambda name, stores: check_local(name, stores, self.facts, self._world.topology),
@@ -376,8 +401,8 @@ class Operator:
             shadows=_no_shadows,
             transactions=NothingHangs(),
             tables=TableStages(self._table_world(), _no_shadows),  # type: ignore[arg-type]
-            letters=_no_shadows,
             orphans=lambda: _no_orphans,
+            letters=_no_shadows,
         )
 
         def execute(processor: str, stage: Stage, tell: Tell) -> Done:
@@ -405,8 +430,8 @@ class Operator:
         return datetime.fromtimestamp(self._world.clock.time(), UTC)
 
     def _is_gone(self, name: str) -> bool:
-        """Operators of even seeds are on one machine, and see each other's end at once."""
-        return self._world.schedule.seed % 2 == 0 and name != self.process.name
+        """Operators on one machine see each other's end at once."""
+        return self._world.is_gone(name)
 
     def _client(self, processor: str, slot: str) -> SimulatedClient:
         return SimulatedClient(self._world, self.process, processor, slot)
@@ -423,6 +448,9 @@ class Operator:
         if release is not None:
             return rollout_of_release(release, self.topics, slots, {}, world.state_dir)
         return Rollout(processor, version, slots, {INPUT: world.schedule.partitions}, {}, world.state_dir)
+
+    def _code(self, processor: str) -> tuple[Code, Shape]:
+        return self._world.code(), self._shape()
 
     def _shape(self) -> Shape:
         return shape_of(self._world.topology, {INPUT: self._world.schedule.partitions})
@@ -442,7 +470,9 @@ class OperatorsHold(Hold):
 
     def take(self, fence: Fence, beat: Callable[[], bool]) -> None:
         # Beats come from the clock, too, where no process can be switched: they pass no point.
-        super().take(fence, lambda: self._world.registry.journal.beat_apply(fence.id, fence.token))
+        registry = self._world.registry
+        beats = {"apply": registry.journal.beat_apply, "incident": registry.beat_incident}
+        super().take(fence, lambda: beats[fence.of](fence.id, fence.token))
 
     @contextmanager
     def beating(self) -> Iterator[None]:
@@ -464,7 +494,7 @@ class OperatorsHold(Hold):
 @contextmanager
 def virtual_time(world: LifecycleWorld) -> Iterator[None]:
     """Who waits in the lifecycle's own modules waits in virtual time."""
-    modules: tuple[Any, ...] = (deployment, serving, applying, running)
+    modules: tuple[Any, ...] = (deployment, serving, applying, running, recovery)
     former = [module.time for module in modules]
     for module in modules:
         module.time = OperatorsTime(world)

@@ -60,24 +60,28 @@ class SimulatedProcess:
         self._crashed = False
         self._stopped = False
         self._asleep = False
+        self._interrupted = False
         self._greenlet = greenlet(self._run)
 
     def point(self, name: str) -> None:
-        """A point at which the process can be switched, frozen or killed.
+        """A point at which the process can be switched, frozen, interrupted or killed.
 
         Raises:
             Crashed: The process was killed.
+            KeyboardInterrupt: It was interrupted.
         """
         if self._crashed:
             raise Crashed
         self.at = name
         self._simulation.pass_point(self, name)
+        self._heed()
 
     def sleep(self, seconds: float) -> None:
         """Lets virtual time pass.
 
         Raises:
             Crashed: The process was killed.
+            KeyboardInterrupt: It was interrupted.
         """
         if self._crashed:
             raise Crashed
@@ -88,6 +92,7 @@ class SimulatedProcess:
         finally:
             timer.cancel()
             self._asleep = False
+        self._heed()
 
     @property
     def frozen(self) -> bool:
@@ -121,6 +126,10 @@ class SimulatedProcess:
         """SIGKILL: the process has no further effect; the scheduler removes it at its next turn."""
         self._crashed = True
 
+    def interrupt(self) -> None:
+        """SIGINT: where the process is, or at its next point, it gets a ``KeyboardInterrupt``."""
+        self._interrupted, self._asleep = True, False
+
     def go_on(self) -> None:
         """Runs the process until it yields; called by the scheduler."""
         if self._crashed:
@@ -131,6 +140,11 @@ class SimulatedProcess:
 
     def _wake(self) -> None:
         self._asleep = False
+
+    def _heed(self) -> None:
+        if self._interrupted:
+            self._interrupted = False
+            raise KeyboardInterrupt
 
     def _run(self) -> None:
         try:

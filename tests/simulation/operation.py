@@ -1,0 +1,132 @@
+"""Courses of operation from seeds: what stands after quiet is as recorded, or told in red with an action that mends it.
+
+python -m tests.simulation.operation --seed 17         one seed, cut down to the steps that it needs
+python -m tests.simulation.operation --seeds 1000      seeds 0 to 999
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import structlog
+
+from holdfast.infra.database.registry import Registry
+from tests.simulation.lifecycle_world import quiet
+from tests.simulation.operation_course import Course, CourseRun, draw_course
+from tests.simulation.operation_world import OperationWorld, parts_of_operation
+from tests.simulation.schedule import plain_schedule
+from tests.simulation.scheduler import signals_kept
+from tests.simulation.small_portions import tuned
+from tests.simulation.verifier import InvariantBroken
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a course."""
+
+    seed: int
+    invariant: str | None
+    detail: str
+    course: Course
+    told: tuple[str, ...]
+    tail: tuple[str, ...] = ()
+    #: How many actions that status named were run.
+    acted: int = 0
+
+    @property
+    def story(self) -> str:
+        """The course, what happened, and what broke."""
+        return "\n".join((*map(str, self.course), "", *self.told, "", self.detail))
+
+
+class OperationRunner:
+    """Runs courses, one after the other, in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._template = folder / "template.db"
+        registry = Registry(f"sqlite:///{self._template}")
+        registry.migrate()
+        registry.close()
+
+    def run(self, seed: int, course: Course | None = None) -> Outcome:
+        """Run a course, by default the one of the seed; what breaks is told, not raised."""
+        schedule = replace(quiet(plain_schedule(seed)), checkpoint_s=1_000.0)
+        course = draw_course(seed) if course is None else course
+        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
+            world = OperationWorld(schedule, Path(folder), self._template)
+            run = CourseRun(world, course)
+            invariant, detail = None, ""
+            try:
+                with signals_kept(), tuned(schedule), parts_of_operation(world):
+                    try:
+                        run.run()
+                    finally:
+                        world.end()
+            except InvariantBroken as broken:
+                invariant, detail = broken.invariant, broken.detail
+            except Exception as failure:
+                invariant, detail = "simulation", "".join(traceback.format_exception(failure))[-3000:]
+            tail = tuple(world.simulation.trace_lines(60)) if invariant is not None else ()
+            return Outcome(seed, invariant, detail, course, tuple(run.told), tail, run.acted)
+
+    def shrink(self, outcome: Outcome) -> Outcome:
+        """The same fault with the fewest steps that were found, leaving out one after the other."""
+        at = 0
+        while at < len(outcome.course):
+            fewer = self.run(outcome.seed, outcome.course[:at] + outcome.course[at + 1 :])
+            if fewer.invariant == outcome.invariant:
+                outcome = fewer
+            else:
+                at += 1
+        return outcome
+
+
+@contextmanager
+def operation_runner() -> Iterator[OperationRunner]:
+    """A runner with a folder of its own; nobody logs meanwhile."""
+    former = structlog.get_config()
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=False
+    )
+    try:
+        with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
+            yield OperationRunner(Path(folder))
+    finally:
+        structlog.configure(**former)
+
+
+def main() -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Simulated operation.")
+    parser.add_argument("--seed", type=int, help="run this one, and print what happened")
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0)
+    asked = parser.parse_args()
+    seeds = [asked.seed] if asked.seed is not None else range(asked.first, asked.first + asked.seeds)
+    began, failed, acted = time.monotonic(), 0, 0
+    with operation_runner() as runner:
+        for seed in seeds:
+            outcome = runner.run(seed)
+            acted += outcome.acted
+            if outcome.invariant is not None:
+                failed += 1
+                print(f"seed {seed} broke {outcome.invariant!r}: {outcome.detail[:1500]}", flush=True)
+            if asked.seed is not None:
+                shown = outcome if outcome.invariant is None else runner.shrink(outcome)
+                print("\n".join((shown.story, *shown.tail)))
+    print(f"{len(seeds)} courses, {failed} failed, {acted} named actions run, {time.monotonic() - began:.1f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

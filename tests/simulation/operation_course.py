@@ -1,0 +1,396 @@
+"""Courses of operation: drawn as plain steps, so that a course can be shown, cut down and run again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Literal
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.lifecycle.plans.plan import Refused
+from holdfast.processors.lifecycle.plans.requests import (
+    Clear,
+    Compact,
+    Deploy,
+    Provision,
+    Request,
+    Restart,
+    Restore,
+    Rollback,
+    Scale,
+    Stop,
+)
+from tests.simulation.lifecycle_model import OPERATORS_AIMS, WORKERS_AIMS
+from tests.simulation.lifecycle_sequence import Sequence
+from tests.simulation.lifecycle_world import Shown
+from tests.simulation.operation_judge import act, apart, carry_out, is_consumed, judge
+from tests.simulation.operation_world import OperationWorld, Person, Sensor
+from tests.simulation.scheduler import SimulatedProcess
+from tests.simulation.verifier import InvariantBroken
+from tests.simulation.workload import GROUP
+
+Signal = Literal["SIGINT", "SIGHUP", "SIGKILL"]
+#: Where an operator is ended; some several times, as they are what differs between half and done.
+AIMS = (
+    *OPERATORS_AIMS,
+    "deployer.apply",
+    "deployer.start_program",
+    "deployer.start_program",
+    "deployer.stop_program",
+    "deployer.stop_program",
+    "deployer.programs",
+    "http:/status",
+    "http:/status",
+    "registry.",
+)
+SILENT: tuple[Literal["broker", "supervisor"], ...] = ("broker", "supervisor")
+#: From the last disturbance to the judgement, seconds: an interrupted apply is told, and recovery has had its attempts.
+QUIET_S, QUIET_MAX_S = 120.0, 1_500.0
+#: A world that is as recorded for so long, seconds, is not watched longer in most seeds.
+CALM_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A process gets a signal at the n-th point whose name begins so, or so many seconds after it began."""
+
+    signal: Signal
+    aim: str = ""
+    count: int = 1
+    after_s: float | None = None
+
+    def __str__(self) -> str:
+        where = f"after {self.after_s:g} s" if self.after_s is not None else f"at point {self.count} of {self.aim!r}"
+        return f"{self.signal} {where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """An operator asks for a verb; he is gone before it ends, or it runs to its end."""
+
+    request: Request
+    end: End | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Both:
+    """Two operators ask, the second so many seconds later."""
+
+    first: Ask
+    second: Ask
+    later_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """An operator ends the open apply, if there is one."""
+
+    end: End | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KillWorker:
+    """The worker of a slot, or a recovery run, is killed at a point."""
+
+    who: str
+    end: End
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Input arrives: this share of what is left."""
+
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Time goes by."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Define:
+    """The project's file defines this version."""
+
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """The broker or the supervisor answers nothing, from so many seconds later for so many seconds."""
+
+    who: Literal["broker", "supervisor"]
+    later_s: float
+    seconds: float
+
+
+Step = Ask | Both | Abandon | KillWorker | Feed | Wait | Define | Silent
+Course = tuple[Step, ...]
+
+
+def draw_course(seed: int) -> Course:
+    """The steps of a seed."""
+    random = Random(f"course {seed}")
+    steps: list[Step] = [Feed(random.choice([0.2, 0.5]))]
+    for _ in range(random.randint(1, 3)):
+        steps += _draw_verb(random)
+        if random.random() < 0.4:
+            steps.append(Feed(random.choice([0.2, 0.5])))
+        if random.random() < 0.2:
+            steps.append(KillWorker(random.choice(["w", "run"]), _draw_end(random, WORKERS_AIMS)))
+        if random.random() < 0.7:
+            steps.append(Wait(random.choice([0.5, 5.0, 20.0, 62.0])))
+    if random.random() < 0.4:
+        # on another machine only a minute of silence tells that an operator is gone
+        steps += [Wait(62.0), Abandon()]
+    return tuple(steps)
+
+
+def _draw_verb(random: Random) -> list[Step]:
+    """An operator's verb, with what is changed before it, what goes wrong meanwhile, and who tidies up after it."""
+    first, second = (
+        Ask(_draw_request(random), _draw_end(random, AIMS) if random.random() < share else None) for share in (0.8, 0.4)
+    )
+    steps: list[Step] = []
+    if random.random() < (0.8 if isinstance(first.request, Deploy) else 0.1):
+        steps.append(Define(random.choice(["v1", "v2", "v3"])))
+    if random.random() < 0.15:
+        steps.append(Silent(random.choice(SILENT), random.choice([0.0, 0.5, 3.0]), random.choice([3.0, 20.0, 90.0])))
+    if random.random() < 0.2:
+        steps.append(KillWorker(random.choice(["w", "w0", "w1"]), _draw_end(random, WORKERS_AIMS)))
+    if random.random() < 0.2:
+        steps.append(Both(first, second, random.choice([0.0, 0.5, 3.0, 20.0])))
+    else:
+        steps.append(first)
+    drawn = random.random()
+    if drawn < 0.2:
+        steps += [Wait(random.choice([5.0, 62.0])), Abandon(_draw_end(random, AIMS) if random.random() < 0.3 else None)]
+    elif drawn < 0.3:
+        steps += [Wait(random.choice([0.5, 62.0])), Ask(first.request)]
+    return steps
+
+
+def _draw_request(random: Random) -> Request:
+    verbs: list[Request] = [Restart(GROUP), Stop(GROUP), Rollback(GROUP), Compact(GROUP), Restore(GROUP)]
+    cleared = Clear(GROUP, rewind="earliest", export=False)
+    scaled = Scale(GROUP, random.randint(1, 3), warm_s=0.0)
+    return random.choice([Deploy(GROUP), Deploy(GROUP), Deploy(GROUP), scaled, scaled, scaled, *verbs, cleared])
+
+
+def _draw_end(random: Random, aims: tuple[str, ...]) -> End:
+    signal: Signal = random.choice(["SIGINT", "SIGHUP", "SIGKILL"])
+    if random.random() < 0.25:
+        return End(signal, after_s=round(random.choice([0.1, 1.0, 5.0, 30.0]) * random.random(), 2))
+    aim = random.choice(aims)
+    return End(signal, aim, random.randint(1, 4) if aim else int(random.choice([10, 50, 200]) * random.random()) + 1)
+
+
+class Strike:
+    """Gives a signal to one process, or to the first whose name begins so."""
+
+    def __init__(self, world: OperationWorld, end: End, who: str) -> None:
+        self.world, self.end, self.who = world, end, who
+        self.left, self.struck = end.count, ""
+
+    def __call__(self, process: SimulatedProcess, name: str) -> bool:
+        if self.struck or not process.name.startswith(self.who) or not name.startswith(self.end.aim):
+            return False
+        self.left -= 1
+        if self.left:
+            return False
+        return self.hit(process, name)
+
+    def hit(self, process: SimulatedProcess, where: str) -> bool:
+        """Give the signal; returns whether the process is dead at once."""
+        self.struck = where
+        if self.end.signal == "SIGINT" and not process.name.startswith("w"):
+            process.interrupt()
+            return False
+        return True
+
+
+class CourseRun:
+    """One course in its world."""
+
+    def __init__(self, world: OperationWorld, course: Course) -> None:
+        self.world, self.course = world, course
+        self.told: list[str] = []
+        self.sensor = Sensor(world, self.tell)
+        self.acted = 0
+        #: When the last silence is over.
+        self.silent_until = 0.0
+
+    def tell(self, text: str) -> None:
+        """Add a line to the trace that people read."""
+        self.told.append(f"{self.world.clock.monotonic():8.1f} s  {text}")
+
+    def run(self) -> None:
+        """All of it.
+
+        Raises:
+            InvariantBroken: What is not as recorded is not told, or its action does not mend it.
+        """
+        for request in (Provision(GROUP), Deploy(GROUP)):
+            act(self.world, lambda person, request=request: person.ask(request, lambda plan: None), str(request))
+        self.sensor.begin()
+        for step in self.course:
+            self.take(step)
+        self.world.strikes.clear()
+        self.feed(1.0)
+        self.quiet()
+        verdict = judge(self.world)
+        self.tell(f"judged: {list(verdict.apart) or 'as recorded'}; {verdict.answer.colour}: {verdict.answer.text}")
+        if verdict.apart or verdict.answer.colour == "red":
+            self.acted += 1
+            self.tell(f"action: {carry_out(self.world, verdict)}")
+            self.quiet()
+            again = judge(self.world)
+            if again.apart or not again.answer.passed:
+                raise InvariantBroken("mended", f"{list(again.apart)}; {again.answer.colour}: {again.answer.text}")
+        if not any(isinstance(each, Clear) for each in self._requests()):
+            self.check_state()
+
+    def check_state(self) -> None:
+        """Nothing is lost, and nothing is counted twice.
+
+        Raises:
+            InvariantBroken: Something is.
+        """
+        self.world.rest(2.0)
+        sequence = Sequence(self.world)
+        sequence.model.catch_up()
+        for place, store, number in sequence.places():
+            sequence.check_state(f"changelog {place}", store, number, sequence.folded(place))
+        sequence.check_outputs()
+
+    def _requests(self) -> list[Request]:
+        asked = [each for each in self.course if isinstance(each, Ask)]
+        both = [each for each in self.course if isinstance(each, Both)]
+        return [each.request for each in (*asked, *(one for each in both for one in (each.first, each.second)))]
+
+    def take(self, step: Step) -> None:
+        """One step."""
+        world = self.world
+        match step:
+            case Ask():
+                world.until(self._ended([self.ask(step)]), 3_000.0, "the command ends")
+            case Both():
+                first = self.ask(step.first)
+                world.rest(step.later_s)
+                world.until(self._ended([first, self.ask(step.second)]), 3_000.0, "the commands end")
+            case Abandon():
+                world.until(self._ended([self.abandon(step)]), 3_000.0, "the command ends")
+            case KillWorker():
+                self.tell(f"{step.who}: {step.end}")
+                self.strike(step.end, step.who, None)
+            case Feed():
+                self.feed(step.share)
+            case Wait():
+                world.rest(step.seconds)
+            case Define():
+                self.tell(f"the project defines {step.version}")
+                world.define(step.version)
+            case Silent():
+                self.silence(step)
+
+    def silence(self, step: Silent) -> None:
+        """The broker or the supervisor is silent for a while."""
+        world, network = self.world, self.world.network
+        self.silent_until = max(self.silent_until, world.clock.monotonic() + step.later_s + step.seconds)
+
+        def begin() -> None:
+            self.tell(f"the {step.who} is silent for {step.seconds:g} s")
+            if step.who == "supervisor":
+                world.silent_until = world.clock.monotonic() + step.seconds
+            else:
+                network.brokers_up = False
+                world.clock.call_later(step.seconds, lambda: setattr(network, "brokers_up", True))
+
+        world.clock.call_later(step.later_s, begin)
+
+    def feed(self, share: float) -> None:
+        """Input arrives."""
+        for number, messages in enumerate(self.world.workload.messages):
+            sent = self.world.sent[number]
+            self.world.feed(number, sent + round((len(messages) - sent) * share))
+
+    def ask(self, step: Ask) -> SimulatedProcess:
+        """An operator begins a verb."""
+
+        def work(person: Any) -> None:
+            shown: Shown = person.ask(step.request, lambda plan: None)
+            verdict = shown.plan.verdict
+            how = "refused" if isinstance(verdict, Refused) else "resumed" if shown.resumed else "done"
+            self.tell(f"{person.process.name}: {how}: {verdict.sentence}")
+
+        return self._begin(str(step.request), work, step.end)
+
+    def abandon(self, step: Abandon) -> SimulatedProcess:
+        """An operator begins to end the open apply."""
+
+        def work(person: Person) -> None:
+            for record in person.journal.applies(1, processor=GROUP, open_only=True):
+                self.tell(f"{person.process.name}: abandoned apply {record.id}: {person.abandon(record.id)}")
+
+        return self._begin("abandon", work, step.end)
+
+    def _begin(self, what: str, work: Any, end: End | None) -> SimulatedProcess:
+        def live(person: Any) -> None:
+            try:
+                work(person)
+            except HoldfastError as failed:
+                self.tell(f"{person.process.name}: {type(failed).__name__}: {failed.message}")
+            except KeyboardInterrupt:
+                self.tell(f"{person.process.name}: interrupted")
+
+        process = self.world.begin(live)
+        self.tell(f"{process.name}: {what}" + (f", {end}" if end else ""))
+        if end is not None:
+            self.strike(end, process.name, process)
+        return process
+
+    def strike(self, end: End, who: str, process: SimulatedProcess | None) -> None:
+        """A signal is to come."""
+        strike = Strike(self.world, end, who)
+        if end.after_s is None:
+            self.world.strikes.append(strike)
+            return
+
+        def hit() -> None:
+            for each in [process] if process else list(self.world.simulation.processes):
+                if each.name.startswith(who) and not (each.ended or each.crashed):
+                    if strike.hit(each, f"after {end.after_s} s"):
+                        self.world.kill(each)
+                    return
+
+        self.world.clock.call_later(end.after_s, hit)
+
+    def _ended(self, processes: list[SimulatedProcess]) -> Any:
+        def ended() -> bool:
+            for each in processes:
+                if each.failure is not None:
+                    raise InvariantBroken("operator", f"{each.name}: {each.failure!r}") from each.failure
+            return all(each.ended or each.crashed for each in processes)
+
+        self.world.clock.call_later(3_000.0, lambda: None)
+        return ended
+
+    def quiet(self) -> None:
+        """Nothing happens from outside, until nothing moves."""
+        self.world.idle_s = 1.0
+        self.world.rest(max(0.0, self.silent_until - self.world.clock.monotonic()))
+        self.world.rest(CALM_S)
+        if self.world.schedule.seed % 4 and not apart(self.world) and not self.sensor.busy:
+            return  # the other seeds see that it stays so
+        self.world.rest(QUIET_S)
+        until = self.world.clock.monotonic() + QUIET_MAX_S
+        while self.world.clock.monotonic() < until:
+            busy = self.sensor.busy or (self._runs() and not is_consumed(self.world))
+            if not busy:
+                return
+            self.world.rest(20.0)
+
+    def _runs(self) -> bool:
+        return any(each.alive for each in self.world.programs.values())

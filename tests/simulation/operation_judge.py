@@ -1,0 +1,202 @@
+"""The judgement after a course: is the world the record; if not, is it told in red with an action that makes it so?
+
+What is compared here is read from the simulated machine itself, never from what status says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.orchestration.commands.requests import VERBS
+from holdfast.orchestration.commands.verbs import joined_command
+from holdfast.orchestration.reasons import of_processor
+from holdfast.processors.lifecycle.plans.plan import Refused
+from holdfast.processors.lifecycle.plans.requests import Adopt, Request
+from holdfast.processors.lifecycle.plans.way_on import way_on
+from holdfast.processors.lifecycle.recovery.answer import Answer
+from tests.simulation.operation_world import OperationWorld, Person
+from tests.simulation.verifier import InvariantBroken
+from tests.simulation.workload import GROUP
+
+#: A command in a text: it ends where something follows that is no word of a command line.
+_COMMAND = re.compile(r"holdfast ((?:[\w:=/-]+(?: |(?=\W|$)))+)")
+#: Commands that only show something.
+_SHOWS = frozenset({"logs", "status", "explain", "plan", "top", "history", "snapshot"})
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is not as it is recorded, and what status says."""
+
+    apart: tuple[str, ...]
+    answer: Answer
+
+    @property
+    def action(self) -> str:
+        """What status tells to do; empty when it tells nothing."""
+        return next((each.action for each in of_processor(GROUP, self.answer)), "")
+
+
+def apart(world: OperationWorld) -> tuple[str, ...]:
+    """How the machine differs from what is recorded; a sentence for each difference."""
+    found = world.registry.deployment(GROUP)
+    if found is None:
+        return ()
+    said = [f"apply {each.id} ({each.verb}) is open" for each in world.registry.journal.applies(open_only=True)]
+    said += [f"incident {each.id} is open" for each in world.registry.open_incidents()]
+    slots = {program.spec.command[program.spec.command.index("--slot") + 1]: program for program in programs(world)}
+    if found.desired == "deploying":
+        said.append("the record says that it is being deployed")
+    meant = () if found.desired == "stopped" else found.slots
+    for slot in meant:
+        program = slots.get(slot)
+        worker = None if program is None else program.worker
+        if program is None or worker is None:
+            said.append(f"slot {slot} does not run")
+            continue
+        if worker.topology.code_version != found.code_version:
+            said.append(f"slot {slot} runs {worker.topology.code_version}, recorded is {found.code_version}")
+        if "--paused" in program.spec.command or worker.paused:
+            said.append(f"slot {slot} is paused")
+    said += [f"slot {slot} runs beyond the record" for slot, each in slots.items() if slot not in meant and each.alive]
+    if meant and not said and not is_consumed(world):
+        said.append("input is not processed")
+    return tuple(said)
+
+
+def programs(world: OperationWorld) -> list[Any]:
+    """The supervisor's programs."""
+    return list(world.programs.values())
+
+
+def is_consumed(world: OperationWorld) -> bool:
+    """Whether all input is processed and committed."""
+    return all(world.consumed(number) == world.sent[number] for number in range(world.schedule.partitions))
+
+
+def judge(world: OperationWorld) -> Verdict:
+    """Compare, and ask what status says.
+
+    Raises:
+        InvariantBroken: Something differs, and status is not red with an action.
+    """
+    told: list[Answer] = []
+    act(world, lambda person: told.append(person.standing().answer), "status")
+    found = Verdict(apart(world), told[0])
+    if found.apart and found.answer.colour != "red":
+        raise InvariantBroken("told", f"{list(found.apart)}; status is {found.answer.colour}: {found.answer.text}")
+    if (found.apart or found.answer.colour == "red") and not commands_in(found.action):
+        raise InvariantBroken("told", f"{list(found.apart)}; status names no action: {found.answer.text}")
+    if left := left_down(world):
+        raise InvariantBroken("recovery", f"{left} and nothing keeps recovery from starting it: {found.answer.text}")
+    return found
+
+
+def left_down(world: OperationWorld) -> str:
+    """The slots that recovery should have started; empty where an apply is to be resumed, or a person was asked."""
+    registry = world.registry
+    record, incident = registry.deployment(GROUP), next(iter(registry.incidents(1, processor=GROUP)), None)
+    begun = registry.journal.applies(1, processor=GROUP, open_only=True)
+    held = any(way_on(each).startswith("holdfast apply resume") for each in begun)
+    asked = incident is not None and incident.outcome == "failed"
+    if record is None or record.desired == "stopped" or held or asked:
+        return ""
+    return ", ".join(each for each in apart(world) if each.endswith("does not run"))
+
+
+def commands_in(text: str) -> list[list[str]]:
+    """The commands of an action that change something, each as its words."""
+    found = [match.group(1).split() for match in _COMMAND.finditer(text)]
+    return [words for words in found if words[0] not in _SHOWS and words[:2] != ["incidents", "show"]]
+
+
+def carry_out(world: OperationWorld, verdict: Verdict) -> str:
+    """Do what status says; returns what was done.
+
+    Raises:
+        InvariantBroken: The action is refused or fails.
+    """
+    failed = ""
+    for words in commands_in(verdict.action):
+        try:
+            act(world, lambda person, words=words: run(person, words), f"holdfast {' '.join(words)}")
+            return f"holdfast {' '.join(words)}"
+        except HoldfastError as failure:
+            failed = f"`holdfast {' '.join(words)}`: {failure}"
+    raise InvariantBroken("action", f"{failed}; status: {verdict.answer.text}")
+
+
+def run(person: Person, words: list[str]) -> None:
+    """Carry out one command line.
+
+    Raises:
+        HoldfastError: It is refused, or fails.
+    """
+    match words:
+        case ["apply", "resume", number]:
+            person.resume(int(number))
+        case ["apply", "abandon", number, *_]:
+            person.abandon(int(number))
+        case ["incidents", "retry", number]:
+            if not person.acting.registry.retry_incident(int(number), person.world.now()):
+                raise _Refused(f"incident {number} can't be retried", action="")
+        case ["registry", "adopt", *_]:
+            person.ask(Adopt(GROUP), lambda plan: None)
+        case ["up", *_]:
+            person.acting.deployer.start()
+        case ["apply", *rest] | rest:
+            shown = person.ask(request_of(rest), lambda plan: None)
+            if isinstance(shown.plan.verdict, Refused):
+                raise _Refused(shown.plan.verdict.sentence, action=shown.plan.verdict.action)
+
+
+class _Refused(HoldfastError):
+    """A command is refused."""
+
+
+def request_of(words: list[str]) -> Request:
+    """The request of a verb's command line, as the command line's own parser reads it."""
+    made: list[Request] = []
+
+    def keep(request: Request, *, yes: bool = typer.Option(False, "--yes")) -> None:
+        made.append(request)
+
+    group = typer.Typer()
+    group.callback()(lambda: None)
+    for name, verb in VERBS.items():
+        if name == words[0]:
+            group.command(name)(joined_command(verb, keep))
+    try:
+        group(args=words, standalone_mode=False)
+    except Exception as wrong:
+        raise _Refused(f"no command line: {wrong!r}", action="") from wrong
+    if not made:
+        raise _Refused(f"no command: {words}", action="")
+    return made[0]
+
+
+def act(world: OperationWorld, work: Callable[[Person], Any], what: str) -> None:
+    """Have somebody do something, undisturbed.
+
+    Raises:
+        HoldfastError: It fails.
+    """
+    failures: list[HoldfastError] = []
+
+    def done(person: Any) -> None:
+        try:
+            work(person)
+        except HoldfastError as failure:
+            failures.append(failure)
+
+    process = world.operate(done)
+    if process.failure is not None:
+        raise InvariantBroken("operator", f"{what}: {process.failure!r}") from process.failure
+    if failures:
+        raise failures[0]

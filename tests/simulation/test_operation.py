@@ -1,0 +1,71 @@
+"""Courses of operation, from seeds: see ``tests.simulation.operation``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.operation import OperationRunner, Outcome, operation_runner
+from tests.simulation.operation_course import Ask, Both
+from tests.simulation.planted import seeds_until_caught
+from tests.simulation.planted_operation import BUGS, PlantedOperation
+from tests.tiers import named, variants
+
+COURSES, SHARE = 5_000, 25
+SEEDS_MAX = 150
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "simulation-operators.md"
+
+
+@pytest.fixture(scope="module")
+def runner() -> Iterator[OperationRunner]:
+    with operation_runner() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def outcome_of(runner: OperationRunner) -> Callable[[int], Outcome]:
+    """Runs a course, once for all tests of this file."""
+    return cache(runner.run)
+
+
+@pytest.mark.parametrize("first", variants(range(0, COURSES, SHARE), tested=4, quick=0))
+def test_after_quiet_the_world_is_the_record_or_the_named_action_makes_it_so(
+    runner: OperationRunner, outcome_of: Callable[[int], Outcome], first: int
+) -> None:
+    for seed in range(first, first + SHARE):
+        outcome = outcome_of(seed)
+        if outcome.invariant is not None:
+            pytest.fail(f"seed {seed} broke {outcome.invariant!r}:\n{runner.shrink(outcome).story}")
+
+
+@pytest.mark.slow
+def test_commands_are_ended_and_named_actions_are_run(outcome_of: Callable[[int], Outcome]) -> None:
+    outcomes = [outcome_of(seed) for seed in range(2 * SHARE)]
+    assert sum(outcome.acted for outcome in outcomes) > 2
+    assert any("interrupted" in line for outcome in outcomes for line in outcome.told)
+    assert any("SIGKILL" in line for outcome in outcomes for line in outcome.told)
+    assert any(isinstance(step, Both) for outcome in outcomes for step in outcome.course)
+
+
+@pytest.mark.slow
+def test_a_course_is_cut_down_to_the_steps_that_it_needs(runner: OperationRunner) -> None:
+    with BUGS[0].growing():
+        caught = next(each for each in map(runner.run, range(SEEDS_MAX)) if each.invariant is not None)
+        shrunk = runner.shrink(caught)
+    assert shrunk.invariant == caught.invariant
+    assert set(shrunk.course) <= set(caught.course)
+    assert any(isinstance(step, Ask | Both) for step in shrunk.course)
+
+
+@pytest.mark.parametrize("bug", named(BUGS))
+def test_the_bug_is_caught(runner: OperationRunner, bug: PlantedOperation, known: bool) -> None:
+    caught = seeds_until_caught(runner, bug, SEEDS_MAX, known=known)
+    assert caught is not None, f"{SEEDS_MAX} courses ran with this bug, and nothing was found"
+
+
+def test_the_documentation_lists_every_planted_bug() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    assert [bug.name for bug in BUGS if f"| {bug.name} |" not in text] == []
