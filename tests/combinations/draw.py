@@ -40,6 +40,7 @@ class Made:
         grouped: Whether a ``group_by`` is before it.
         loose: Whether its messages come with a commit, as results of windows that close with their partition do: what a
             state has then depends on when commits come.
+        late: Whether rows may come later than the grace of most windows: outer rows of an interval join.
         changes: Whether it may have the changes of a table, which `group_by` refuses.
     """
 
@@ -53,6 +54,7 @@ class Made:
     last: bool = False
     grouped: bool = False
     loose: bool = False
+    late: bool = False
     changes: bool = False
 
 
@@ -355,8 +357,9 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
     first = of[0]
     grouped = any(each.grouped for each in of) or scope.is_grouped(tasks)
     name = scope.new("s")
-    unordered = (grouped and scope.partitions > 1) or not all(each.ordered for each in of)
-    cases = {"circle": circle, "unordered": unordered, "groups": scope.groups}
+    late = any(each.late for each in of)
+    unordered = (grouped and scope.partitions > 1) or late or not all(each.ordered for each in of)
+    cases = {"circle": circle, "unordered": unordered, "late": late, "groups": scope.groups}
     code, used = _code(scope, step, name, [case for case, holds in cases.items() if holds and not scope.wild])
     shown = (name,) if Mark.STATE & step.marks and not Mark.HIDDEN & step.marks and step.gives != "history" else ()
     if step.name == "store ttl" or (step.name.startswith("session_window") and not first.ordered):
@@ -398,7 +401,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
             first=first.first
             and not step.marks & (Mark.STATE | Mark.FIRST | Mark.JOIN)
             and step.name not in _NOT_FIRST,
-            window=any(each.window for each in of) or bool(Mark.WINDOW & step.marks) or _is_late(scope, step, code),
+            window=any(each.window for each in of) or bool(Mark.WINDOW & step.marks),
             odd=(bool((Mark.WINDOW | Mark.ODD) & step.marks)) if step.name != "shape" else False,
             last=any(each.last for each in of)
             or (bool(Mark.LAST & step.marks) and (not first.ordered or step.gives == "table")),
@@ -408,6 +411,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
             or bool(Mark.LOOSE & step.marks)
             or "suppress" in code
             or _is_late(scope, step, code),
+            late=late or _is_late(scope, step, code),
             changes=step.name == "to_stream" or any(each.changes for each in of),
         )
     )
@@ -422,7 +426,7 @@ def _places(step: Step) -> list[str]:
 
 
 def _is_late(scope: Scope, step: Step, code: str) -> bool:
-    """Whether rows come so late that a window behind them takes them for late: outer rows of an interval join."""
+    """Whether rows come late by an interval and a grace: outer rows of an interval join."""
     return scope.groups and step.name == "join_interval" and "'inner'" not in code
 
 

@@ -210,7 +210,7 @@ OPENINGS: tuple[tuple[tuple[str, str], ...], ...] = (
 
 #: By word of a template, what is drawn for it; with a case behind it, in that case: ``circle``, where a task waits for
 #: its own work; ``unordered``, where no order of messages is promised; ``groups``, where a ``group_by`` is in the
-#: topology, so that no message may be late.
+#: topology, so that no message may be late; ``late``, where a row may be, by an interval and a grace.
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "PLAIN": ("marked", "changed"),
     "STATEFUL": ("counted", "listed", "forgetful", "summed"),
@@ -230,6 +230,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "LONG": ("900", "2_000"),
     "GRACE": ("0", "100", "1_000"),
     "GRACE groups": ("1_000", "1_500"),
+    "GRACE late": ("3_000",),
     "ON_LATE": ("None", "'drop'"),
     "FINAL": ("final()", "final('partition')", "final('partition')"),
     "FINAL groups": ("final('partition')",),

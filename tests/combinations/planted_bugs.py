@@ -19,6 +19,7 @@ from holdfast.processors.engine.runtime.inputs_in_order import InputsInOrder
 from holdfast.processors.engine.runtime.task_timers import TaskTimers
 from holdfast.processors.engine.state.expiries import Expiries
 from holdfast.processors.engine.state.memory import MemoryDatabase
+from holdfast.processors.engine.state.stream_time import StreamTime
 from tests.combinations.run import Outcome, quiet, run_seed
 from tests.simulation import planted, planted_groups, planted_time
 from tests.simulation.planted import Patch, Planted
@@ -161,6 +162,10 @@ def _hears_itself(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(task, "tellers_of", made)
 
 
+def _late_by_now(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StreamTime, "ends_ms", property(lambda self: self.time_ms))
+
+
 MORE: Plants = {
     "an input that is not read to its end is not waited for": planted_groups._not_waited_for,
     "woven records of equal times have another order": _equal_times_woven_otherwise,
@@ -175,6 +180,7 @@ MORE: Plants = {
     "a task without stream time asks for no end of its groupings": _untimed_ask_for_no_end,
     "the heir of a task without a store knows no time": _nothing_is_noted,
     "a task that groups again what it has grouped waits for itself": _hears_itself,
+    "rows of timers are late by time that passed meanwhile": _late_by_now,
 }
 BUGS = [Planted(name, plant) for name, plant in {**FORMER, **MORE}.items()]
 

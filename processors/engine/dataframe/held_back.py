@@ -97,7 +97,7 @@ class HeldBack:
         """The results that are due, in the order of their times, at most ``limit``. ``closed`` counts them."""
         self._found.clear()
         found = []
-        before = hold_before(self._stream.time_ms)
+        before = hold_before(self._stream.ends_ms)
         for place, _ in state_keys_between(self._state, OWN_KEY, self._after, before, limit):
             due_ms, raw_key = held_of(place)
             self._state.point_at(raw_key, max(self._stream.time_ms, 0))

@@ -93,7 +93,7 @@ class SessionStore(StoredWindows):
         reached = self._reached(known, time_ms, judged_by)
         updated: list[Result] = []
         if not reached and self._is_late(time_ms + 1 + spec.duration_ms, judged_by):
-            now_ms = stream.time_ms if judged_by is None else known.time
+            now_ms = stream.ends_ms if judged_by is None else known.time
             self._be_late(value, key, time_ms, [(time_ms, time_ms + 1)], now_ms, whole=True)
         else:
             made = self._grown(reached, value, time_ms, raw_key)
@@ -290,12 +290,12 @@ class SessionStore(StoredWindows):
         """
         self._closing.clear()
         spec, found = self.spec, []
-        for place in self._due(limit, self._stream.time_ms):
+        for place in self._due(limit, self._stream.ends_ms):
             entry = due_entry(place)
             raw_key, session, result = entry.message_key, self._of_entry(entry), None
             if session is not None:
                 due_ms = session.end + spec.duration_ms
-                if due_ms + self._after_ms > self._stream.time_ms:
+                if due_ms + self._after_ms > self._stream.ends_ms:
                     self._leave_index(session, raw_key)
                     self._keep(self._entered_at(session, due_ms, raw_key))
                 else:

@@ -185,7 +185,7 @@ class StoredWindows:
 
     def _is_late(self, due_ms: int, known: KeyTime | None) -> bool:
         """Whether a window is closed that is due, without its grace, at this time; ``known`` is what its key knows."""
-        if due_ms + self._after_ms <= self._stream.time_ms or due_ms <= self._over_ms:
+        if due_ms + self._after_ms <= self._stream.ends_ms or due_ms <= self._over_ms:
             return True
         return known is not None and self._is_closed(due_ms, known)
 
@@ -248,7 +248,7 @@ class StoredWindows:
     @property
     def _first_ms(self) -> int:
         """The least time of an entry that commits have not passed."""
-        return max(self._over_ms, self._stream.time_ms - self._after_ms) + 1
+        return max(self._over_ms, self._stream.ends_ms - self._after_ms) + 1
 
     def reached(self) -> Sequence[tuple[int, int, dict[str, Any] | None]]:
         """As in ``OwnTimes``."""
@@ -321,7 +321,7 @@ class StoredWindows:
         """Writes stream time and places into the store; False if they are as committed."""
         stream = self._stream
         if stream.time_ms != NO_TIME:
-            self._over_ms = max(self._over_ms, stream.time_ms - self._after_ms)
+            self._over_ms = max(self._over_ms, stream.ends_ms - self._after_ms)
         if self._passes and self._over_ms >= 0:
             # A later version that sends windows when they close does not send those that are closed already.
             self._closed = max(self._closed, last_due(self._over_ms))

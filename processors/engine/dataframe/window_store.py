@@ -79,7 +79,7 @@ class WindowStore(StoredWindows):
             if not spec.final:
                 updated.append((spec.aggregation.result(start, end, stored), start))
         if late:
-            now_ms = stream.time_ms if known is None else known.time
+            now_ms = stream.ends_ms if known is None else known.time
             self._be_late(value, key, time_ms, late, now_ms, whole=len(late) == len(windows))
         if known is not None:
             closed = self._key_moves(known, raw_key, time_ms, opened)
@@ -213,7 +213,7 @@ class WindowStore(StoredWindows):
         """
         if not self._closes:
             return []
-        entries = list(map(due_entry, self._due(limit, self._stream.time_ms)))
+        entries = list(map(due_entry, self._due(limit, self._stream.ends_ms)))
         if self._by_key:
             self._left = deque(entries)
             return [Closing(each.place, each.message_key, self._left_open(each), each.start) for each in entries]

@@ -201,7 +201,7 @@ class Worker:
 
     def _session(self, count: int, timeout_s: float) -> None:
         self._lost, self._leaving, self._broken = False, False, None
-        self.processed -= self._open.drop()
+        self.processed -= self._open.clear()
         self.member = member = self.committer.join()
         try:
             member.subscribe([spec.name for spec in self.topology.inputs], self._assigned, self._revoked, self._dropped)
@@ -414,11 +414,11 @@ class Worker:
     def _finish_commit(self) -> None:
         assert self.member is not None
         self._past.move(self.assignment.tasks, self.member, bounded=self.reach.bounded)
-        outcome = self.committer.commit(self.member)
-        if outcome is Outcome.DROPPED:
+        if (outcome := self.committer.commit(self.member)) is Outcome.DROPPED:
             self._rewind()
             return
-        self._open.clear()
+        if self._open.clear() and self.topology.repartitions:  # they come back under another key
+            self._message_at = self.clock.monotonic()
         if outcome is Outcome.DONE:
             self._damages_in_a_row = 0
             self._open.committed(self.committer.last_s)
@@ -430,7 +430,7 @@ class Worker:
         """Read again everything since the last commit."""
         assert self.member is not None
         self._rewinds += 1
-        self.processed -= self._open.drop()
+        self.processed -= self._open.clear()
         self._message_at = self.clock.monotonic()
         for task in self.assignment.tasks:
             if task.phase is TaskPhase.RUNNING:

@@ -86,13 +86,8 @@ class OpenWork:
         """A commit took so long: the interval to the next one follows from it."""
         self._pace.committed(took_s)
 
-    def clear(self) -> None:
-        """Nothing is open."""
-        self._open, self._messages = False, 0
+    def clear(self) -> int:
+        """The open work was committed or dropped; returns how many messages of it had counted as processed."""
+        messages, self._open, self._messages = self._messages, False, 0
         self._overlays.clear()
-
-    def drop(self) -> int:
-        """The open work was dropped; returns how many messages of it had counted as processed."""
-        messages = self._messages
-        self.clear()
         return messages

@@ -11,7 +11,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import length_hint
 
@@ -166,6 +167,8 @@ class TaskTime:
 
     def told_by(self, teller: Teller) -> int:
         """The time that a teller tells: from sources, how far they are, whatever the task hears meanwhile."""
+        if self.timers is not None and self.timers.are_due():
+            return self.timers.reached_ms  # what they send is not late behind the topic
         if teller.hears and teller.own and self.upstream is not None:
             return max(self.stream.time_ms, min(self.upstream.time_ms(teller.inputs), self.stream.cap_ms))
         if teller.hears:
@@ -204,39 +207,45 @@ class TaskTime:
         self.stream.look(self._times.now_ms())
 
     def before_commit(self, on_error: OnWindowError, on_timer_error: OnTimerError) -> None:
-        """Closes windows and fires timers that are due, and removes what is over, up to the bounds of one commit.
+        """Fires timers and closes windows that are due, and removes what is over, up to the bounds of one commit.
 
         Raises what ``on_error`` raises; the windows closed before are part of the next commit.
         """
         self.look()
         removes = self.more or self.stream.time_ms != self._reached_ms or self.ahead_is_due(self.stream.cap_ms)
+        if self.timers is not None:  # before windows close: a row that a timer sends counts at the timer's time
+            self.timers.fire(on_timer_error)
         if removes:
             self.more = False
-            for steps in self._steps:
-                self.more |= self._close(steps, on_error) == CLOSED_AT_ONCE
-        if self.timers is not None:
-            self.timers.fire(on_timer_error)
-            self.more |= self.timers.more
-        if removes:  # behind the timers: in their calls, values are there that end at a later time
-            self._remove()
+            with self._as_far_as_timers():
+                for steps in self._steps:
+                    self.more |= self._close(steps, on_error) == CLOSED_AT_ONCE
+                self._remove()
             self._reached_ms = self.stream.time_ms
+        if self.timers is not None:
+            self.more |= self.timers.more
         self.keep()
 
-    def _remove(self) -> None:
-        stream = self.stream
-        stream.call_ms = None if self.timers is None else self.timers.reached_ms
+    @contextmanager
+    def _as_far_as_timers(self) -> Iterator[None]:
+        """Windows and values end as far as timers have fired: what they send, and find, is of their time."""
+        self.stream.call_ms = None if self.timers is None else self.timers.reached_ms
         try:
-            for each in self._clocks:
-                removed = each.remove(REMOVED_AT_ONCE)
-                self.more |= removed == REMOVED_AT_ONCE
-                self.dirty |= removed > 0
+            yield
         finally:
-            stream.call_ms = None
+            self.stream.call_ms = None
+
+    def _remove(self) -> None:
+        for each in self._clocks:
+            removed = each.remove(REMOVED_AT_ONCE)
+            self.more |= removed == REMOVED_AT_ONCE
+            self.dirty |= removed > 0
 
     def keep(self) -> None:
         """Writes the time and the places into the stores, for the next commit."""
-        for each in self._clocks:
-            self.dirty |= each.save()
+        with self._as_far_as_timers():
+            for each in self._clocks:
+                self.dirty |= each.save()
         self.dirty |= self.timers is not None and self.timers.fired
 
     def committed(self) -> None:

@@ -86,7 +86,8 @@ class StreamTime:
     def __init__(self) -> None:
         #: The stream time in milliseconds; ``NO_TIME`` before the first message.
         self.time_ms = NO_TIME
-        #: By what values end where it is not the stream time: in the call of a timer that is behind it. Else None.
+        #: By what values and windows end where it is not the stream time: in the call of a timer that is behind it, and
+        #: with a commit as far as timers have fired. Else None.
         self.call_ms: int | None = None
         #: The stream time up to which all timers have fired; no bound in a task without timers.
         self.settled_ms = EVENT_TIME_END_MS
@@ -138,7 +139,7 @@ class StreamTime:
         return self.time_ms if self.call_ms is None else self.call_ms
 
     def begin_call(self, timer_ms: int | None) -> None:
-        """In the call of a timer, and in the steps behind it, values end by its time; None ends that.
+        """In the call of a timer, and in the steps behind it, values and windows end by its time; None ends that.
 
         What had ended before the message that made the timer due is over: it may have left already.
         """
@@ -159,7 +160,12 @@ class StreamTime:
             self.look(self.cap_ms)
 
     def after(self, time_ms: int) -> int:
-        """Stream time right behind a message of this time, in milliseconds. One beyond ``reach_ms`` moves nothing."""
+        """Stream time right behind a message of this time, in milliseconds. One beyond ``reach_ms`` moves nothing.
+
+        In the call of a timer it is the timer's time.
+        """
+        if self.call_ms is not None:
+            return self.call_ms
         return time_ms if self.time_ms < time_ms <= self.reach_ms else self.time_ms
 
     def latest_ms(self, max_ahead_ms: int) -> int:

@@ -339,3 +339,17 @@ def test_a_run_leaves_nothing_that_words_bring() -> None:
         cluster.produce("left", value, b"q", timestamp_ms=at)
     cluster.run(app)
     assert [json.loads(record.value or b"")["n"] for _, record in cluster.read("out")] == [1]
+
+
+@pytest.mark.parametrize("interval_s", [0.5, 5.0])
+def test_a_run_waits_for_what_its_commit_sends_to_a_repartition_topic(interval_s: float) -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("in", partitions=2)
+    app = Application("localhost:9092", consumer_group="p", auto_offset_reset="earliest", commit_interval=interval_s)
+    once = app.dataframe(app.topic("in")).group_by("g", "once").group_by("k", "twice")
+    once.to_topic(app.topic("out"))
+    for number in range(5):
+        value = json.dumps({"g": f"g{number}", "k": f"k{number}"}).encode()
+        cluster.produce("in", value, b"q%d" % number, timestamp_ms=BEGIN - HOUR + number)
+    cluster.run(app)
+    assert len(cluster.read("out")) == 5
