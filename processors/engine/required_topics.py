@@ -366,10 +366,40 @@ def _repartition_spec(
     spec = next(each for each in topology.inputs if each.name == grouped.topic)
     beside = [name for name in topology.subtopology_of(grouped.topic).inputs if not topology.is_repartition(name)]
     known = [resolved[name][1] for name in (beside or grouped.sources)]
-    count = spec.partitions or max((each.partitions or 1 for each in known), default=1)
+    count = _partitions_of(grouped, topology, resolved, frozenset())
     copies = max((each.replication or 0 for each in known), default=0)
     made = _changelog_spec(spec, facts.get(spec.name), brokers, copies)
     return TopicSpec(spec.name, count, made.replication, made.config)
+
+
+def _partitions_of(
+    grouped: RepartitionSpec,
+    topology: Topology,
+    resolved: Mapping[str, tuple[str, TopicSpec]],
+    seen: frozenset[str],
+) -> int:
+    """The partitions of a repartition topic; ``seen`` are those that ask for it.
+
+    What is declared counts first, for the topic and for all that share a store with it. Then topics of the user that
+    share one; then the widest source of them all.
+    """
+    declared = {each.name: each.partitions for each in topology.inputs if topology.is_repartition(each.name)}
+    if (own := declared[grouped.topic]) is not None:
+        return own
+    together = topology.subtopology_of(grouped.topic).inputs
+    plain = [resolved[name][1].partitions or 1 for name in together if not topology.is_repartition(name)]
+    given = [count for name in together if (count := declared.get(name)) is not None]
+    if plain or given:
+        return max(plain or given)
+    seen |= set(together)
+    by_topic = {each.topic: each for each in topology.repartitions}
+    found = [1]
+    for source in (source for name in together for source in by_topic[name].sources):
+        if not topology.is_repartition(source):
+            found.append(resolved[source][1].partitions or 1)
+        elif source not in seen:
+            found.append(_partitions_of(by_topic[source], topology, resolved, seen))
+    return max(found)
 
 
 def _shortens(stage: RepairConfig, processor: str) -> TopicUnusable:

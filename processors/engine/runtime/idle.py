@@ -27,6 +27,7 @@ from holdfast.processors.engine.runtime.gap import Gap
 from holdfast.processors.engine.runtime.ports import Cluster
 from holdfast.processors.engine.runtime.task import Task
 from holdfast.processors.engine.runtime.task_time import TaskTime
+from holdfast.processors.engine.state.stream_time import NO_TIME
 
 _log = structlog.get_logger("runtime.idle")
 
@@ -101,7 +102,10 @@ class IdleTime:
         time = silence.time
         until = now if time.upstream is None else time.upstream.silent_until(now)
         silent_ms = int((until - silence.since) * 1000)
-        if time.idle_ms is None or silent_ms < time.idle_ms:
+        is_short = time.idle_ms is None or silent_ms < time.idle_ms
+        if time.upstream is not None and (is_short or silence.stream_ms == NO_TIME):
+            silence.stream_ms = time.stream.time_ms  # the tasks before tell in a silence what came before it
+        if is_short:
             return False
         to_ms = silence.stream_ms + silent_ms
         if not time.due_at(to_ms) or not self._is_read(task):

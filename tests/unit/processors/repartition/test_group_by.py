@@ -89,17 +89,17 @@ def test_groupings_of_other_widths_are_joined_with_the_partitions_that_the_error
     cluster.create_topic("carriers", partitions=2)
     cluster.produce("carriers", json.dumps({"carrier": "LH", "name": "Lufthansa"}).encode(), b"1", timestamp_ms=0)
 
-    def joined(partitions: int | None) -> Application:
+    def joined(partitions: int, flown: int) -> Application:
         app = application()
         names = app.dataframe(app.topic("carriers")).group_by("carrier", partitions=partitions)
-        flights = app.dataframe(app.topic("flights")).group_by("carrier", partitions=partitions, name="flown")
+        flights = app.dataframe(app.topic("flights")).group_by("carrier", partitions=flown, name="flown")
         flights.join_asof(names, on_merge="keep-left").to_topic(app.topic("out"))
         return app
 
     with pytest.raises(HoldfastError, match="different partition counts") as refused:
-        cluster.run(joined(None))
+        cluster.run(joined(2, 3))
     assert "Write `partitions=3` in each `group_by`" in str(refused.value)
-    cluster.run(joined(3))
+    cluster.run(joined(3, 3))
     assert {value["name"] for value in newest(cluster).values()} == {"Lufthansa"}
 
 

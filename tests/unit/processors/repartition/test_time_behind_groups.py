@@ -353,3 +353,22 @@ def test_a_run_waits_for_what_its_commit_sends_to_a_repartition_topic(interval_s
         cluster.produce("in", value, b"q%d" % number, timestamp_ms=BEGIN - HOUR + number)
     cluster.run(app)
     assert len(cluster.read("out")) == 5
+
+
+@pytest.mark.parametrize("fed", [0, 1])
+def test_windows_of_a_silent_task_close_though_one_of_its_groupings_is_empty(fed: int) -> None:
+    cluster = InMemoryCluster()
+    for topic in ("left", "right"):
+        cluster.create_topic(topic, partitions=2)
+    app = application()
+    right = app.dataframe(app.topic("right")).group_by("g", "r")
+    rows = app.dataframe(app.topic("left")).group_by("g", "l").join_asof(right, "left", keep_left)
+    windows = rows.tumbling_window(10_000, 20_000).agg(n=Count())
+    windows.final("partition", close_when_idle=20_000).to_topic(app.topic("out"))
+    for number in range(3):
+        value = json.dumps({"g": "g"}).encode()
+        cluster.produce("left", value, b"q%d" % number, timestamp_ms=BEGIN - HOUR + number)
+    for _ in range(fed):
+        cluster.produce("right", b'{"g": "g"}', b"q", timestamp_ms=BEGIN - HOUR)
+    cluster.run(app, quiet_s=120)
+    assert counted(cluster) == {("g", BEGIN - HOUR): 3}
