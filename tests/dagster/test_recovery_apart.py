@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import dagster as dg
@@ -98,9 +99,7 @@ def test_a_module_of_the_project_neither_ends_nor_delays_recovery(
 def fill_the_queue(settings: Settings) -> None:
     """Runs that do not end: as many as the lane of checks and jobs admits, and one in each pool."""
     started = dg.DagsterRunStatus.STARTED
-    pools = [
-        RunOpConcurrency(all_pools={pool}, root_key_counts={}, has_unconstrained_root_nodes=False) for pool in POOLS
-    ]
+    of_pool = partial(RunOpConcurrency, root_key_counts={}, has_unconstrained_root_nodes=False)
     with dg.DagsterInstance.from_config(str(settings.paths.dagster)) as instance:
         for needs in (None, None, None, None, *(of_pool(all_pools={pool}) for pool in POOLS)):
             run = dg.DagsterRun(job_name="endless", status=started, run_op_concurrency=needs)

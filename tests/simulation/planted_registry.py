@@ -15,6 +15,7 @@ from holdfast.infra.database.errors import HoldLost
 from holdfast.infra.database.registry import Registry
 from holdfast.processors.lifecycle.plans.apply import Applier
 from holdfast.processors.lifecycle.plans.holding import Hold
+from holdfast.processors.lifecycle.recovery import incidents, recovery
 from tests.simulation.registry_model import Actor, ModelHold
 
 
@@ -124,13 +125,22 @@ def _swallows_the_loss(patch: pytest.MonkeyPatch) -> None:
 def _releases_for_whoever_asks(patch: pytest.MonkeyPatch) -> None:
     claim = Registry.claim_incident
 
-    def taken(registry: Registry, incident_id: int, run_id: str, now: Any) -> int | None:
+    def taken(registry: Registry, incident_id: int, run_id: str, now: Any, **known: Any) -> int | None:
         with registry._database.writing() as connection:
             table = tables.incidents
             connection.execute(update(table).where(table.c.id == incident_id).values(claimed_by=None))
-        return claim(registry, incident_id, run_id, now)
+        return claim(registry, incident_id, run_id, now, **known)
 
     patch.setattr(Registry, "claim_incident", taken)
+
+
+def _takes_the_living_for_dead(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(incidents, "is_gone", lambda name: True)
+
+
+def _takes_what_was_silent(patch: pytest.MonkeyPatch) -> None:
+    """The holder beats again between the look and the claim."""
+    patch.setattr(recovery, "is_known_dead", incidents.is_broken_off)
 
 
 REGISTRY_BUGS = (
@@ -143,5 +153,7 @@ REGISTRY_BUGS = (
     RegistryBug("a former holder writes through its registry", _writes_beside_the_hold, ("former holder", "liveness")),
     RegistryBug("the loss of a hold is not told by the registry", _swallows_the_loss, ("former holder",)),
     RegistryBug("each holder has the same token", _keeps_the_token, ("token", "former holder")),
+    RegistryBug("recovery takes a live apply for a dead one", _takes_the_living_for_dead, ("one holder",)),
+    RegistryBug("recovery takes an apply that was silent at its look", _takes_what_was_silent, ("one holder",)),
     RegistryBug("a claim is taken from a live run", _releases_for_whoever_asks, ("one holder",)),
 )

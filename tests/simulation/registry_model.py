@@ -31,7 +31,7 @@ from holdfast.processors.lifecycle.plans.plan import Plan, Ready
 from holdfast.processors.lifecycle.plans.requests import Clear, Compact
 from holdfast.processors.lifecycle.plans.stages import CompactStores, Stage, StopProcessor
 from holdfast.processors.lifecycle.ports import World
-from holdfast.processors.lifecycle.recovery import recovery
+from holdfast.processors.lifecycle.recovery import incidents, recovery
 from tests.simulation.verifier import InvariantBroken
 
 PROCESSOR = "orders"
@@ -420,7 +420,14 @@ def parts_of_the_model(patch: Any) -> Iterator[None]:
     with patch.context() as here:
         here.setattr(recovery, "Hold", lambda: ModelHold(Actor.current()))
         here.setattr(recovery, "_Recovery", _Work)
+        here.setattr(incidents, "is_gone", _seen_gone)
         yield
+
+
+def _seen_gone(name: str) -> bool:
+    """Whether the actor whose turn it is knows that a holder was killed."""
+    model = Actor.current().model
+    return model.one_machine and name in model.judge.gone
 
 
 def first_broken(

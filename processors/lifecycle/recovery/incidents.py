@@ -330,3 +330,8 @@ def open_apply(processor: str, world: World) -> ApplyRecord | None:
 def is_broken_off(record: ApplyRecord) -> bool:
     """Whether no live process carries out an open apply."""
     return is_free(record, Holder("", is_gone))
+
+
+def is_known_dead(record: ApplyRecord) -> bool:
+    """Whether the process that holds an apply is known to have ended; a silent one may be heard again."""
+    return record.holder is not None and is_gone(record.holder)

@@ -49,7 +49,7 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
 from holdfast.processors.lifecycle.recovery.faults import PASSING, kind_of_error
 from holdfast.processors.lifecycle.recovery.incidents import (
     is_applied,
-    is_broken_off,
+    is_known_dead,
     left_to_person,
     observe,
     open_apply,
@@ -150,7 +150,7 @@ def recover(
     token = None
     if not is_applied(incident.processor, world):
         left = open_apply(incident.processor, world)
-        gone = left.token if left is not None and is_broken_off(left) else None
+        gone = left.token if left is not None and is_known_dead(left) else None
         token = world.registry.claim_incident(incident_id, run_id, world.clock(), gone=gone)
     if token is None:
         return elsewhere(_who_has(incident, world), seconds=time.monotonic() - began)
