@@ -231,6 +231,9 @@ class ProcessorRow(Answer):
     pid: int | None
     started_at: float | None = Field(default=None, description="Seconds since 1970, by the worker's clock.")
     uptime_s: float | None = None
+    settings: dict[str, str | None] | None = Field(
+        default=None, description="The settings that the worker was started with; secrets by name only."
+    )
 
 
 class IncidentShort(Answer):

@@ -20,6 +20,7 @@ from holdfast.orchestration import reasons
 from holdfast.orchestration.reasons import Reason
 from holdfast.processors.engine.serving.parts import parts_of
 from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.health.arrivals import judge_arrivals
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
@@ -29,7 +30,18 @@ from holdfast.processors.lifecycle.recovery.standing import standing
 log = structlog.get_logger(__name__)
 
 #: Fields of a row that only a worker's answer fills.
-_OF_A_WORKER = ("code_version", "phase", "lag", "stream_time", "timers", "processed", "pid", "started_at", "uptime_s")
+_OF_A_WORKER = (
+    "code_version",
+    "phase",
+    "lag",
+    "stream_time",
+    "timers",
+    "processed",
+    "pid",
+    "started_at",
+    "uptime_s",
+    "settings",
+)
 
 
 def describe_processor(
@@ -82,6 +94,7 @@ def _row_of(deployment: Deployment, meant: str, slot: str, seen: Observation, wo
         return row
     row |= {"code_version": worker.code_version or None, "phase": worker.phase, "paused": worker.paused}
     row |= {"pid": worker.pid, "started_at": worker.started_at}
+    row["settings"] = DeployedSettings(world.paths).of_slot(deployment.processor, slot)
     row["uptime_s"] = round(max(0.0, world.clock().timestamp() - worker.started_at), 1)
     timers = worker.timers
     row |= {"lag": worker.lag, "stream_time": worker.stream_time}

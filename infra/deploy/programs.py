@@ -113,15 +113,19 @@ def asked_for(programs: Path) -> dict[str, tuple[tuple[str, ...], dict[str, str]
 
     The environment may hold secrets.
     """
-    found = {}
-    for path in sorted(programs.glob("*.json")) if programs.is_dir() else ():
-        try:
-            document = json.loads(path.read_text())
-            command = tuple(str(word) for word in document["command"])
-            found[path.stem] = (command, {str(name): str(value) for name, value in document["environment"].items()})
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            continue
-    return found
+    paths = sorted(programs.glob("*.json")) if programs.is_dir() else ()
+    read = {path.stem: asked_of(programs, path.stem) for path in paths}
+    return {name: each for name, each in read.items() if each is not None}
+
+
+def asked_of(programs: Path, name: str) -> tuple[tuple[str, ...], dict[str, str]] | None:
+    """Command and environment of one program; None where its file is missing or can't be read."""
+    try:
+        document = json.loads((programs / f"{name}.json").read_text())
+        command = tuple(str(word) for word in document["command"])
+        return command, {str(variable): str(value) for variable, value in document["environment"].items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def program_file(spec: ProgramSpec, python: str, launch_path: Path) -> str:

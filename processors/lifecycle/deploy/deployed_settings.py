@@ -7,12 +7,13 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from holdfast.infra.deploy.programs import asked_of
 from holdfast.infra.files import write_private
 from holdfast.infra.json_file import read_json
 from holdfast.infra.paths import Paths
@@ -36,6 +37,11 @@ class DeployedSettings:
         file.parent.mkdir(parents=True, exist_ok=True)
         write_private(file, msgspec.json.encode(recorded, order="deterministic").decode() + "\n")
 
+    def of_slot(self, processor: str, slot: str) -> Recorded | None:
+        """The settings that the present program of a slot was registered with; None where it is not known."""
+        asked = asked_of(self._paths.supervisor / "programs", self._paths.program(processor, slot))
+        return None if asked is None else recorded_of(asked[1])
+
     def forget(self, processor: str, release: str) -> None:
         """Forget the settings of a release that is pruned."""
         with suppress(PathOutside):  # a row that leads elsewhere has no file of ours
@@ -46,10 +52,16 @@ class DeployedSettings:
         recorded = self.read(processor, release)
         return dict(present) if recorded is None else as_recorded(present, recorded)
 
-    def changed(self, processor: str, release: str, present: Mapping[str, str]) -> tuple[str, ...]:
-        """How the present settings differ from those of a release; nothing where none are recorded."""
-        recorded = self.read(processor, release)
-        return () if recorded is None else differences(recorded, recorded_of(present))
+    def changed(
+        self, processor: str, release: str, present: Mapping[str, str], slots: Sequence[str] = ()
+    ) -> tuple[str, ...]:
+        """How the present settings differ from those of a release, and from those that the ``slots`` run with.
+
+        A deploy that was broken off has recorded the new ones before each worker had them.
+        """
+        known = (self.read(processor, release), *(self.of_slot(processor, slot) for slot in slots))
+        now = recorded_of(present)
+        return tuple(dict.fromkeys(text for each in known if each is not None for text in differences(each, now)))
 
     def _file(self, processor: str, release: str) -> Path:
         return inside(inside(self._paths.all_releases, processor) / ".settings", f"{release}.json")

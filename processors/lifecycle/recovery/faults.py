@@ -50,6 +50,7 @@ Kind = Literal[
     "held-elsewhere",
     "unwanted-worker",
     "other-version",
+    "other-settings",
     "paused",
     # no fault
     "healthy",
@@ -92,6 +93,7 @@ TITLES: Final[Mapping[Kind, str]] = {
     "held-elsewhere": "another installation runs it",
     "unwanted-worker": "a worker runs that the deployment does not have",
     "other-version": "a worker runs another version than the deployed one",
+    "other-settings": "a worker runs with other settings than the deployed ones",
     "paused": "it is paused and reads no input",
     "healthy": "it works",
     "starting": "it is starting",

@@ -18,8 +18,10 @@ from holdfast.infra.database.records import ApplyRecord, Deployment, Incident
 from holdfast.infra.deploy.programs import ProgramStatus, SupervisorSilent
 from holdfast.infra.holders import is_gone
 from holdfast.infra.process import running_for_s
+from holdfast.infra.settings.of_workers import differences
 from holdfast.infra.waiting import wait_until
 from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.deploy.deployment import look
 from holdfast.processors.lifecycle.deploy.marking import behind, judged
 from holdfast.processors.lifecycle.deploy.present import slots_beyond
@@ -32,6 +34,8 @@ from holdfast.processors.lifecycle.recovery.ages import is_ahead
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.diagnosis import (
     Diagnosis,
+    Differs,
+    Healthy,
     Limits,
     NotDeployed,
     Outdated,
@@ -133,6 +137,8 @@ def observe(
             if old is not None
             else diagnose(program, status, desired, now, limits, answered_at=answered, slot=slot)
         )
+        if isinstance(diagnosis, Healthy) and (other := _other_settings(desired, slot, world)):
+            diagnosis = other
         found[slot] = Observation(program, status, diagnosis)
     return found
 
@@ -156,6 +162,18 @@ def _unsupervised(
         return Observation(None, status, NotDeployed(alive=status is not None))
     phase = None if status is None else status.phase
     return Observation(None, status, Unsupervised(phase, hangs.action or ""))
+
+
+def _other_settings(desired: Deployment, slot: str, world: World) -> Differs | None:
+    """How a working instance differs from the settings that are recorded with its release."""
+    name, book = desired.processor, DeployedSettings(world.paths)
+    release = world.registry.releases.of_version(name, desired.code_version)
+    recorded = None if release is None else book.read(name, release.release_id)
+    own = book.of_slot(name, slot)
+    if recorded is None or own is None or not (texts := differences(own, recorded)):
+        return None
+    said = f"It runs with other settings than the deployed ones: {'; '.join(texts)}."
+    return Differs("other-settings", said.replace(", now ", ", deployed is "), f"holdfast apply deploy {name}")
 
 
 def notice(

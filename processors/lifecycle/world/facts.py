@@ -19,7 +19,7 @@ from holdfast.processors.lifecycle.deploy.code_files import Code
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.deploy.deployment import look
 from holdfast.processors.lifecycle.deploy.marking import behind
-from holdfast.processors.lifecycle.deploy.present import slots_beyond
+from holdfast.processors.lifecycle.deploy.present import slots_at_work, slots_beyond
 from holdfast.processors.lifecycle.deploy.releases import release_id
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.plans.facts import (
@@ -178,13 +178,14 @@ class WorldFacts:
         return spread_in(self._topics, topic)
 
     def settings(self, processor: str) -> tuple[str, ...]:
-        """How the settings of workers differ from those of the deployed release; nothing where none are recorded."""
+        """How the settings of workers differ from those of the deployed release, and from those of its workers."""
         deployed = self._world.registry.deployment(processor)
         book = self._world.registry.releases
         release = None if deployed is None else book.of_version(processor, deployed.code_version)
         if release is None or self._present is None:
             return ()
-        return DeployedSettings(self._world.paths).changed(processor, release.release_id, self._present())
+        slots = slots_at_work(processor, self._world)
+        return DeployedSettings(self._world.paths).changed(processor, release.release_id, self._present(), slots)
 
     def _instance(self, processor: str, slot: str) -> InstanceFacts:
         program, status = look(slot, processor, self._world)

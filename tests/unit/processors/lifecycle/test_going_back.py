@@ -12,12 +12,16 @@ import pytest
 
 from holdfast.assets.rollouts import settings_of
 from holdfast.infra.deploy.programs import asked_for
+from holdfast.orchestration.processor_rows import describe_processor
+from holdfast.processors.lifecycle.deploy import deployment
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.deploy.deployment import Rollout, deploy
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, RollbackFailed, RolledBack
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Ready
 from holdfast.processors.lifecycle.plans.requests import Deploy, Scale
 from holdfast.processors.lifecycle.plans.stages import RunProcessor
+from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.standing import standing
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.test_scale_plans import TOPOLOGY, in_workers, run_of
 
@@ -102,7 +106,7 @@ def environment_in(stage: Any, slot: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
-def test_what_is_started_later_has_the_settings_of_the_deployment(stage: Any) -> None:
+def test_what_is_started_later_has_the_settings_of_the_deployment(stage: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Recovery and scale run in other environments: with another memory, another broker and other standbys."""
     stage.acts({"version": "v1", "partitions": ONE})
     place = dict(stage.rollout.environment)
@@ -116,7 +120,9 @@ def test_what_is_started_later_has_the_settings_of_the_deployment(stage: Any) ->
 
     def rollout(processor: str, release: str | None) -> Rollout:
         machine: Any = SimpleNamespace(world=stage.world, environment=lambda: present)
-        return replace(stage.rollout, slots=("0",), environment=settings_of(processor, release or "r1", machine))
+        known = stage.registry.deployment(processor)
+        slots = ("0",) if known is None else known.slots
+        return replace(stage.rollout, slots=slots, environment=settings_of(processor, release or "r1", machine))
 
     code: Any = lambda name: None  # noqa: E731
     topics: Any = NoTopics()
@@ -146,9 +152,31 @@ def test_what_is_started_later_has_the_settings_of_the_deployment(stage: Any) ->
         runner.run("fleet", again, print)
     assert environment_in(stage, "0")["HOLDFAST_MEMORY_MAX_MB"] == "512"
     assert DeployedSettings(stage.world.paths).changed("fleet", "r1", deployed) == ()
+    # one that is broken off after its first worker has recorded what the second one does not have yet
     stage.acts({"version": "v1", "partitions": ONE})
+
+    def interrupt(*arguments: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deployment, "wait_ready", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            runner.run("fleet", again, print)
+    book_of = DeployedSettings(stage.world.paths)
+    assert book_of.changed("fleet", "r1", present) == ()
+    assert "HOLDFAST_MEMORY_MAX_MB was 512, now 2048" in book_of.changed("fleet", "r1", present, ("0", "1"))
+    now_seen = standing("fleet", stage.world, Limits(), patience_s=10.0)
+    assert (now_seen.answer.kind, now_seen.answer.colour) == ("other-settings", "red")
+    assert now_seen.answer.action == "holdfast apply deploy fleet"
+    assert "Slot 1: " in now_seen.answer.text
+    assert "HOLDFAST_MEMORY_MAX_MB was 512, deployed is 2048" in now_seen.answer.text
+    rows, _ = describe_processor(stage.registry.deployment("fleet"), stage.world, Limits())
+    assert [row["settings"]["HOLDFAST_MEMORY_MAX_MB"] for row in rows] == ["2048", "512"]
+    assert rows[0]["settings"]["HOLDFAST_SERVING__TOKEN"] is None
+
     runner.run("fleet", again, print)
-    assert environment_in(stage, "0")["HOLDFAST_MEMORY_MAX_MB"] == "2048"
+    assert environment_in(stage, "1")["HOLDFAST_MEMORY_MAX_MB"] == "2048"
+    assert standing("fleet", stage.world, Limits(), patience_s=10.0).answer.colour == "green"
 
 
 def test_a_changed_setting_is_planned_and_not_taken_for_what_already_runs() -> None:
