@@ -25,6 +25,7 @@ THOROUGH = (
     "a stage continues after a refused beat",
     "a stage is noted without the token",
     "a claim is taken from a live run",
+    "recovery takes a live apply for a dead one",
     "a former holder writes through its registry",
     "the loss of a hold is not told by the registry",
     "each holder has the same token",
