@@ -205,7 +205,9 @@ def _tell(file: Path, decision: Decision) -> None:
 def _present(decision: Decision, topics: Mapping[str, dict[str, Any]]) -> Iterator[dg.AssetMaterialization]:
     for name in decision.present:
         key = dg.AssetKey.from_user_string(name)
-        yield dg.AssetMaterialization(key, description="It exists.", metadata=topics.get(key.path[-1], {}))
+        # Counts live in observations: the page would show those of this one event for ever.
+        lasting = {each: value for each, value in topics.get(key.path[-1], {}).items() if each == "partitions"}
+        yield dg.AssetMaterialization(key, description="It exists.", metadata=lasting)
 
 
 def _judged(

@@ -104,7 +104,8 @@ def judge_queue(limit: int) -> Finding:
         return Finding("run queue", "ok", "recovery waits for no other runs", expected)
     seen = f"recovery, stop and dry runs wait while {limit} other runs are in progress"
     action = (
-        "Take `concurrency` from infra/dagster/local.yaml. Or delete the file, and run `holdfast down; holdfast up`."
+        "Take `concurrency` from infra/dagster/local.yaml. Or delete the file, then run `holdfast down` and "
+        "`holdfast up`."
     )
     return Finding("run queue", "warn", seen, expected, action)
 

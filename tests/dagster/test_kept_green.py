@@ -38,6 +38,8 @@ def test_after_a_deploy_by_a_command_the_sensors_ask_for_the_rest(
         present = {each.asset_key for each in first.asset_events if isinstance(each, dg.AssetMaterialization)}
         topics = {keys.topic_key(f"{operated.group}-{name}") for name in ("in", "out")}
         assert present == topics | {keys.home_key(), keys.orphans_key()}
+        created = [each for each in first.asset_events if isinstance(each, dg.AssetMaterialization)]
+        assert not any("records" in each.metadata for each in created), "a page shows the living count, of observations"
         read = {
             each.asset_key: each.metadata["records"].value
             for each in first.asset_events
