@@ -1,7 +1,7 @@
 """Deletes old records of the registry: ended applies with their stages, closed incidents, actions.
 
 Invariants:
-    - An open apply, an open incident and an incident that nobody acknowledged after it failed are never deleted.
+    - An open apply, an open incident and the newest incidents that nobody acknowledged after they failed stay.
     - The newest applies and actions of each processor stay, whatever their age: the rates of stages, the last rehearsal
       and the last rebuild are read from them.
     - Deployments, releases, snapshots and plans are not touched: plans and releases are bounded by their number, and a
@@ -40,15 +40,23 @@ def prune_registry(database: Connections, before: datetime) -> Pruned:
     answered = (incidents.c.outcome != "failed") | incidents.c.acknowledged_at.is_not(None)
     return Pruned(
         _prune(database, applies, applies.c.processor, *ended),
-        _prune(database, incidents, incidents.c.processor, *closed, answered),
+        _prune(database, incidents, incidents.c.processor, *closed, answered)
+        # beyond the newest of them, a question was asked again many times
+        + _prune(database, incidents, incidents.c.processor, *closed, ~answered, among=(*closed, ~answered)),
         _prune(database, actions, actions.c.subject, actions.c.finished_at < before),
     )
 
 
-def _prune(database: Connections, table: Table, owner: Column[str], *conditions: ColumnElement[bool]) -> int:
-    """Delete the rows that meet the conditions, without the newest of each owner; returns how many."""
+def _prune(
+    database: Connections,
+    table: Table,
+    owner: Column[str],
+    *conditions: ColumnElement[bool],
+    among: tuple[ColumnElement[bool], ...] = (),
+) -> int:
+    """Delete the rows that meet the conditions, without the newest of each owner ``among`` such; returns how many."""
     rank = func.row_number().over(partition_by=owner, order_by=table.c.id.desc())
-    ranked = select(table.c.id, rank.label("rank")).subquery()
+    ranked = select(table.c.id, rank.label("rank")).where(*among).subquery()
     newest = select(ranked.c.id).where(ranked.c.rank <= NEWEST_KEPT)
     with database.writing() as connection:
         found = connection.execute(delete(table).where(*conditions, table.c.id.not_in(newest)))

@@ -63,6 +63,10 @@ def test_old_incidents_go_unless_they_are_open_or_wait_for_an_answer(registry: R
     assert left == dict.fromkeys([unanswered, *newest], 1)
     assert registry.incident(resolved) is None
     assert registry.incident(answered) is None
+    questions = [incident("failed") for _ in range(5)]
+    assert prune_registry(registry.database, BEFORE).incidents > 0
+    kept = {each.id for each in registry.incidents() if each.outcome == "failed"}
+    assert kept == set(questions[-pruning.NEWEST_KEPT :]), "unanswered ones are bounded, too"
 
 
 def test_old_actions_go_and_the_newest_of_each_subject_stay(registry: Registry) -> None:
