@@ -14,6 +14,8 @@ PROGRAM = "holdfast"
 BY_PLAN = ("plan", "explain", "apply")
 
 
+#: The commands that read or send records and rows.
+OF_DATA = ("produce", "consume", "query", "snapshot")
 #: These options mean the same in every command that has them.
 EVERYWHERE = ("--json", "--who")
 
@@ -32,8 +34,8 @@ def commands_page() -> str:
         "",
         "Every command of the program `holdfast` that stands alone, with its arguments and options.",
         "[Commands, assets and jobs](../commands.md) says what each one is for.",
-        "[Verbs of every day](commands-daily.md), [groups](commands-groups.md) and [verbs](commands-verbs.md) have",
-        "pages of their own.",
+        "[Data](commands-data.md), [every day](commands-daily.md), [groups](commands-groups.md) and",
+        "[verbs](commands-verbs.md) have pages of their own.",
         "",
         "```console",
         "$ holdfast --help",
@@ -48,7 +50,7 @@ def commands_page() -> str:
         *_described(_program(), PROGRAM),
     ]
     for name, command in tree.items():
-        if not hasattr(command, "commands") and not _asks(command):
+        if not hasattr(command, "commands") and not _asks(command) and name not in OF_DATA:
             lines += ["", f"## {PROGRAM} {name}", "", *_described(command, f"{PROGRAM} {name}")]
     return "\n".join(lines) + "\n"
 
@@ -99,6 +101,23 @@ def verbs_page() -> str:
     ]
     for name, command in tree["plan"].commands.items():
         lines += ["", f"## {name}", "", *_described(command, f"{PROGRAM} plan {name}")]
+    return "\n".join(lines) + "\n"
+
+
+def data_page() -> str:
+    """The commands about records, state and rows."""
+    lines = [
+        "# Commands: data",
+        "",
+        "These commands send and print records of topics, entries of stores, and rows of tables.",
+        "",
+        "```console",
+        "$ holdfast consume placed -n 5",
+        "```",
+    ]
+    for name, command in _program().commands.items():
+        if name in OF_DATA:
+            lines += ["", f"## {PROGRAM} {name}", "", *_described(command, f"{PROGRAM} {name}")]
     return "\n".join(lines) + "\n"
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.docs.api_pages import PAGES, api_pages
-from tests.docs.command_pages import commands_page, daily_page, groups_page, verbs_page
+from tests.docs.command_pages import commands_page, daily_page, data_page, groups_page, verbs_page
 from tests.docs.error_pages import checks_page, errors_page
 
 FOLDER = Path(__file__).resolve().parent.parent.parent / "docs" / "reference"
@@ -19,6 +19,7 @@ FOLDER = Path(__file__).resolve().parent.parent.parent / "docs" / "reference"
 MADE: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "commands-daily.md": daily_page,
+    "commands-data.md": data_page,
     "commands-groups.md": groups_page,
     "commands-verbs.md": verbs_page,
     "checks.md": checks_page,
