@@ -43,6 +43,8 @@ AIMS = (
     "http:/status",
     "registry.",
 )
+#: From here on an operator holds an apply.
+BEGINS = ("registry.journal.begin_apply:after", "registry.journal.claim_apply:after")
 SILENT: tuple[Literal["broker", "supervisor"], ...] = ("broker", "supervisor")
 #: From the last disturbance to the judgement, seconds: an interrupted apply is told, and recovery has had its attempts.
 QUIET_S, QUIET_MAX_S = 120.0, 1_500.0
@@ -58,10 +60,12 @@ class End:
     aim: str = ""
     count: int = 1
     after_s: float | None = None
+    #: Whether points and seconds count from the begin of an operator's apply: most of his points are its planning.
+    begun: bool = False
 
     def __str__(self) -> str:
         where = f"after {self.after_s:g} s" if self.after_s is not None else f"at point {self.count} of {self.aim!r}"
-        return f"{self.signal} {where}"
+        return f"{self.signal} {where}{' of the apply' * self.begun}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +184,14 @@ def _draw_request(random: Random) -> Request:
 
 
 def _draw_end(random: Random, aims: tuple[str, ...]) -> End:
+    """Mostly soon enough: an apply passes some ten to a hundred points, and takes seconds."""
     signal: Signal = random.choice(["SIGINT", "SIGHUP", "SIGKILL"])
-    if random.random() < 0.25:
-        return End(signal, after_s=round(random.choice([0.1, 1.0, 5.0, 30.0]) * random.random(), 2))
-    aim = random.choice(aims)
-    return End(signal, aim, random.randint(1, 4) if aim else int(random.choice([10, 50, 200]) * random.random()) + 1)
+    drawn, begun = random.random(), aims is AIMS and random.random() < 0.7
+    if drawn < 0.25:
+        return End(signal, after_s=round(8.0 * random.random() ** 2, 2))
+    if drawn < 0.7:
+        return End(signal, "", round(80 ** random.random()), begun=begun)
+    return End(signal, random.choice(aims), random.choice([1, 1, 1, 2, 3]))
 
 
 class Strike:
@@ -192,10 +199,15 @@ class Strike:
 
     def __init__(self, world: OperationWorld, end: End, who: str) -> None:
         self.world, self.end, self.who = world, end, who
-        self.left, self.struck = end.count, ""
+        self.left, self.struck, self.waits = end.count, "", end.begun
 
     def __call__(self, process: SimulatedProcess, name: str) -> bool:
-        if self.struck or not process.name.startswith(self.who) or not name.startswith(self.end.aim):
+        if self.struck or not process.name.startswith(self.who):
+            return False
+        if self.waits:
+            self.waits = name not in BEGINS
+            return False
+        if not name.startswith(self.end.aim):
             return False
         self.left -= 1
         if self.left:
