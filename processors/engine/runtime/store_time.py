@@ -127,7 +127,7 @@ def _ends_of(
     if options is None or not options.expires:
         return None
     if options.keeping is not None:
-        return state.keep_by_key(KeyTimes(state, stream, options.keeping))
+        return state.keep_by_key(KeyTimes(state, stream, options.keeping, regrouped=regrouped))
     if options.dating is not None:
         return state.keep_dated(DatedValues(state, stream, options.dating, by_stream=regrouped))
     made = Expiries(state, options.ttl_ms, stream, by_stream=regrouped and options.asked_by_older)

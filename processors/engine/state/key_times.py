@@ -11,6 +11,9 @@
 older than the newest one is late. A value counts for messages that are less than ``within_ms`` younger. So it leaves
 once all such messages are late: when the newest message is two times ``within_ms`` younger.
 
+Behind ``group_by`` a key's messages come from several partitions, and one of them may be read hours ahead. So there a
+value with the prefix counts until the stream time is so far, too: it is that of the slowest partition.
+
 A key without messages has no time of its own. It is forgotten ``remember_ms`` of stream time after its last message.
 
 Invariants:
@@ -53,9 +56,10 @@ class Keeping(NamedTuple):
 class KeyTimes:
     """The values of one store in one task that end by the times of their own keys."""
 
-    def __init__(self, state: PlacedRecords, stream: StreamTime, keeping: Keeping) -> None:
+    def __init__(self, state: PlacedRecords, stream: StreamTime, keeping: Keeping, *, regrouped: bool = False) -> None:
         self._state, self._stream, self._keeping = state, stream, keeping
         self._index = TimeIndex(state, EXPIRES)
+        self._waits = regrouped and bool(keeping.prefix)
         #: Messages that came too late, since the task runs.
         self.late = 0
         #: The newest event time of the key that ``admits`` was called for last.
@@ -87,7 +91,7 @@ class KeyTimes:
         if made != held:
             state.write_own(state.message_key, NEWEST, made)
         self.newest_ms = newest_ms
-        if at_ms > newest_ms - keeping.within_ms:
+        if at_ms > self._judged_by(newest_ms) - keeping.within_ms:
             return True
         self.late += 1
         return False
@@ -138,7 +142,7 @@ class KeyTimes:
             return None
         raw = state.read_value(message_key, entry.name)
         end_ms = NO_TIME if raw is None else event_time_ms(raw) + 2 * keeping.within_ms
-        if raw is not None and forgotten_ms > now_ms and held[0] < end_ms:
+        if raw is not None and forgotten_ms > now_ms and self._judged_by(held[0]) < end_ms:
             # Its end is to come; or the key is behind the others, or comes no more.
             later_ms = now_ms + max(keeping.within_ms, keeping.remember_ms // LOOKS)
             return end_ms if end_ms > now_ms else int(min(forgotten_ms, later_ms))
@@ -147,6 +151,10 @@ class KeyTimes:
         if state.read_own(message_key, ENDS + entry.name) is not None:  # of versions that had ends by stream time
             state.write_own(message_key, ENDS + entry.name, None)
         return None
+
+    def _judged_by(self, newest_ms: int) -> int:
+        """By what a message of a key is late: the key's newest time, behind ``group_by`` as far as stream time is."""
+        return min(newest_ms, self._stream.time_ms) if self._waits else newest_ms
 
     def _forgotten_ms(self, seen_ms: int) -> int:
         """When a key is forgotten; ``seen_ms`` is up to a part of ``remember_ms`` before its last message."""

@@ -372,3 +372,37 @@ def test_windows_of_a_silent_task_close_though_one_of_its_groupings_is_empty(fed
         cluster.produce("right", b'{"g": "g"}', b"q", timestamp_ms=BEGIN - HOUR)
     cluster.run(app, quiet_s=120)
     assert counted(cluster) == {("g", BEGIN - HOUR): 3}
+
+
+@pytest.mark.parametrize("cuts", [(), (100, 200, 300), tuple(range(30, 360, 30))])
+def test_no_message_is_a_late_duplicate_because_another_partition_was_read_further(cuts: tuple[int, ...]) -> None:
+    cluster = InMemoryCluster()
+    cluster.create_topic("in", partitions=2)
+    kept = [number % 300 for number in range(360)]  # 60 of them come again, 300 s later
+
+    def build() -> Application:
+        app = application()
+        grouped = app.dataframe(app.topic("in")).group_by("g", partitions=1)
+        grouped.drop_duplicates("id", within=400_000).to_topic(app.topic("out"))
+        return app
+
+    for number, each in enumerate(kept):
+        if number in cuts:
+            cluster.run(build())
+        value, at = json.dumps({"g": "g", "id": each}).encode(), BEGIN - HOUR + number * 1_000
+        cluster.produce("in", value, b"q", partition=number // 30 % 2, timestamp_ms=at)
+    cluster.run(build())
+    found = [json.loads(record.value or b"")["id"] for _, record in cluster.read("out")]
+    assert sorted(found) == list(range(300))
+
+
+def test_messages_of_a_partition_that_was_read_later_are_no_late_duplicates() -> None:
+    cluster, app = InMemoryCluster(), application()
+    cluster.create_topic("in", partitions=2)
+    grouped = app.dataframe(app.topic("in")).group_by("g", partitions=1)
+    grouped.drop_duplicates("id", within=5_000).to_topic(app.topic("out"))
+    for number in range(200):
+        value, at = json.dumps({"g": "g", "id": number}).encode(), BEGIN - HOUR + number * 1_000
+        cluster.produce("in", value, b"q", partition=number % 2, timestamp_ms=at)
+    cluster.run(app)
+    assert len(cluster.read("out")) == 200
