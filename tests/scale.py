@@ -15,6 +15,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.programs import ProgramSpec
 from holdfast.infra.deploy.supervisord import Supervisord
@@ -142,7 +144,7 @@ class Fleet:
                     with fleet.lock:
                         fleet.waiting.discard(self.connection)
                     return
-                body = json.dumps(fleet.status(name)).encode()
+                body = msgspec.json.encode(fleet.status(name))
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()

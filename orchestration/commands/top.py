@@ -27,13 +27,13 @@ from holdfast.orchestration.commands.options import command_settings
 from holdfast.processors.engine.serving.status import ProcessorStatus, TaskStatus
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
-from holdfast.processors.lifecycle.recovery.incidents import Observation, observe
 
 if TYPE_CHECKING:
     from holdfast.infra.database.records import Incident
     from holdfast.infra.database.registry import Registry
     from holdfast.infra.settings import Settings
     from holdfast.processors.lifecycle.ports import World
+    from holdfast.processors.lifecycle.recovery.incidents import Observation
 
 #: Seconds between the first look, which only starts the rates, and the first look that is printed.
 _FIRST_S = 1.0
@@ -124,6 +124,9 @@ def _looks(settings: Settings, only: Sequence[str], every_s: float, count: int |
 
 def take(registry: Registry, world: World, limits: Limits, only: Sequence[str], before: Statuses) -> Look:
     """Look at the deployed processors; ``before`` has the statuses of the last look."""
+    # what judges them needs the registry, whose library the command's help does not wait for
+    from holdfast.processors.lifecycle.recovery.incidents import observe
+
     try:
         incidents = tuple(each for each in registry.open_incidents() if not only or each.processor in only)
         chosen = [each for each in registry.deployments() if not only or each.processor in only]

@@ -230,10 +230,12 @@ def test_without_on_conflict_pairs_fail_on_postgres(
 ) -> None:
     """The planted bug: a look before the write."""
 
-    def update_or_insert(connection: Connection, table: Table, key: Mapping[str, Any], values: Any) -> None:
+    def update_or_insert(
+        connection: Connection, table: Table, key: Mapping[str, Any], values: Any, *, first: Any = None
+    ) -> None:
         known = [table.c[name] == value for name, value in key.items()]
         if connection.execute(update(table).where(*known).values(values)).rowcount == 0:
-            connection.execute(insert(table).values({**key, **values}))
+            connection.execute(insert(table).values({**key, **values, **(first or {})}))
 
     monkeypatch.setattr(releases, "upsert", update_or_insert)
     registry = Registry(url_with_clock(postgres, postgres.new_database(), clock))

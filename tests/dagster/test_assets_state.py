@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast.assets import keys
+from holdfast.assets.arrivals import MESSAGES_ARRIVE
 from holdfast.assets.factory import build_processor
 from holdfast.assets.key_places_check import KEYS_ALIKE
 from holdfast.assets.processors import ALL_ASSIGNED, HEALTHY
@@ -94,7 +95,7 @@ def test_state_is_proved_and_a_foreign_record_is_found(settings: Settings, group
         run(definition, instance, keys.changelog_key(group, "counts"))
         deployed = run(definition, instance, keys.processor_key(group))
         assert {name: passed for name, (passed, _) in deployed.items()} == dict.fromkeys(
-            (HEALTHY, ALL_ASSIGNED, KEYS_ALIKE, PROVEN, WORKING), True
+            (HEALTHY, ALL_ASSIGNED, KEYS_ALIKE, MESSAGES_ARRIVE, PROVEN, WORKING), True
         )
 
         feed(broker, f"{group}-in", 100)

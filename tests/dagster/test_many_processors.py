@@ -7,6 +7,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from holdfast.assets.arrivals import MESSAGES_ARRIVE
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import sensors
 from holdfast.orchestration.definitions import build_definitions
@@ -104,8 +105,11 @@ def test_a_minute_writes_a_bounded_number_of_events(
     fleet: Fleet, definitions: dg.Definitions, instance: dg.DagsterInstance
 ) -> None:
     ticks = Ticks(definitions, instance, "processor_telemetry")
-    told = Counter(event.asset_key.path[0] for event in ticks().asset_events)
+    begun = ticks().asset_events
+    told = Counter(event.asset_key.path[0] for event in begun if isinstance(event, dg.AssetObservation))
     assert told["processors"] == PROCESSORS
+    checks = Counter(event.check_name for event in begun if isinstance(event, dg.AssetCheckEvaluation))
+    assert checks == {MESSAGES_ARRIVE: PROCESSORS}
     assert 0 < told["state"] <= sensors.STATES_PER_TICK
     # the next minutes write only what changed: on a busy machine, a worker that answered late
     assert len(ticks().asset_events) < PROCESSORS // 2

@@ -265,7 +265,8 @@ def test_dead_letters_are_the_messages_themselves_with_what_went_wrong(pipeline,
         assert ours["holdfast.code_version"] == version.encode()
         kind, reason = why[int(dict(record.headers)["number"])]
         tells = kind in ("ValueUnreadable", "NullKey")  # errors of Holdfast, which know what to do
-        assert len(ours) == 8 + tells == 8 + ("holdfast.error.action" in ours)
+        assert len(ours) == 9 + tells == 9 + ("holdfast.error.action" in ours)
+        assert ours["holdfast.kind"] == b"message"
         assert ours["holdfast.error.type"] == kind.encode()
         assert reason.encode() in ours["holdfast.error"]
 

@@ -23,11 +23,11 @@ from holdfast.processors.lifecycle.plans import facts
 from holdfast.processors.lifecycle.plans.execution import Execution
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import Everything
-from holdfast.processors.lifecycle.plans.stages import ClearKeys, RunProcessor, SetPositions
+from holdfast.processors.lifecycle.plans.stages import ClearKeys, RunProcessor, SetPositions, StopProcessor
 from holdfast.processors.lifecycle.rebuild import from_tables
 from holdfast.processors.lifecycle.rebuild.from_tables import TableStages
 from holdfast.processors.lifecycle.recovery import incidents
-from holdfast.processors.lifecycle.verbs import backfill, clear, restart, restore, restore_table, rollback
+from holdfast.processors.lifecycle.verbs import backfill, clear, restore, restore_table, rollback, stop
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import WorkingOwners
 from tests.simulation.lifecycle import lifecycle_runner
@@ -241,15 +241,19 @@ def _strangers_unseen(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(facts, "strangers_in", lambda *of: [])
 
 
-def _restart_without_start(patch: pytest.MonkeyPatch) -> None:
-    """A restart stops, and leaves the start to whoever comes next."""
-    original = restart.plan
+def _stopped_for_a_while(patch: pytest.MonkeyPatch) -> None:
+    """A stop is that of a restart: recovery starts again what was stopped."""
+    original = stop.plan
 
     def plan(*arguments: Any) -> Plan:
         made = original(*arguments)
-        return msgspec.structs.replace(made, stages=made.stages[:1])
+        stages = [
+            msgspec.structs.replace(each, for_good=False) if isinstance(each, StopProcessor) else each
+            for each in made.stages
+        ]
+        return msgspec.structs.replace(made, stages=tuple(stages))
 
-    patch.setattr(restart, "plan", plan)
+    patch.setattr(stop, "plan", plan)
 
 
 def _rollback_to_any(patch: pytest.MonkeyPatch) -> None:
@@ -282,7 +286,7 @@ BUGS: tuple[PlantedVerb, ...] = (
     PlantedVerb("a deploy makes no output topic", _outputs_not_made),
     PlantedVerb("an older copy of the registry is trusted", _registry_trusted),
     PlantedVerb("recovery starts what an older copy of the registry names", _recovery_trusts),
-    PlantedVerb("a restart stops and does not start", _restart_without_start),
+    PlantedVerb("a stop is one for a while", _stopped_for_a_while),
     PlantedVerb("a rollback ignores the release that was named", _rollback_to_any),
     PlantedVerb("members of another installation are not looked for", _strangers_unseen),
 )

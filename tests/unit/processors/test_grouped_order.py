@@ -421,7 +421,7 @@ def test_a_task_that_is_gone_holds_no_time() -> None:
     upstream = upstream_of({"planes-0": (90, False), "planes-1": (10, False)}, partitions=1)
     upstream.take(MAKERS, 5, watermark("planes-1", 20), 0.0)  # before it went
     assert upstream.time_ms() == 90
-    assert upstream.quiet is None
+    assert upstream.quiet() is None
 
 
 @pytest.mark.parametrize(("tasks", "told_again"), [(1, True), (12, True), (100, False)])
@@ -440,7 +440,7 @@ def test_what_was_told_before_a_restart_holds_until_it_is_told_again(ended: bool
     for offset, idle_ms in enumerate(IDLE):
         upstream.take(MAKERS, offset, watermark("planes-1", 60, idle_ms), 100.0)
         assert upstream.time_ms() == 40
-    assert upstream.quiet is None
+    assert upstream.quiet() is None
     upstream.take(MAKERS, 8, watermark("planes-0", 90), 100.0)
     assert upstream.time_ms() == 60
     upstream.begin()  # an abort: what is not committed is read again
