@@ -45,11 +45,7 @@ class LifecycleRunner:
     """Runs seeds, one after the other, in this process."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._template = folder / "template.db"
-        registry = Registry(f"sqlite:///{self._template}")
-        registry.migrate()
-        registry.close()
+        self._folder, self._template = folder, template_in(folder)
 
     def run(self, seed: int) -> Outcome:
         """Run a seed; what breaks is told, not raised."""
@@ -75,16 +71,32 @@ class LifecycleRunner:
             return Outcome(seed, invariant, detail, sequence.struck, tuple(sequence.told), tail)
 
 
+def template_in(folder: Path) -> Path:
+    """An empty registry in a folder, which each seed copies."""
+    template = folder / "template.db"
+    registry = Registry(f"sqlite:///{template}")
+    registry.migrate()
+    registry.close()
+    return template
+
+
 @contextmanager
 def lifecycle_runner() -> Iterator[LifecycleRunner]:
     """A runner with a folder of its own; nobody logs meanwhile."""
+    with unlogged_folder() as folder:
+        yield LifecycleRunner(folder)
+
+
+@contextmanager
+def unlogged_folder() -> Iterator[Path]:
+    """A folder in memory where there is one; nobody logs meanwhile."""
     former = structlog.get_config()
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=False
     )
     try:
         with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
-            yield LifecycleRunner(Path(folder))
+            yield Path(folder)
     finally:
         structlog.configure(**former)
 

@@ -7,7 +7,6 @@ python -m tests.simulation.operation --seeds 1000      seeds 0 to 999
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import tempfile
 import time
@@ -17,9 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import structlog
-
-from holdfast.infra.database.registry import Registry
+from tests.simulation.lifecycle import template_in, unlogged_folder
 from tests.simulation.lifecycle_world import quiet
 from tests.simulation.operation_course import Course, CourseRun, draw_course
 from tests.simulation.operation_world import OperationWorld, parts_of_operation
@@ -52,11 +49,7 @@ class OperationRunner:
     """Runs courses, one after the other, in this process."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._template = folder / "template.db"
-        registry = Registry(f"sqlite:///{self._template}")
-        registry.migrate()
-        registry.close()
+        self._folder, self._template = folder, template_in(folder)
 
     def run(self, seed: int, course: Course | None = None) -> Outcome:
         """Run a course, by default the one of the seed; what breaks is told, not raised."""
@@ -94,15 +87,8 @@ class OperationRunner:
 @contextmanager
 def operation_runner() -> Iterator[OperationRunner]:
     """A runner with a folder of its own; nobody logs meanwhile."""
-    former = structlog.get_config()
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL), cache_logger_on_first_use=False
-    )
-    try:
-        with tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None) as folder:
-            yield OperationRunner(Path(folder))
-    finally:
-        structlog.configure(**former)
+    with unlogged_folder() as folder:
+        yield OperationRunner(folder)
 
 
 def main() -> int:

@@ -165,13 +165,13 @@ class Person(Operator):
         self.facts._world = self.acting
 
     def resume(self, number: int) -> None:
-        """See ``Verbs.resume``."""
+        """Resumes an apply, as ``Verbs.resume`` does."""
         record = self._open(number)
         if record is not None:
             self._applier().resume(record)
 
     def abandon(self, number: int) -> tuple[str, ...]:
-        """See ``Verbs.abandon``; returns what the apply leaves."""
+        """Abandons an apply, as ``Verbs.abandon`` does; returns what the apply leaves."""
         record = self._open(number)
         if record is None:
             return ()
@@ -190,7 +190,7 @@ class Person(Operator):
         return slots_at_work(processor, self.acting)
 
     def _rollout(self, processor: str, release_id: str | None) -> Rollout:
-        """See ``Verbs._rollout``."""
+        """The slots and programs of a release, as ``Verbs`` finds them."""
         machine: Any = _Machine(self.acting, self.world.project)
         definition: Any = SimpleNamespace(name=processor, topology=self.world.topology)
         topics: Any = self.topics

@@ -5,10 +5,6 @@ python -m tests.simulation.planted_operation       the table of the documentatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
-
 import pytest
 from sqlalchemy import text
 
@@ -16,24 +12,7 @@ from holdfast.infra.database import applies
 from holdfast.processors.lifecycle.recovery import answer, incidents, recovery
 from holdfast.processors.lifecycle.recovery import standing as standings
 from tests.simulation.operation import operation_runner
-from tests.simulation.planted import print_table
-
-Patch = Callable[[pytest.MonkeyPatch], None]
-
-
-@dataclass(frozen=True, slots=True)
-class PlantedOperation:
-    """A bug: what is wrong, and how to make it so."""
-
-    name: str
-    plant: Patch
-
-    @contextmanager
-    def growing(self) -> Iterator[None]:
-        """Operation with the bug."""
-        with pytest.MonkeyPatch.context() as patch:
-            self.plant(patch)
-            yield
+from tests.simulation.planted import Planted, print_table
 
 
 def _word_trusted(patch: pytest.MonkeyPatch) -> None:
@@ -62,12 +41,12 @@ def _nobody_recovers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery._Recovery, "_restart", lambda self, sick: "started nothing")
 
 
-BUGS: tuple[PlantedOperation, ...] = (
-    PlantedOperation("the word of an apply outlives it, and is trusted", _word_trusted),
-    PlantedOperation("an open apply counts as live for ever", _live_for_ever),
-    PlantedOperation("recovery waits for every open apply", _applies_block),
-    PlantedOperation("the reason of an apply brings a second action", _two_actions),
-    PlantedOperation("a recovery run starts nothing", _nobody_recovers),
+BUGS: tuple[Planted, ...] = (
+    Planted("the word of an apply outlives it, and is trusted", _word_trusted),
+    Planted("an open apply counts as live for ever", _live_for_ever),
+    Planted("recovery waits for every open apply", _applies_block),
+    Planted("the reason of an apply brings a second action", _two_actions),
+    Planted("a recovery run starts nothing", _nobody_recovers),
 )
 
 

@@ -5,9 +5,6 @@ python -m tests.simulation.planted_verbs       the table of the documentation
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -32,24 +29,7 @@ from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import WorkingOwners
 from tests.simulation.lifecycle import lifecycle_runner
 from tests.simulation.lifecycle_world import Operator
-from tests.simulation.planted import print_table
-
-Patch = Callable[[pytest.MonkeyPatch], None]
-
-
-@dataclass(frozen=True, slots=True)
-class PlantedVerb:
-    """A bug: what is wrong, and how to make it so."""
-
-    name: str
-    plant: Patch
-
-    @contextmanager
-    def growing(self) -> Iterator[None]:
-        """The lifecycle with the bug."""
-        with pytest.MonkeyPatch.context() as patch:
-            self.plant(patch)
-            yield
+from tests.simulation.planted import Planted, print_table
 
 
 def _local_only(patch: pytest.MonkeyPatch) -> None:
@@ -265,30 +245,30 @@ def _stores(topology: Any) -> tuple[str, ...]:
     return tuple(store.name for store in topology.stores)
 
 
-BUGS: tuple[PlantedVerb, ...] = (
-    PlantedVerb("a clear deletes locally, and forgets the changelog", _local_only),
-    PlantedVerb("only the first of several owners is asked", _first_owner_only),
-    PlantedVerb("a clear ends after its first batch", _one_batch),
-    PlantedVerb("a clear or restore that was broken off is planned again", _planned_anew),
-    PlantedVerb("a stage that failed is noted as done", _noted_early),
-    PlantedVerb("what was set aside is never deleted", _set_aside_deletes),
-    PlantedVerb("workers are not paused for a clear", _pause_forgotten),
-    PlantedVerb("a clear of some partitions clears all", _all_partitions),
-    PlantedVerb("a clear of some keys clears all", _all_keys),
-    PlantedVerb("an apply that died after its work stays open", _never_closed),
-    PlantedVerb("planning changes what it looks at", _plan_acts),
-    PlantedVerb("a restore from the warehouse leaves input where it stands", _stale_positions),
-    PlantedVerb("a row is not loaded, and nothing is compared", _rows_left_out),
-    PlantedVerb("stores of the same inputs come back one without the other", _one_snapshot_for_all),
-    PlantedVerb("a changelog that lost its first records passes for whole", _cut_forgotten),
-    PlantedVerb("a changelog with too many partitions passes for right", _width_forgotten),
-    PlantedVerb("a changelog is created again from local state that is lost", _nobody_looks),
-    PlantedVerb("a deploy makes no output topic", _outputs_not_made),
-    PlantedVerb("an older copy of the registry is trusted", _registry_trusted),
-    PlantedVerb("recovery starts what an older copy of the registry names", _recovery_trusts),
-    PlantedVerb("a stop is one for a while", _stopped_for_a_while),
-    PlantedVerb("a rollback ignores the release that was named", _rollback_to_any),
-    PlantedVerb("members of another installation are not looked for", _strangers_unseen),
+BUGS: tuple[Planted, ...] = (
+    Planted("a clear deletes locally, and forgets the changelog", _local_only),
+    Planted("only the first of several owners is asked", _first_owner_only),
+    Planted("a clear ends after its first batch", _one_batch),
+    Planted("a clear or restore that was broken off is planned again", _planned_anew),
+    Planted("a stage that failed is noted as done", _noted_early),
+    Planted("what was set aside is never deleted", _set_aside_deletes),
+    Planted("workers are not paused for a clear", _pause_forgotten),
+    Planted("a clear of some partitions clears all", _all_partitions),
+    Planted("a clear of some keys clears all", _all_keys),
+    Planted("an apply that died after its work stays open", _never_closed),
+    Planted("planning changes what it looks at", _plan_acts),
+    Planted("a restore from the warehouse leaves input where it stands", _stale_positions),
+    Planted("a row is not loaded, and nothing is compared", _rows_left_out),
+    Planted("stores of the same inputs come back one without the other", _one_snapshot_for_all),
+    Planted("a changelog that lost its first records passes for whole", _cut_forgotten),
+    Planted("a changelog with too many partitions passes for right", _width_forgotten),
+    Planted("a changelog is created again from local state that is lost", _nobody_looks),
+    Planted("a deploy makes no output topic", _outputs_not_made),
+    Planted("an older copy of the registry is trusted", _registry_trusted),
+    Planted("recovery starts what an older copy of the registry names", _recovery_trusts),
+    Planted("a stop is one for a while", _stopped_for_a_while),
+    Planted("a rollback ignores the release that was named", _rollback_to_any),
+    Planted("members of another installation are not looked for", _strangers_unseen),
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.simulation.operation import OperationRunner, Outcome, operation_runner
 from tests.simulation.operation_course import Ask, Both
 from tests.simulation.planted import seeds_until_caught
-from tests.simulation.planted_operation import BUGS, PlantedOperation
+from tests.simulation.planted_operation import BUGS, Planted
 from tests.tiers import named, variants
 
 COURSES, SHARE = 5_000, 25
@@ -61,7 +61,7 @@ def test_a_course_is_cut_down_to_the_steps_that_it_needs(runner: OperationRunner
 
 
 @pytest.mark.parametrize("bug", named(BUGS))
-def test_the_bug_is_caught(runner: OperationRunner, bug: PlantedOperation, known: bool) -> None:
+def test_the_bug_is_caught(runner: OperationRunner, bug: Planted, known: bool) -> None:
     caught = seeds_until_caught(runner, bug, SEEDS_MAX, known=known)
     assert caught is not None, f"{SEEDS_MAX} courses ran with this bug, and nothing was found"
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.simulation.lifecycle import lifecycle_runner
 from tests.simulation.planted import seeds_until_caught
-from tests.simulation.planted_verbs import BUGS, PlantedVerb
+from tests.simulation.planted_verbs import BUGS, Planted
 from tests.tiers import named
 
 SEEDS_MAX = 60
@@ -27,7 +27,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs" / "simulation-operators.md"
 
 
 @pytest.mark.parametrize("bug", named(BUGS, thorough=RARE))
-def test_the_bug_is_caught(bug: PlantedVerb, known: bool) -> None:
+def test_the_bug_is_caught(bug: Planted, known: bool) -> None:
     with lifecycle_runner() as seeds:
         caught = seeds_until_caught(seeds, bug, SEEDS_MAX, known=known)
     assert caught is not None, f"{SEEDS_MAX} seeds ran with this bug, and nothing was found"
