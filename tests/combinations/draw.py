@@ -84,6 +84,8 @@ class Scope:
     writers: dict[str, set[str]] = field(default_factory=dict)
     #: By input of a task, the inputs whose messages and rows its joins look up.
     rights: dict[str, set[str]] = field(default_factory=dict)
+    #: Repartition topics of joins of two tables with ``on=``.
+    of_joins: set[str] = field(default_factory=set)
     #: By stream of a ``group_by``, the field.
     fields: dict[str, str] = field(default_factory=dict)
     #: Names that nothing may use any more: a call of another system comes behind them.
@@ -275,6 +277,8 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
     tasks, circle = scope.merged(together or {min(topics)}) if topics else _Tasks(set()), False
     if together and topics:
         circle = scope.is_circle(tasks)
+        if circle and not scope.of_joins.isdisjoint(topic for each in scope.before(tasks) for topic in each.topics):
+            return False  # refused: a topic of a join with `on=` is read by none of the tasks that write to it
         if not scope.wild and not _is_determined_in_task(scope, step, of, tasks, circle=circle):
             return False
     _place(scope, step, of, tasks, circle=circle)
@@ -386,6 +390,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
         if step.gives == "table":
             scope.task_of(min(of[1].topics)).topics.add(f"subscriptions of {name}")
             scope.writers[f"subscriptions of {name}"] = set(first.topics)
+            scope.of_joins |= {topic, f"subscriptions of {name}"}
             for each in of:
                 scope.task_of(min(each.topics)).joins = True
         ordered = ordered and scope.partitions == 1 and len(scope.task_of(min(first.topics)).topics) == 1
