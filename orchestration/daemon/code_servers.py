@@ -4,13 +4,16 @@ Dagster's daemon starts a new code server each minute, and lets the former one e
 ever. This one is replaced when it ended, when a file of the project changed, and once an hour.
 
 Invariants:
-    - An edit, or the end of a code server, is noticed within seconds. No code server is replaced within a minute after
-      its start, also one that could not load its code.
+    - A code server that ended is started again within seconds, alone: recovery waits for no import of the project. One
+      that ends soon after each start is started again less and less often, down to once a minute.
+    - An edit is noticed within seconds. Code servers that run, or that could not load their code, are replaced
+      together, and not within a minute after their start.
     - Code servers that the daemon did not start, which a workspace names by their address, are left to Dagster.
     - A replaced code server ends when its runs have ended.
 """
 
-from collections.abc import Callable, Iterable
+import signal
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +24,7 @@ from dagster._core.remote_representation.grpc_server_registry import (
     ServerRegistryEntry,
 )
 from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.workspace import CodeLocationEntry
 from dagster._daemon.controller import RELOAD_WORKSPACE_INTERVAL, DagsterDaemonController
 from dagster._time import get_current_timestamp
 
@@ -30,21 +34,45 @@ log = structlog.get_logger("daemon")
 
 #: A code server is replaced after this time also without a change, seconds: packages may have been installed.
 AGE_MAX_S = 3600.0
-#: No code server is replaced within this time after its start, seconds: Dagster's own interval.
+#: No code server that runs is replaced within this time after its start, seconds: Dagster's own interval.
 AGE_MIN_S = float(RELOAD_WORKSPACE_INTERVAL)
+#: A code server that ended is started again at once. If the next one ends, too, it is started again at this age,
+#: seconds, and the one after it at twice this age, up to `AGE_MIN_S`, until one lives that long.
+ENDED_AGAIN_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One code server as the daemon sees it; ``error`` is why it, or its definitions, could not be loaded."""
+    """One code server as the daemon sees it.
+
+    ``error`` is why it, or its definitions, could not be loaded, and ``ended`` is how it ended after it was loaded.
+    """
 
     age_s: float
-    runs: bool
     error: str | None = None
+    ended: str | None = None
+    location: str = ""
+
+
+def to_start(servers: Iterable[Server], early: Mapping[str, int]) -> list[Server]:
+    """The code servers that ended and are started again now.
+
+    Args:
+        servers: All of them.
+        early: Location -> how often it was started again since one lived for ``AGE_MIN_S``.
+    """
+    return [
+        each for each in servers if each.ended is not None and each.age_s >= _patience_s(early.get(each.location, 0))
+    ]
+
+
+def _patience_s(early: int) -> float:
+    """The age at which a code server that ended is started again, seconds."""
+    return min(AGE_MIN_S, ENDED_AGAIN_S * 2.0 ** (early - 1)) if early else 0.0
 
 
 def outdated(servers: Iterable[Server], change: str | None) -> str | None:
-    """Why the code servers must be replaced, as the end of a log line; None when they stay.
+    """Why all code servers must be replaced, as the end of a log line; None when they stay.
 
     ``change`` is what changed in the code since they were started.
     """
@@ -52,8 +80,6 @@ def outdated(servers: Iterable[Server], change: str | None) -> str | None:
     ages_s = [each.age_s for each in found]
     if not found or min(ages_s) < AGE_MIN_S:
         return None
-    if any(not each.runs and each.error is None for each in found):
-        return "it ended"
     if change is not None:
         return change
     failed = next((each.error for each in found if each.error is not None), None)
@@ -65,19 +91,27 @@ def outdated(servers: Iterable[Server], change: str | None) -> str | None:
 class KeptCodeServers(GrpcServerRegistry):
     """The code servers that the daemon started."""
 
-    def servers(self, now: float, errors: Iterable[str]) -> list[Server]:
-        """The present ones; ``errors`` are those of locations whose code server answers."""
+    def servers(self, now: float, locations: Mapping[str, CodeLocationEntry]) -> list[Server]:
+        """The present ones; ``locations`` are the workspace's, by the id of their origin."""
         with self._lock:
-            entries = list(self._active_entries.values())
-        failed = next(iter(errors), None)
-        return [_server(entry, now, failed) for entry in entries]
+            entries = dict(self._active_entries)
+        return [_server(entry, now, locations[origin]) for origin, entry in entries.items() if origin in locations]
 
 
-def _server(entry: ServerRegistryEntry | ErrorRegistryEntry, now: float, failed: str | None) -> Server:
-    age_s = now - entry.creation_timestamp
+def _server(entry: ServerRegistryEntry | ErrorRegistryEntry, now: float, location: CodeLocationEntry) -> Server:
+    age_s, name = now - entry.creation_timestamp, location.origin.location_name
     if isinstance(entry, ErrorRegistryEntry):
-        return Server(age_s, runs=False, error=entry.error.message.strip())
-    return Server(age_s, runs=entry.process.server_process.poll() is None, error=failed)
+        return Server(age_s, error=entry.error.message.strip(), location=name)
+    code = entry.process.server_process.poll()
+    if code is not None:
+        return Server(age_s, ended=_end_of(code), location=name)
+    failed = None if location.load_error is None else location.load_error.message.strip()
+    return Server(age_s, error=failed, location=name)
+
+
+def _end_of(code: int) -> str:
+    """How a process ended, by its exit code."""
+    return f"killed by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"exit code {code}"
 
 
 class PatientController(DagsterDaemonController):
@@ -100,21 +134,30 @@ class PatientController(DagsterDaemonController):
         self._servers, self._look, self._workspace = servers, look, workspace
         self._tell = tell
         self._told: dict[str, str] | None = None
+        self._early: dict[str, int] = {}
         self._loaded = loaded
         super().__init__(workspace, daemons, grpc_server_registry=servers, **of_dagster)
 
     def check_workspace_freshness(self, last_workspace_update_time: float) -> float:
         """Refresh the workspace if its code servers are outdated; returns when the workspace was last known fresh."""
         now, seen = get_current_timestamp(), self._seen()
-        entries = self._workspace.get_current_workspace().code_location_entries.values()
-        failed = {each.origin.location_name: each.load_error for each in entries if each.load_error is not None}
+        entries = self._workspace.get_current_workspace().code_location_entries
+        failed = {name: each.load_error for name, each in entries.items() if each.load_error is not None}
         errors = {name: error.to_string().strip() for name, error in failed.items()}
         if errors != self._told:
             self._tell(errors)
             self._told = errors
-        servers = self._servers.servers(now, [error.message.strip() for error in failed.values()])
+        servers = self._servers.servers(now, {each.origin.get_id(): each for each in entries.values()})
         if not servers:
             return super().check_workspace_freshness(last_workspace_update_time)
+        for each in servers:
+            if each.ended is None and each.age_s >= AGE_MIN_S:
+                self._early.pop(each.location, None)
+        ended = to_start(servers, self._early)
+        for each in ended:
+            self._start_again(each)
+        if ended:
+            return now
         why = outdated(servers, seen.change_since(self._loaded))
         if why is None:
             return now
@@ -122,6 +165,16 @@ class PatientController(DagsterDaemonController):
         self._loaded = seen
         # Dagster refreshes what is older than its interval
         return super().check_workspace_freshness(min(last_workspace_update_time, now - RELOAD_WORKSPACE_INTERVAL - 1.0))
+
+    def _start_again(self, server: Server) -> None:
+        """Start the code server of one location again; the others go on."""
+        name = server.location
+        log.warning("code_server.ended", location=name, how=server.ended, age_s=round(server.age_s, 1))
+        self._early[name] = self._early.get(name, 0) + 1
+        former = self._workspace.get_current_workspace().code_location_entries[name].code_location
+        self._workspace.reload_code_location(name)
+        if former is not None:
+            former.cleanup()  # else its heartbeats go on
 
     def _seen(self) -> LoadedCode:
         """The code now; an error of the disk, which ends no daemon, counts as no change."""

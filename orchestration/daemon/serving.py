@@ -1,5 +1,6 @@
 """Dagster's daemon as a command with Dagster's own options."""
 
+import os
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -14,7 +15,7 @@ from dagster._core.remote_origin import CodeLocationOrigin, ManagedGrpcPythonEnv
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import WorkspaceLoadTarget
 from dagster._daemon.cli import _get_heartbeat_tolerance, run_command
-from dagster._daemon.controller import DAEMON_GRPC_SERVER_HEARTBEAT_TTL, create_daemons_from_instance
+from dagster._daemon.controller import create_daemons_from_instance
 from dagster._grpc.constants import INCREASE_TIMEOUT_DAGSTER_YAML_MSG, GrpcServerCommand
 from dagster._serdes import deserialize_value
 from dagster._utils.interrupts import capture_interrupts, setup_interrupt_handlers
@@ -27,6 +28,12 @@ from holdfast.orchestration.daemon.code_servers import KeptCodeServers, PatientC
 from holdfast.orchestration.daemon.loaded_code import LoadedCode, current_settings, look
 from holdfast.orchestration.local import WORKSPACE
 from holdfast.orchestration.unloaded import write_unloaded
+
+#: How many requests a code server answers at once: ticks of 16 sensors and 4 schedules (`local.yaml`), and heartbeats.
+#: By default these are six on two cores: six slow sensors keep the heartbeats waiting, and the code server ends.
+ANSWERS_AT_ONCE = 40
+#: A code server without heartbeats ends after this time, seconds. Dagster's 20 s are too few on a starved machine.
+HEARTBEAT_TTL_S = 60
 
 
 def daemon_command(settings: Settings) -> click.Command:
@@ -108,10 +115,11 @@ def _context(
 
 
 def _servers(instance: DagsterInstance, log_level: str) -> KeptCodeServers:
+    os.environ.setdefault("DAGSTER_GRPC_MAX_WORKERS", str(ANSWERS_AT_ONCE))  # no other way leads to its option
     return KeptCodeServers(
         instance_ref=instance.get_ref(),
         server_command=GrpcServerCommand.API_GRPC,
-        heartbeat_ttl=DAEMON_GRPC_SERVER_HEARTBEAT_TTL,
+        heartbeat_ttl=HEARTBEAT_TTL_S,
         startup_timeout=instance.code_server_process_startup_timeout,
         additional_timeout_msg=INCREASE_TIMEOUT_DAGSTER_YAML_MSG,
         log_level=log_level,

@@ -17,9 +17,9 @@ from holdfast.orchestration import local
 from holdfast.orchestration.world import environment_of
 from tests.dagster.queued_runs import location_of
 
-#: A sensor that says in which process, and of which version of the code, it ticks.
+#: A sensor that writes in which process, and of which version of the code, it ticks.
 SENSOR = """
-import os, pathlib
+import os, pathlib, time
 import dagster as dg
 
 VERSION = {version}
@@ -33,18 +33,35 @@ def saying():
     with pathlib.Path({ticks!r}).open("a") as file:
         file.write(f"{{os.getpid()}} {{VERSION}}\\n")
 
-defs = dg.Definitions(jobs=[nothing], sensors=[saying])
+def slow(number):
+    @dg.sensor(job=nothing, name=f"slow_{{number}}", default_status=dg.DefaultSensorStatus.RUNNING)
+    def sleeping():
+        time.sleep({slow_s})
+        with pathlib.Path({ticks!r}).open("a") as file:
+            file.write(f"{{os.getpid()}} {{-number}}\\n")
+    return sleeping
+
+defs = dg.Definitions(jobs=[nothing], sensors=[saying, *map(slow, range(1, {slow} + 1))])
 """
-#: The daemon of `holdfast up`, which looks and refreshes about sixty times as often.
+#: The daemon of `holdfast up`, which checks 25 times as often.
 DAEMON = """
 from dagster._daemon import controller
 from holdfast.orchestration import cli
-from holdfast.orchestration.daemon import code_servers
+from holdfast.orchestration.daemon import code_servers, serving
 
 controller.THREAD_CHECK_INTERVAL = 0.2
-controller.RELOAD_WORKSPACE_INTERVAL = code_servers.RELOAD_WORKSPACE_INTERVAL = code_servers.AGE_MIN_S = 1.0
+{more}
 cli.main()
 """
+#: The same, which refreshes sixty times as often.
+QUICK = "controller.RELOAD_WORKSPACE_INTERVAL = code_servers.RELOAD_WORKSPACE_INTERVAL = code_servers.AGE_MIN_S = 1.0"
+#: The same, which replaces no code server that runs.
+PATIENT = (
+    "controller.RELOAD_WORKSPACE_INTERVAL = code_servers.RELOAD_WORKSPACE_INTERVAL = code_servers.AGE_MIN_S = 3600.0"
+)
+#: The same, whose code servers end after a few seconds without a heartbeat.
+SHORT_OF_BREATH = f"{PATIENT}; serving.HEARTBEAT_TTL_S = 10"
+SLOW_SENSORS, SLOW_S = 10, 25.0
 WITHIN_S = 120.0
 
 
@@ -77,15 +94,24 @@ def ticks(tmp_path: Path) -> Ticks:
 
 
 @pytest.fixture
-def code(tmp_path: Path) -> Callable[[int], None]:
+def slow() -> int:
+    """How many further sensors are slow."""
+    return 0
+
+
+@pytest.fixture
+def code(tmp_path: Path, slow: int) -> Callable[[int], None]:
     def write(version: int) -> None:
-        (tmp_path / "saying.py").write_text(SENSOR.format(version=version, ticks=str(tmp_path / "ticks")))
+        text = SENSOR.format(version=version, ticks=str(tmp_path / "ticks"), slow=slow, slow_s=SLOW_S)
+        (tmp_path / "saying.py").write_text(text)
 
     return write
 
 
 @pytest.fixture
-def daemon(tmp_path: Path, code: Callable[[int], None]) -> Iterator[subprocess.Popen[bytes]]:
+def daemon(
+    tmp_path: Path, code: Callable[[int], None], request: pytest.FixtureRequest
+) -> Iterator[subprocess.Popen[bytes]]:
     settings = load_settings(home=tmp_path / "home")
     home = local.prepare(settings)
     code(1)
@@ -93,7 +119,7 @@ def daemon(tmp_path: Path, code: Callable[[int], None]) -> Iterator[subprocess.P
     workspace.write_text(yaml.safe_dump({"load_from": [location_of(tmp_path / "saying.py")]}))
     with (tmp_path / "daemon.log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-c", DAEMON, "daemon", "-w", str(workspace)],
+            [sys.executable, "-c", DAEMON.format(more=request.param), "daemon", "-w", str(workspace)],
             cwd=home,
             env={**os.environ, **environment_of(settings), "DAGSTER_HOME": str(home)},
             stdout=log,
@@ -107,6 +133,7 @@ def daemon(tmp_path: Path, code: Callable[[int], None]) -> Iterator[subprocess.P
 
 
 @pytest.mark.thorough  # Dagster's intervals; what decides has unit tests
+@pytest.mark.parametrize("daemon", [QUICK], indirect=True)
 def test_the_code_server_stays_until_its_code_changes_or_it_ends(
     daemon: subprocess.Popen[bytes], ticks: Ticks, code: Callable[[int], None], tmp_path: Path
 ) -> None:
@@ -132,3 +159,26 @@ def test_the_code_server_stays_until_its_code_changes_or_it_ends(
     daemon.send_signal(signal.SIGTERM)
     daemon.wait(WITHIN_S)
     assert wait_until(lambda: not list(group_members(daemon.pid)), WITHIN_S), "a code server was left behind"
+
+
+@pytest.mark.thorough  # what decides has unit tests
+@pytest.mark.parametrize("daemon", [PATIENT], indirect=True)
+def test_one_that_ends_soon_after_its_start_is_started_again_at_once(
+    daemon: subprocess.Popen[bytes], ticks: Ticks, tmp_path: Path
+) -> None:
+    first = ticks.since(0, lambda _, version: version == 1)[0][0]
+    os.kill(first, signal.SIGKILL)
+    assert ticks.since(len(ticks()), lambda pid, _: pid != first)
+    assert b"killed by SIGKILL" in (tmp_path / "daemon.log").read_bytes()
+    assert daemon.poll() is None
+
+
+@pytest.mark.thorough  # slow by its nature
+@pytest.mark.parametrize(("daemon", "slow"), [(SHORT_OF_BREATH, SLOW_SENSORS)], indirect=["daemon"])
+def test_slow_sensors_keep_no_heartbeat_from_their_code_server(
+    daemon: subprocess.Popen[bytes], ticks: Ticks, slow: int, tmp_path: Path
+) -> None:
+    ended = ticks.since(0, lambda _, number: number < 0, number=slow)
+    assert len({pid for pid, _ in ended}) == 1, (tmp_path / "daemon.log").read_text()
+    assert b"No heartbeat received" not in (tmp_path / "daemon.log").read_bytes()
+    assert daemon.poll() is None

@@ -7,22 +7,20 @@ import pytest
 
 from holdfast.infra.deploy.marks import Mark, write_mark
 from holdfast.infra.settings import Settings, load_settings
-from holdfast.orchestration.daemon.code_servers import AGE_MAX_S, AGE_MIN_S, Server, outdated
+from holdfast.orchestration.daemon.code_servers import AGE_MAX_S, AGE_MIN_S, ENDED_AGAIN_S, Server, outdated, to_start
 from holdfast.orchestration.daemon.loaded_code import LoadedCode, look
 
 
 @pytest.mark.parametrize(
     ("server", "change", "why"),
     [
-        (Server(AGE_MIN_S + 1, runs=True), None, None),
-        (Server(AGE_MIN_S + 1, runs=True), "/project/a.py changed", "/project/a.py changed"),
-        (Server(AGE_MIN_S - 1, runs=True), "/project/a.py changed", None),
-        (Server(AGE_MIN_S + 1, runs=False), None, "it ended"),
-        (Server(AGE_MIN_S - 1, runs=False), None, None),
-        (Server(AGE_MIN_S + 1, runs=False, error="No module"), None, "it could not load its definitions: No module"),
-        (Server(AGE_MIN_S + 1, runs=True, error="No module"), None, "it could not load its definitions: No module"),
-        (Server(AGE_MAX_S - 1, runs=True), None, None),
-        (Server(AGE_MAX_S + 1, runs=True), None, f"it is {AGE_MAX_S + 1:.0f} s old"),
+        (Server(AGE_MIN_S + 1), None, None),
+        (Server(AGE_MIN_S + 1), "/project/a.py changed", "/project/a.py changed"),
+        (Server(AGE_MIN_S - 1), "/project/a.py changed", None),
+        (Server(AGE_MIN_S - 1, error="No module"), None, None),
+        (Server(AGE_MIN_S + 1, error="No module"), None, "it could not load its definitions: No module"),
+        (Server(AGE_MAX_S - 1), None, None),
+        (Server(AGE_MAX_S + 1), None, f"it is {AGE_MAX_S + 1:.0f} s old"),
     ],
 )
 def test_a_code_server_stays_until_it_is_outdated(server: Server, change: str | None, why: str | None) -> None:
@@ -30,8 +28,27 @@ def test_a_code_server_stays_until_it_is_outdated(server: Server, change: str | 
 
 
 def test_one_of_two_is_enough_and_none_is_left_to_dagster() -> None:
-    assert outdated([Server(AGE_MIN_S + 1, runs=True), Server(AGE_MIN_S + 1, runs=False)], None) == "it ended"
+    failed = "it could not load its definitions: No module"
+    assert outdated([Server(AGE_MIN_S + 1), Server(AGE_MIN_S + 1, error="No module")], None) == failed
     assert outdated([], "/project/a.py changed") is None
+
+
+@pytest.mark.parametrize(
+    ("early", "age_s", "again"),
+    [
+        (0, 1.0, True),
+        (1, ENDED_AGAIN_S - 1, False),
+        (1, ENDED_AGAIN_S + 1, True),
+        (2, 2 * ENDED_AGAIN_S - 1, False),
+        (2, 2 * ENDED_AGAIN_S + 1, True),
+        (9, AGE_MIN_S - 1, False),
+        (9, AGE_MIN_S + 1, True),
+    ],
+)
+def test_one_that_ended_is_started_again_alone_and_less_often_each_time(early: int, age_s: float, again: bool) -> None:
+    ended = Server(age_s, ended="killed by SIGKILL", location="recovery")
+    servers = [Server(1.0, location="holdfast"), ended, Server(AGE_MAX_S, error="No module", location="broken")]
+    assert to_start(servers, {"recovery": early, "holdfast": 9}) == ([ended] if again else [])
 
 
 @pytest.fixture
