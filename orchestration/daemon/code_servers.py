@@ -167,7 +167,7 @@ class PatientController(DagsterDaemonController):
         return super().check_workspace_freshness(min(last_workspace_update_time, now - RELOAD_WORKSPACE_INTERVAL - 1.0))
 
     def _start_again(self, server: Server) -> None:
-        """Start the code server of one location again; the others go on."""
+        """Start the code server of one location again, and no other one."""
         name = server.location
         log.warning("code_server.ended", location=name, how=server.ended, age_s=round(server.age_s, 1))
         self._early[name] = self._early.get(name, 0) + 1
