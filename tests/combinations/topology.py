@@ -154,7 +154,7 @@ class Topology:
 
     def build(self, **settings: Any) -> Application:
         """The application."""
-        return _executed(self.code(), {**self.settings, **settings})
+        return built(self.code(), {**self.settings, **settings})
 
     def described(self) -> Described:
         """What the engine says of it."""
@@ -182,7 +182,7 @@ class Described:
 
 @lru_cache(maxsize=64)
 def _described(code: str, settings: tuple[tuple[str, Any], ...]) -> Described:
-    made = _executed(code, {**dict(settings), "consumer_group": GROUP, "auto_offset_reset": "earliest"}).topology()
+    made = built(code, {**dict(settings), "consumer_group": GROUP, "auto_offset_reset": "earliest"}).topology()
     logs = {spec.name: log for spec in made.stores if (log := made.source_log_of(spec.name)) is not None}
     return Described(
         frozenset(spec.name for spec in made.inputs),
@@ -205,7 +205,8 @@ def _names() -> dict[str, Any]:
     return names
 
 
-def _executed(code: str, settings: Mapping[str, Any]) -> Application:
+def built(code: str, settings: Mapping[str, Any]) -> Application:
+    """The application that a declaration makes, given as code."""
     names = {**_names(), "settings": dict(settings)}
     exec(_compiled(code), names)
     made = names["app"]

@@ -1,0 +1,137 @@
+"""What a change of structure may not change: versions of deployed processors, hashes of plans, JSON for programs.
+
+A processor whose ``code_version`` changes without a change of its code looks changed to an operator, and is deployed
+again.
+``test_pins.py`` compares these values with the files beside this one. A change that is meant writes them again:
+
+python -m tests.unit.pins.what_is_pinned
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from holdfast import Application
+from holdfast.orchestration.answers import ANSWERS
+from holdfast.processors.definitions import RESULTS
+from holdfast.processors.engine.topology import Topology
+from holdfast.processors.lifecycle.plans import requests
+from holdfast.processors.lifecycle.verbs.table import decide
+from tests.combinations.draw import draw_topology
+from tests.combinations.topology import Topology as Drawn
+from tests.combinations.topology import built
+from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
+
+FOLDER = Path(__file__).parent
+#: Topologies of the net: enough that each step of its grammar is in several.
+DRAWN = 150
+GROUP = "pinned"
+
+
+def version_of(topology: Topology) -> dict[str, str]:
+    """The version of a processor, and a hash of its description with what the version leaves out, as typed columns."""
+    text = json.dumps(asdict(topology), sort_keys=True, default=str)
+    return {"version": topology.code_version, "described": hashlib.sha256(text.encode()).hexdigest()[:12]}
+
+
+def drawn() -> list[dict[str, Any]]:
+    """Declarations of the net with their versions. Their code is pinned, too: the net may draw others later."""
+    found = [draw_topology(seed) for seed in range(DRAWN)]
+    return [{"code": each.code(), "settings": dict(each.settings), **_version_of_drawn(each)} for each in found]
+
+
+def _version_of_drawn(topology: Drawn) -> dict[str, str]:
+    return version_of_code(topology.code(), topology.settings)
+
+
+def version_of_code(code: str, settings: Mapping[str, Any]) -> dict[str, str]:
+    """The version of a declaration that is given as code."""
+    return version_of(built(code, {**settings, "consumer_group": GROUP, "auto_offset_reset": "earliest"}).topology())
+
+
+def examples() -> dict[str, dict[str, str]]:
+    """The versions of the processors of the demo."""
+    return {name: version_of(_example(name).topology()) for name in RESULTS}
+
+
+def _example(name: str) -> Application:
+    made = import_module(f"holdfast.processors.definitions.{name}").application
+    assert isinstance(made, Application)
+    return made
+
+
+def plans() -> dict[str, str]:
+    """Hashes of plans: for each request, the one that the same facts always lead to."""
+    topology = orders_topology()
+    return {repr(request): decide(request, facts, topology).hash for request, facts in _asked(topology)}
+
+
+def _asked(topology: Topology) -> Iterator[tuple[Any, Any]]:
+    runs, down = world_of(topology), stopped(topology)
+    name = topology.processor
+    yield requests.Provision(name), world_of(topology, topics={})
+    yield requests.Deploy(name), runs
+    yield requests.Deploy(name, 60.0), down
+    yield requests.Scale(name, 3), runs
+    yield requests.Stop(name), runs
+    yield requests.Restart(name), runs
+    yield requests.Rollback(name), runs
+    yield requests.Compact(name), runs
+    yield requests.Reposition(name), down
+    yield requests.Clear(name, ("totals",)), runs
+    yield requests.Clear(name, ("totals",), requests.Keys(("a", "b"))), runs
+    yield requests.Clear(name, rewind="earliest"), down
+    yield requests.Backfill(name, "totals", "local"), down
+    yield requests.Backfill(name, "totals", "topic"), down
+    yield requests.Restore(name), down
+    yield requests.Restore(name, (0,), "changelog"), runs
+    yield requests.Adopt(name), runs
+
+
+def answers() -> dict[str, list[str]]:
+    """What commands print with ``--json``: each field with its path and its type, as their schemas tell."""
+    return {words: sorted(_fields(answer.json_schema(mode="serialization"))) for words, answer in ANSWERS.items()}
+
+
+def _fields(schema: Mapping[str, Any]) -> set[str]:
+    found = {f"${name}{path}" for name, each in schema.get("$defs", {}).items() for path in _paths(each)}
+    return found | set(_paths(schema))
+
+
+def _paths(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    if "$ref" in schema:
+        yield f"{path}: ${schema['$ref'].rpartition('/')[2]}"
+    elif "type" in schema:
+        yield f"{path}: {schema['type']}"
+    for name, each in schema.get("properties", {}).items():
+        yield from _paths(each, f"{path}.{name}")
+    for word in ("anyOf", "oneOf", "prefixItems"):
+        for each in schema.get(word, ()):
+            yield from _paths(each, path)
+    for word, shown in (("items", "[]"), ("additionalProperties", ".*")):
+        if isinstance(schema.get(word), Mapping):
+            yield from _paths(schema[word], path + shown)
+
+
+PINS = {"drawn": drawn, "examples": examples, "plans": plans, "answers": answers}
+
+
+def pinned(name: str) -> Any:
+    """What the file says."""
+    return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def main() -> None:
+    """Writes the files."""
+    for name, made in PINS.items():
+        (FOLDER / f"{name}.json").write_text(json.dumps(made(), indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
