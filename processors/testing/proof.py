@@ -31,7 +31,6 @@ from holdfast.infra.masking import masked
 from holdfast.infra.settings import load_settings
 from holdfast.processors.application import Application
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
-from holdfast.processors.engine.dataframe.recent import DropDuplicates
 from holdfast.processors.engine.proof import Failure, Material, Message, Outcome
 from holdfast.processors.engine.required_topics import resolve
 from holdfast.processors.engine.runtime.failures import ProcessingFailed
@@ -125,9 +124,7 @@ class _Replay:
         self._material = material
         self._topology = application.topology()  # before the steps are counted, which adds steps
         self.reached = Reached({topic: frame.source for topic, frame in application.frames.items()})
-        self._fresh = {
-            node.store for node in self.reached.nodes if isinstance(node.function, DropDuplicates) and node.store
-        }
+        self._fresh = {node.store for node in self.reached.nodes if node.store_use.drops_known and node.store}
         placed = [
             (Partition(topic, number), message)
             for topic, partitions in material.messages.items()

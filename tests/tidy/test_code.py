@@ -233,3 +233,31 @@ def test_an_excuse_gives_its_reason() -> None:
         if "tidy: allow" in line and not _ALLOWED.search(line)
     ]
     assert bare == []
+
+
+def test_no_module_asks_which_step_a_step_is() -> None:
+    """A step says of itself what others need to know: see ``engine/dataframe/step.py``."""
+    classes: dict[str, ast.ClassDef] = {}
+    home: dict[str, Path] = {}
+    for path in MODULES:
+        for node in tree_of(path).body:
+            if isinstance(node, ast.ClassDef) and "engine/dataframe/" in name_of(path):
+                classes[node.name], home[node.name] = node, path
+
+    def is_step(name: str) -> bool:
+        bases = [base.id for base in classes[name].bases if isinstance(base, ast.Name)] if name in classes else []
+        return name in ("Step", "WindowSpec", "CountSpec") or any(map(is_step, bases))
+
+    steps = {name for name in classes if is_step(name)}
+    assert {"AsOfLeft", "VersionedRead", "IntervalProcessing", "Aggregation", "LookupMerge"} <= steps
+    asked = []
+    for path in MODULES:
+        for call in ast.walk(tree_of(path)):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "isinstance"):
+                continue
+            names = {each.id for each in ast.walk(call.args[1]) if isinstance(each, ast.Name)}
+            # `node.py` says what a step of a stream is, and a module knows its own.
+            foreign = {each for each in names & steps if home[each] != path}
+            if foreign and name_of(path) != "processors/engine/dataframe/node.py":
+                asked.append((name_of(path), call.lineno, sorted(foreign)))
+    assert asked == []

@@ -5,10 +5,13 @@ They are known without a model; a model makes those of an aggregation more exact
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.processors.engine.dataframe.aggregation import FORMAT, FORMAT_VERSION, STATE_KEY, Aggregation
 from holdfast.processors.engine.dataframe.count_windows import COUNTED_VERSION, WINDOW, CountSpec
+from holdfast.processors.engine.dataframe.step import Kept
+from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.schema.types import (
     FLOATING,
@@ -103,3 +106,19 @@ def aggregate_schema(aggregation: Aggregation, model: Any = None) -> StoreSchema
         # Not required: values stored before a column was added lack it, until the key's next message.
         columns.append(Column(column_name(name), kind, False, ((made.kind, name),), made.describe()))
     return checked(StoreSchema((ValueSchema(STATE_KEY, tuple(columns), version=(FORMAT, FORMAT_VERSION)),)))
+
+
+#: By kind of a store, the typed columns of what a built-in step keeps, given its model.
+_OF_KIND: Mapping[str, Callable[[Any, Any], StoreSchema]] = {
+    Aggregation.store_kind: aggregate_schema,
+    WindowSpec.store_kind: lambda windows, _: window_schema(windows.aggregation),
+    CountSpec.store_kind: lambda windows, _: count_window_schema(windows),
+}
+
+
+def schema_of_store(kept: Kept | None, model: Any) -> StoreSchema:
+    """The typed columns of a store, by what a built-in step keeps in it, or by the model of users' values.
+
+    Raises SchemaInvalid if the model can't become columns.
+    """
+    return schema_of(model) if kept is None else _OF_KIND[kept.store_kind](kept, model)

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.processors.engine.changelog.format import FormatUnknown, unknown_version
+from holdfast.processors.engine.dataframe.node import Node
+from holdfast.processors.engine.dataframe.step import Kept, Step
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.interface import State
@@ -311,12 +313,14 @@ class Collect(Aggregator):
 AGGREGATORS: Mapping[str, type[Aggregator]] = {made.kind: made for made in (Count, Sum, Mean, Min, Max, Last, Collect)}
 
 
-class Aggregation:
+class Aggregation(Step):
     """The columns of one aggregation, in the order of the output; a stateful function of one message.
 
     Raises AggregationInvalid if there are no columns, or one is no aggregator.
     """
 
+    store_kind: ClassVar[str] = "aggregation"
+    called: ClassVar[str] = "an aggregation"
     #: What a column may be.
     aggregators: ClassVar[tuple[type[Aggregator], ...]] = tuple(AGGREGATORS.values())
     #: The same in words, and how columns are written; for errors.
@@ -366,7 +370,12 @@ class Aggregation:
         """The user functions of the columns."""
         return tuple(made.of for made in self.columns.values() if callable(made.of))
 
-    def describe(self) -> tuple[str, ...]:
+    @property
+    def kept(self) -> Kept:
+        """The aggregates of its columns."""
+        return self
+
+    def lines(self) -> tuple[str, ...]:
         """One line for each column, for example ``total = sum(amount)``."""
         return tuple(f"{name} = {made.describe()}" for name, made in self.columns.items())
 
@@ -387,6 +396,11 @@ class Aggregation:
             results[name] = made.result(after, name)
         state.set(STATE_KEY, stored)
         return results
+
+
+def aggregation_of(node: Node) -> Aggregation | None:
+    """The built-in aggregation of a step; None for another step."""
+    return node.function if isinstance(node.function, Aggregation) else None
 
 
 _NOTHING: Mapping[str, Any] = {}

@@ -33,6 +33,7 @@ from holdfast.processors.engine.changelog.format import (
     encode_value,
 )
 from holdfast.processors.engine.dataframe.merging import OnMerge, check_how, check_merge, merge_function, name_of
+from holdfast.processors.engine.dataframe.step import VALUES, Step, StoreForm, StoreUse
 from holdfast.processors.engine.dataframe.store_options import BY_VALUE, StoreOptions
 from holdfast.processors.engine.state.dated_values import Dating, Rest, line_of, place_of, time_text
 from holdfast.processors.engine.state.declared import DeclaredState
@@ -150,16 +151,18 @@ def _open_record(head: bytes, look_ms: int, sealed: int, items: tuple[bytes, ...
     return b"%b[%d,%d,%b]" % (head, look_ms, sealed, b",".join(items))
 
 
-class AsOfRight:
+class AsOfRight(Step):
     """Keeps the messages of the right side."""
 
     __name__ = "join_asof"
     ignores_headers = True
+    order = "feeds"
+    store_use: StoreUse = VALUES
 
     def __init__(self, spec: AsOf) -> None:
         self.spec = spec
         self._grace_ms, self._tolerates = spec.grace_ms, spec.tolerance_ms is not None
-        self.functions: tuple[Callable[..., Any], ...] = ()
+        self.store_use = StoreUse(StoreForm.JOIN, join=spec)
 
     def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> None:
         """Takes one message."""
@@ -255,17 +258,21 @@ def _portions(items: tuple[bytes, ...], most: int) -> Iterator[tuple[int, int]]:
     yield first, len(items)
 
 
-class AsOfLeft:
+class AsOfLeft(Step):
     """Finds for each message of the left side the right one as of its time."""
 
     __name__ = "join_asof"
     ignores_headers = True
+    order = "reads"
+    store_use: StoreUse = VALUES
+    functions: tuple[Callable[..., Any], ...] = ()
 
     def __init__(self, spec: AsOf) -> None:
         self.spec = spec
         self._merge = merge_function(spec.on_merge)
         self._inner = spec.how == "inner"
         self._tolerance_ms = spec.tolerance_ms
+        self.store_use = StoreUse(StoreForm.JOIN, writes=False, join=spec)
         self.functions = (spec.on_merge,) if callable(spec.on_merge) else ()
 
     def describe(self) -> str:

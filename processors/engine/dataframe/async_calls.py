@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
+from holdfast.processors.engine.dataframe.step import Step
 
 #: Calls that are begun together are over within this time, in milliseconds: a transaction lasts 15 seconds at most.
 CALLS_WITHIN_MS = 10_000
@@ -41,7 +42,7 @@ async def awaited(func: Callable[[Any], Awaitable[Any]], value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class AsyncCall:
+class AsyncCall(Step):
     """How the calls of one step are made; ``timeout_ms`` limits each of them.
 
     ``known`` returns the answer in a tuple for a value that needs no call, else None.

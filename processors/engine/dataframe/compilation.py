@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.changelog.names import is_repartition_topic
-from holdfast.processors.engine.dataframe.count_windows import CountSpec, CountStore
+from holdfast.processors.engine.dataframe.count_windows import CountStore, count_window_of
 from holdfast.processors.engine.dataframe.in_place import apart, copied
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.outbox import Output
@@ -29,7 +29,7 @@ from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime, ev
 #: The errors by which a serializer refuses a value.
 UNWRITABLE = (TypeError, ValueError, OverflowError)
 
-Step = Callable[[Any, Any, int, Headers], None]
+Compiled = Callable[[Any, Any, int, Headers], None]
 
 
 class NullKey(HoldfastError):
@@ -81,7 +81,7 @@ def compile_steps(
     record_bytes_max: Mapping[str, int],
     times: RecordTimes = ANY_TIME,
     timing: Timing = NO_TIMING,
-) -> Step:
+) -> Compiled:
     """All steps of one stream as a function of one message; the task sets ``current`` before each message.
 
     ``record_bytes_max`` has the record limit of each output topic in bytes; no entry means no limit. ``times`` has the
@@ -92,7 +92,7 @@ def compile_steps(
     return _timed(source, around, _children(source, around)) if source.kind == "source" else _children(source, around)
 
 
-def _timed(source: Node, around: _Surroundings, child: Step) -> Step:
+def _timed(source: Node, around: _Surroundings, child: Compiled) -> Compiled:
     """The steps behind the message's event time: that of the topic's extractor, or the record's timestamp."""
     extract, kind, stream, current = source.function, around.timing.kind, around.timing.stream, around.current
     if extract is None and stream is None:
@@ -117,7 +117,7 @@ def sets_timestamps(source: Node) -> bool:
     return moves or source.max_ahead_ms is None
 
 
-def _dated(node: Node, around: _Surroundings, child: Step) -> Step:
+def _dated(node: Node, around: _Surroundings, child: Compiled) -> Compiled:
     function, stream, current, max_ahead_ms = node.function, around.timing.stream, around.current, node.max_ahead_ms
     assert function is not None
 
@@ -134,12 +134,13 @@ def _dated(node: Node, around: _Surroundings, child: Step) -> Step:
 def taker_of(node: Node, timing: Timing, stores: Mapping[str, StoreState]) -> Taker:
     """What takes the messages of a window: one of the task's, or for a count window, one of its own."""
     assert node.store is not None
-    if isinstance(node.window, CountSpec):
-        return CountStore(node.window, stores[node.store])
+    counts = count_window_of(node)
+    if counts is not None:
+        return CountStore(counts, stores[node.store])
     return timing.windows[node.store]
 
 
-def _windowed(node: Node, around: _Surroundings, child: Step) -> Step:
+def _windowed(node: Node, around: _Surroundings, child: Compiled) -> Compiled:
     assert node.store is not None
     take, current, spec = taker_of(node, around.timing, around.stores).take, around.current, node.window
     parts = node.parts_results
@@ -155,7 +156,7 @@ def _windowed(node: Node, around: _Surroundings, child: Step) -> Step:
     return window
 
 
-def _children(node: Node, around: _Surroundings) -> Step:
+def _children(node: Node, around: _Surroundings) -> Compiled:
     steps = [_own(_compile(child, around)) if copies else _compile(child, around) for child, copies in node.branches]
     if not steps:
         return lambda value, key, timestamp, headers: None
@@ -169,7 +170,7 @@ def _children(node: Node, around: _Surroundings) -> Step:
     return branch
 
 
-def _own(step: Step) -> Step:
+def _own(step: Compiled) -> Compiled:
     """A branch that gets a copy, because it may change what it gets."""
 
     def branch(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
@@ -178,7 +179,7 @@ def _own(step: Step) -> Step:
     return branch
 
 
-def _compile(node: Node, around: _Surroundings) -> Step:
+def _compile(node: Node, around: _Surroundings) -> Compiled:
     child = _children(node, around)
     if node.kind == "to_topic":
         assert node.topic is not None
@@ -253,7 +254,7 @@ def _call(
     return with_state
 
 
-def _sink(topic: Topic, node: Node, around: _Surroundings, child: Step) -> Step:
+def _sink(topic: Topic, node: Node, around: _Surroundings, child: Compiled) -> Compiled:
     key_of, headers_of = node.function, node.headers
     serialize, serialize_key, name = topic.serialize_value, topic.serialize_key, topic.name
     current, emit = around.current, around.emit

@@ -17,10 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from holdfast.processors.engine.changelog.format import unknown_version
 from holdfast.processors.engine.dataframe.aggregation import Mean, Sum
+from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.stored_windows import Result
 from holdfast.processors.engine.dataframe.window_aggregates import WindowAggregation
 from holdfast.processors.engine.dataframe.window_spec import WINDOWS_OF_A_MESSAGE_MAX, WindowInvalid
@@ -52,6 +53,24 @@ class CountSpec:
     #: Whether results are sent when a window is full, and not with each message.
     final: bool = False
 
+    store_kind: ClassVar[str] = "count-window"
+    called: ClassVar[str] = "a window"
+
+    @property
+    def by_time(self) -> bool:
+        """The messages of a key close its windows."""
+        return False
+
+    @property
+    def overlaps(self) -> bool:
+        """A message may make several results, as far as its steps know."""
+        return True
+
+    @property
+    def asks_headers(self) -> bool:
+        """It asks no functions."""
+        return False
+
     @property
     def __name__(self) -> str:
         """The step's name in errors."""
@@ -62,11 +81,16 @@ class CountSpec:
         """The user functions of the window."""
         return self.aggregation.functions
 
-    def describe(self) -> tuple[str, ...]:
+    def lines(self) -> tuple[str, ...]:
         """One line for the window's size and one for each column; another line is another definition."""
         step = f", step {self.step}" if self.kind == "hopping" else ""
         sent = "final" if self.final else "current"
-        return f"window = {self.kind} count {self.count}{step}, {sent}", *self.aggregation.describe()
+        return f"window = {self.kind} count {self.count}{step}, {sent}", *self.aggregation.lines()
+
+
+def count_window_of(node: Node) -> CountSpec | None:
+    """The count windows of a step; None for another step."""
+    return node.window if isinstance(node.window, CountSpec) else None
 
 
 def checked_count(count: int, step: int) -> tuple[int, int]:

@@ -23,18 +23,18 @@ from holdfast.processors.engine.dataframe.given import (
     check_text,
     check_topic,
 )
-from holdfast.processors.engine.dataframe.joins import TableRead
 from holdfast.processors.engine.dataframe.meaning import field_or_function, functions_of, lines_of
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.processing import Processing
 from holdfast.processors.engine.dataframe.recent import REMEMBER, DropDuplicates, MovingAverage
+from holdfast.processors.engine.dataframe.step import StoreForm
 from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare, own_store
 from holdfast.processors.engine.dataframe.stream_calls import StreamCalls
 from holdfast.processors.engine.dataframe.stream_groups import StreamGroups, Streams
 from holdfast.processors.engine.dataframe.stream_joins import StreamJoins
 from holdfast.processors.engine.dataframe.stream_windows import StreamWindows
 from holdfast.processors.engine.dataframe.topic import Topic
-from holdfast.processors.engine.dataframe.window_spec import WindowSpec
+from holdfast.processors.engine.dataframe.window_spec import WindowSpec, window_of
 from holdfast.processors.engine.state.keys import store_prefix
 
 _NOT_RENAMED: Mapping[str, str] = {}
@@ -297,8 +297,7 @@ class StreamingDataFrame(
                 action="Send the first window's results to a topic, and declare the second window on that topic.",
             )
         kept = self._store(name, f"{self._stem}-{unnamed}")
-        step = f"{spec.kind}_{'count_' if isinstance(spec, CountSpec) else ''}window"
-        means = lines_of(step, kept, of=functions_of(spec.aggregation.columns))
+        means = lines_of(spec.__name__, kept, of=functions_of(spec.aggregation.columns))
         made = self._then(Node("window", None, kept, unnamed=self._is_unnamed(name), window=spec, meaning=means))
         made._behind_window = True
         return made
@@ -315,8 +314,8 @@ class StreamingDataFrame(
             StepInvalid: It does not come first behind ``current()`` of a window by time.
         """
         node, every_ms = self._tails[0], milliseconds("every", every, least=1)
-        spec = node.window
-        if not isinstance(spec, WindowSpec) or spec.final or spec.every_ms is not None or node.children:
+        spec = window_of(node)
+        if spec is None or spec.final or spec.every_ms is not None or node.children:
             raise StepInvalid(
                 "`suppress` is not the first step behind `current()` of a window by time.",
                 action="Write, for example, `sdf.tumbling_window(60_000).count().current().suppress(every=5_000)`.",
@@ -355,9 +354,8 @@ class StreamingDataFrame(
             tail.children.append(node)
         made = StreamingDataFrame(self.topic, self._source, node, self._renamed, self.declared, self._groups)
         made._topics, made._behind_window = self._topics, self._behind_window
-        if node.store is None or isinstance(
-            node.function, TableRead
-        ):  # other steps with state give results of their own
+        reads_rows = node.order == "reads" and node.store_use.form is StoreForm.ROWS
+        if node.store is None or reads_rows:  # other steps with state give results of their own
             made._changes_of = self._changes_of
         return made
 

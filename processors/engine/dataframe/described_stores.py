@@ -6,25 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from holdfast.processors.engine.dataframe.aggregation import Aggregation
-from holdfast.processors.engine.dataframe.as_of import AsOfLeft, AsOfRight
-from holdfast.processors.engine.dataframe.count_windows import CountSpec
-from holdfast.processors.engine.dataframe.foreign_keys import Answer, ForeignJoined
 from holdfast.processors.engine.dataframe.given import StepInvalid
-from holdfast.processors.engine.dataframe.joins import IntervalProcessing, TablePut, TableRead
 from holdfast.processors.engine.dataframe.node import Node, steps_of
-from holdfast.processors.engine.dataframe.recent import Recent
+from holdfast.processors.engine.dataframe.step import Kept, StoreForm
 from holdfast.processors.engine.dataframe.store_options import StoreOptions
-from holdfast.processors.engine.dataframe.table_joins import JoinedRow, LeftRow, RightRow
-from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.topology import KEY_VALUE, StoreSpec
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.schema.types import StoreSchema
-
-#: Functions of steps that read rows of a table, and change none; and all that only read the store of their step.
-_ROWS = (TableRead, LeftRow, RightRow, Answer)
-_READS = (*_ROWS, AsOfLeft)
 
 
 def described_stores(
@@ -36,7 +25,7 @@ def described_stores(
         StepInvalid: Steps that share a store contradict each other.
         SchemaInvalid: A model can't become columns.
     """
-    aggregations, schemas = aggregations_by_store(nodes), schemas_by_store(nodes, declared)
+    kept, schemas = kept_by_store(nodes), schemas_by_store(nodes, declared)
     described = []
     for store, topics in users.items():
         if len(topics) > 1 and any(node.unnamed for node in nodes if node.store == store):
@@ -46,30 +35,28 @@ def described_stores(
                 action=f"Write `store={store!r}` in the steps of both streams to share it, or choose another name.",
                 store=store,
             )
-        made, options = aggregations.get(store), declared.get(store)
+        made, options = kept.get(store), declared.get(store)
         if made is not None and options is not None:
             raise StepInvalid(
-                f"Store {store!r} of {_what(made)} is declared with `app.store`; its values have a form of their own.",
+                f"Store {store!r} of {made.called} is declared with `app.store`; its values have a form of their own.",
                 action=f"Take `app.store({store!r}, ...)` out.",
                 store=store,
             )
-        kind, columns = (KEY_VALUE, ()) if made is None else (kind_of(made), made.describe())
+        kind, columns = (KEY_VALUE, ()) if made is None else (made.store_kind, made.lines())
         columns = columns if options is None else options.describe()
         steps = [node for node in nodes if node.store == store]
-        if len(steps) > 1 and any(isinstance(node.function, Recent) for node in steps):
+        if len(steps) > 1 and any(node.store_use.form is StoreForm.OWN for node in steps):
             raise StepInvalid(
                 f"Store {store!r} of `drop_duplicates` or `moving_average` is used by {len(steps)} steps, not one.",
                 action="Give each of these steps a store of its own: `drop_duplicates(..., store='seen')`.",
                 store=store,
             )
         _check_join(store, steps)
-        timers = [node for node in steps if node.processing is not None]
+        timers = [node.processing for node in steps if node.processing is not None]
         if len(timers) > 1:
-            joins = any(isinstance(node.processing, IntervalProcessing) for node in timers)
-            of_each = "join_interval(..., name='near')" if joins else "process(..., store='reminders')"
             raise StepInvalid(
                 f"Store {store!r} is used by {len(timers)} steps with timers, expected one: it fires its timers.",
-                action=f"Give each of them a store of its own: `{of_each}`.",
+                action=f"Give each of them a store of its own: `{min(each.shared_as for each in timers)}`.",
                 store=store,
             )
         columns = (*columns, *("timers" for _ in timers))
@@ -91,7 +78,7 @@ def with_meaning(stores: Sequence[StoreSpec], sources: Mapping[str, Node]) -> tu
             before.setdefault(id(sources[node.topic.name]), []).append(node)
     made = []
     for store in stores:
-        writers = [node for node in nodes if node.store == store.name and not isinstance(node.function, _READS)]
+        writers = [node for node in nodes if node.store == store.name and node.store_use.writes]
         found, seen, todo = list[str](), set[tuple[int, bool]](), [(node, False) for node in writers]
         while todo:
             node, is_regrouped = todo.pop()
@@ -107,12 +94,13 @@ def with_meaning(stores: Sequence[StoreSpec], sources: Mapping[str, Node]) -> tu
 
 def _check_join(store: str, steps: Sequence[Node]) -> None:
     """Raises StepInvalid if the store of a join or a table has steps of something else."""
-    rules = {id(node.function.spec) for node in steps if isinstance(node.function, (AsOfLeft, AsOfRight))}
-    tables = [node for node in steps if isinstance(node.function, (TablePut, JoinedRow, ForeignJoined))]
-    if not rules and not tables:
+    uses = [node.store_use for node in steps]
+    joins = {id(use.join) for use in uses if use.form is StoreForm.JOIN}
+    tables = [use for use in uses if use.form is StoreForm.ROWS and use.writes]
+    if not joins and not tables:
         return
-    known = (AsOfLeft, AsOfRight) if rules else (TablePut, JoinedRow, ForeignJoined, *_ROWS)
-    if len(rules) + len(tables) > 1 or any(not isinstance(node.function, known) for node in steps):
+    form = StoreForm.JOIN if joins else StoreForm.ROWS
+    if len(joins) + len(tables) > 1 or any(use.form is not form for use in uses):
         raise StepInvalid(
             f"Store {store!r} is of one join or table, and a step of another one, or a function, uses it, too.",
             action="Give each its own store: `join_asof(..., name='prices')`, `to_table('planes')`.",
@@ -126,7 +114,7 @@ def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) ->
         store: options for store, options in declared.items() if options.model is not None
     }
     for node in nodes:
-        if node.store is None or (node.model is None and node.aggregation is None and node.window is None):
+        if node.store is None or (node.model is None and node.kept is None):
             continue
         other = modelled.setdefault(node.store, node)
         if other.model != node.model:
@@ -137,55 +125,32 @@ def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) ->
             )
     if not modelled:
         return {}
-    # Descriptions need these modules, workers do not.
-    from holdfast.processors.engine.dataframe.aggregate_columns import (
-        aggregate_schema,
-        count_window_schema,
-        window_schema,
-    )
-    from holdfast.processors.engine.schema.models import schema_of
+    # Descriptions need this module, workers do not.
+    from holdfast.processors.engine.dataframe.aggregate_columns import schema_of_store
 
-    made: dict[str, StoreSchema] = {}
-    for store, each in modelled.items():
-        aggregation, window = (each.aggregation, each.window) if isinstance(each, Node) else (None, None)
-        if isinstance(window, WindowSpec):
-            made[store] = window_schema(window.aggregation)
-        elif isinstance(window, CountSpec):
-            made[store] = count_window_schema(window)
-        else:
-            made[store] = schema_of(each.model) if aggregation is None else aggregate_schema(aggregation, each.model)
-    return made
+    return {
+        store: schema_of_store(each.kept if isinstance(each, Node) else None, each.model)
+        for store, each in modelled.items()
+    }
 
 
-def kind_of(made: Aggregation | WindowSpec | CountSpec) -> str:
-    """The kind of a store of an aggregation or of windows."""
-    if isinstance(made, CountSpec):
-        return "count-window"
-    return "window" if isinstance(made, WindowSpec) else "aggregation"
-
-
-def _what(made: Aggregation | WindowSpec | CountSpec) -> str:
-    return "an aggregation" if isinstance(made, Aggregation) else "a window"
-
-
-def aggregations_by_store(nodes: list[Node]) -> dict[str, Aggregation | WindowSpec | CountSpec]:
-    """The aggregation or window of each store of one; raises StepInvalid if another step uses the same store."""
+def kept_by_store(nodes: list[Node]) -> dict[str, Kept]:
+    """What built-in steps keep, by the store that has it; raises StepInvalid if another step uses the same store."""
     users: dict[str, list[Node]] = {}
     for node in nodes:
         if node.store is not None:
             users.setdefault(node.store, []).append(node)
     found = {}
     for store, steps in users.items():
-        alone = [step.aggregation or step.window for step in steps]
-        aggregation = next((made for made in alone if made is not None), None)
-        if aggregation is None:
+        kept = next((step.kept for step in steps if step.kept is not None), None)
+        if kept is None:
             continue
         if len(steps) > 1:
             raise StepInvalid(
-                f"The store {store!r} of {_what(aggregation)} is used by {len(steps)} steps, expected one.",
+                f"The store {store!r} of {kept.called} is used by {len(steps)} steps, expected one.",
                 action="Give each aggregation and each window a store of its own: `aggregate(..., store='totals')`, "
                 "`tumbling_window(..., name='hours')`.",
                 store=store,
             )
-        found[store] = aggregation
+        found[store] = kept
     return found

@@ -39,6 +39,7 @@ from holdfast.processors.engine.dataframe.merging import (
     name_of,
 )
 from holdfast.processors.engine.dataframe.processing import Context, Processing
+from holdfast.processors.engine.dataframe.step import ROWS_READ, ROWS_WRITTEN, Step
 from holdfast.processors.engine.dataframe.table_joins import changed
 from holdfast.processors.engine.state.interface import State
 
@@ -60,10 +61,11 @@ class ForeignKeyInvalid(HoldfastError):
     """A row has no value that a join of tables can take as the key of another row."""
 
 
-class ForeignKeys:
+class ForeignKeys(Step):
     """Tells the former and the new foreign key of a changed left row about it."""
 
     __name__ = "join"
+    functions: tuple[Callable[..., Any], ...] = ()
 
     def __init__(self, on: ForeignKey, how: Literal["inner", "left"]) -> None:
         if not isinstance(on, str) and not callable(on):
@@ -73,7 +75,7 @@ class ForeignKeys:
                 seen=repr(on)[:80],
             )
         self._on, self._keeps = on, how == "left"
-        self.functions: tuple[Callable[..., Any], ...] = (on,) if callable(on) else ()
+        self.functions = (on,) if callable(on) else ()
 
     def describe(self) -> str:
         """The rule in a line; another rule is another version."""
@@ -172,11 +174,10 @@ class SubscriptionsProcessing(Processing):
         return "subscriptions"
 
 
-class AnswerTime:
+class AnswerTime(Step):
     """The event time of an answer: that of the change of a table which made it."""
 
     __name__ = "join"
-    functions: tuple[Callable[..., Any], ...] = ()
 
     def describe(self) -> str:
         """The rule in a line; another rule is another version."""
@@ -188,11 +189,11 @@ class AnswerTime:
         return time_ms
 
 
-class Answer:
+class Answer(Step):
     """Adds the right row; ``state`` is that of the right table."""
 
     __name__ = "join"
-    functions: tuple[Callable[..., Any], ...] = ()
+    store_use = ROWS_READ
 
     def describe(self) -> str:
         """The rule in a line; another rule is another version."""
@@ -204,10 +205,13 @@ class Answer:
         return [left, version, row, _written(state.get(ROW)) if reads else []]
 
 
-class ForeignJoined:
+class ForeignJoined(Step):
     """Keeps the joined row of a left key, and sends its changes: a row, or None where there was a row and is none."""
 
     __name__ = "join"
+    order = "feeds"
+    store_use = ROWS_WRITTEN
+    functions: tuple[Callable[..., Any], ...] = ()
 
     def __init__(self, how: Literal["inner", "left"], on_merge: OnMerge) -> None:
         check_how(how, ("inner", "left"))
@@ -259,7 +263,3 @@ def _written(row: Any) -> list[Any]:
 
 def _read(written: list[Any]) -> Any:
     return written[0] if written else None
-
-
-#: The functions of steps that joins by a foreign key are made of.
-ForeignKeyStep = (ForeignKeys, SubscriptionsProcessing, AnswerTime, Answer, ForeignJoined)

@@ -62,7 +62,7 @@ from holdfast.processors.engine.dataframe.outbox import Outboxes
 from holdfast.processors.engine.dataframe.serialization import headers_size, written_headers
 from holdfast.processors.engine.dataframe.stored_windows import MessagePlace
 from holdfast.processors.engine.dataframe.window_kinds import stored_windows
-from holdfast.processors.engine.dataframe.window_spec import WindowSpec
+from holdfast.processors.engine.dataframe.window_spec import window_of
 from holdfast.processors.engine.record_size import UNLIMITED, too_large
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
 from holdfast.processors.engine.state.memory import MemoryDatabases
@@ -143,9 +143,9 @@ def run_text(source: Node) -> str:
     nodes, stream, place = source.walk(), StreamTime(), MessagePlace()
     stores = {node.store: StoreState(node.store, empty) for node in nodes if node.store is not None}
     windows = {
-        node.store: stored_windows(node.window, stores[node.store], stream, place)
+        node.store: stored_windows(spec, stores[node.store], stream, place)
         for node in nodes
-        if isinstance(node.window, WindowSpec) and node.store is not None
+        if (spec := window_of(node)) is not None and node.store is not None
     }
     timing = Timing(stream if windows else None, windows=windows)
     return _Writer(stores, Outboxes(), {}, ANY_TIME, timing).write([source], [timing])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.dataframe.step import Step
 
 
 class GroupKeyInvalid(HoldfastError):
@@ -15,7 +16,7 @@ class GroupKeyInvalid(HoldfastError):
 
 
 @dataclass(frozen=True, slots=True)
-class GroupKey:
+class GroupKey(Step):
     """The new key of a message: a field of its value, or the result of a function of the value."""
 
     by: str | Callable[[Any], Any]

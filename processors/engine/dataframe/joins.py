@@ -28,9 +28,9 @@ from holdfast.processors.engine.changelog.format import (
     encode_value,
     pack_head,
 )
-from holdfast.processors.engine.dataframe.as_of import AsOfLeft, AsOfRight
 from holdfast.processors.engine.dataframe.merging import OnMerge, check_how, check_merge, merge_function, name_of
 from holdfast.processors.engine.dataframe.processing import Context, Processing
+from holdfast.processors.engine.dataframe.step import ROWS_READ, ROWS_WRITTEN, Step
 from holdfast.processors.engine.dataframe.store_options import BY_VALUE, StoreOptions
 from holdfast.processors.engine.state.dated_values import NUMBERS, Dating, Rest, line_of, place_at, time_of
 from holdfast.processors.engine.state.declared import DeclaredState
@@ -49,13 +49,12 @@ TOGETHER_BYTES = 1_024
 _SLACK_MS = 1_000
 
 
-class TablePut:
+class TablePut(Step):
     """Keeps the newest value of each key as the row of a table; None deletes the row."""
 
     __name__ = "table"
-
-    def __init__(self) -> None:
-        self.functions: tuple[Callable[..., Any], ...] = ()
+    order = "feeds"
+    store_use = ROWS_WRITTEN
 
     def __call__(self, value: Any, state: State) -> None:
         """Takes one message."""
@@ -65,10 +64,13 @@ class TablePut:
             state.set(ROW, value)
 
 
-class TableRead:
+class TableRead(Step):
     """Finds for each message the row of its key."""
 
     __name__ = "join_table"
+    order = "reads"
+    store_use = ROWS_READ
+    functions: tuple[Callable[..., Any], ...] = ()
 
     def __init__(self, how: Literal["inner", "left"], on_merge: OnMerge) -> None:
         check_how(how, ("inner", "left"))
@@ -260,6 +262,7 @@ class IntervalProcessing(Processing):
     """The declaration of the step of an interval join."""
 
     __slots__ = ("_spec",)
+    shared_as = "join_interval(..., name='near')"
 
     def __init__(self, spec: Interval) -> None:
         super().__init__(partial(InnerInterval if spec.how == "inner" else IntervalJoin, spec))
@@ -281,22 +284,20 @@ class IntervalProcessing(Processing):
         return spec.describe()
 
 
-class RowTime:
+class RowTime(Step):
     """The event time of a joined row: the later one of its two messages."""
 
     __name__ = "join_interval"
-    functions: tuple[Callable[..., Any], ...] = ()
 
     def __call__(self, row: tuple[int, Any, Any], *_: Any) -> int:
         """The time in milliseconds since 1970."""
         return row[0]
 
 
-class RowMerge:
+class RowMerge(Step):
     """The value of a joined row."""
 
     __name__ = "join_interval"
-    functions: tuple[Callable[..., Any], ...] = ()
 
     def __init__(self, on_merge: OnMerge) -> None:
         self._merge = merge_function(on_merge)
@@ -306,11 +307,10 @@ class RowMerge:
         return self._merge(row[1], row[2])
 
 
-class Tag:
+class Tag(Step):
     """Says of which side of an interval join a value is."""
 
     __name__ = "join_interval"
-    functions: tuple[Callable[..., Any], ...] = ()
 
     def __init__(self, *, left: bool) -> None:
         self._left = left
@@ -318,7 +318,3 @@ class Tag:
     def __call__(self, value: Any) -> tuple[bool, Any]:
         """(is left, value)."""
         return self._left, value
-
-
-#: The functions of steps that joins are made of.
-JoinStep = (AsOfRight, AsOfLeft, TablePut, TableRead, RowTime, RowMerge, Tag)

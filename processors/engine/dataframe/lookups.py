@@ -35,6 +35,7 @@ from holdfast.processors.engine.dataframe.merging import (
     merge_function,
     name_of,
 )
+from holdfast.processors.engine.dataframe.step import Step
 
 #: What finds a row: an async function of its key.
 Lookup = Callable[[Any], Awaitable[Any]]
@@ -190,14 +191,15 @@ def _place(on: Any) -> Any:
     )
 
 
-class LookupKey:
+class LookupKey(Step):
     """Adds to each value the key of its row."""
 
     __name__ = "join_lookup"
+    functions: tuple[Callable[..., Any], ...] = ()
 
     def __init__(self, on: LookupOn) -> None:
         self._on = on
-        self.functions: tuple[Callable[..., Any], ...] = (on,) if callable(on) else ()
+        self.functions = (on,) if callable(on) else ()
 
     def describe(self) -> str:
         """The rule in a line; another rule is another version."""
@@ -225,10 +227,11 @@ class LookupKey:
         )
 
 
-class LookupMerge:
+class LookupMerge(Step):
     """Makes one value of a value and its row."""
 
     __name__ = "join_lookup"
+    functions: tuple[Callable[..., Any], ...] = ()
 
     def __init__(self, fields: LookupFields, how: str, on_merge: OnMerge, default: Any) -> None:
         check_how(how, ("left", "inner"))
@@ -307,7 +310,3 @@ def _checked_fields(fields: Any) -> Mapping[str, str | Callable[[Any], Any]] | N
         if not isinstance(of, str):
             check_function(of, f"`fields[{name!r}]` of `join_lookup`", ("row",))
     return dict(fields)
-
-
-#: The functions of steps that ``join_lookup`` is made of.
-LookupStep = (LookupKey, LookupMerge)

@@ -9,25 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from holdfast.processors.engine.dataframe.aggregation import Aggregation
-from holdfast.processors.engine.dataframe.as_of import AsOfLeft
 from holdfast.processors.engine.dataframe.async_calls import AsyncCall
-from holdfast.processors.engine.dataframe.count_windows import CountSpec
-from holdfast.processors.engine.dataframe.foreign_keys import ForeignKeyStep
-from holdfast.processors.engine.dataframe.group_key import GroupKey
 from holdfast.processors.engine.dataframe.in_place import may_change
-from holdfast.processors.engine.dataframe.joins import IntervalProcessing, JoinStep, TableRead
-from holdfast.processors.engine.dataframe.lookups import LookupStep
 from holdfast.processors.engine.dataframe.processing import Processing
-from holdfast.processors.engine.dataframe.recent import Recent
-from holdfast.processors.engine.dataframe.table_joins import TableJoinStep
+from holdfast.processors.engine.dataframe.step import VALUES, Kept, Order, Step, StoreUse, Window
 from holdfast.processors.engine.dataframe.topic import Topic
-from holdfast.processors.engine.dataframe.versioned_tables import VersionedPut
-from holdfast.processors.engine.dataframe.window_spec import WindowSpec
 from holdfast.processors.engine.state.stream_time import MAX_AHEAD_MS
-
-#: The functions of joins and lookups that tell a rule and the user's functions.
-_JOINING = (*TableJoinStep, *ForeignKeyStep, *LookupStep)
 
 
 @dataclass(slots=True)
@@ -52,7 +39,7 @@ class Node:
     #: Where event times are given: how far ahead of the worker's clock they may be, in milliseconds.
     #: None for one behind a window, which moves no stream time.
     max_ahead_ms: int | None = MAX_AHEAD_MS
-    window: WindowSpec | CountSpec | None = None
+    window: Window | None = None
     #: What its arguments mean for state, in the lines of ``meaning``.
     meaning: tuple[str, ...] = ()
     #: Whether a result is of several messages: those of one message may share parts, and none has headers.
@@ -62,9 +49,29 @@ class Node:
     children: list[Node] = field(default_factory=list)
 
     @property
-    def aggregation(self) -> Aggregation | None:
-        """The step's built-in aggregation; None for a user function."""
-        return self.function if isinstance(self.function, Aggregation) else None
+    def of_engine(self) -> Step | None:
+        """The step of the engine; None for a source, an output, a window or a function of a user."""
+        return self.function if isinstance(self.function, Step) else None
+
+    @property
+    def kept(self) -> Kept | None:
+        """The aggregates or windows that it keeps in a store of their kind."""
+        return self.window or (None if self.of_engine is None else self.of_engine.kept)
+
+    @property
+    def store_use(self) -> StoreUse:
+        """How it uses its store."""
+        return VALUES if self.of_engine is None else self.of_engine.store_use
+
+    @property
+    def order(self) -> Order | None:
+        """What it is for the order of reading."""
+        return None if self.of_engine is None else self.of_engine.order
+
+    @property
+    def call(self) -> AsyncCall | None:
+        """How its calls of another system are made; None for a step that waits for none."""
+        return self.function if isinstance(self.function, AsyncCall) else None
 
     @property
     def processing(self) -> Processing | None:
@@ -74,17 +81,15 @@ class Node:
     @property
     def asks_headers(self) -> bool:
         """Whether a window asks functions that get headers."""
-        window = self.window
-        return isinstance(window, WindowSpec) and (window.before_update or window.after_update) is not None
+        return self.window is not None and self.window.asks_headers
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         """The user functions of this step."""
         if self.window is not None:
             return self.window.functions
-        told = (Aggregation, AsyncCall, GroupKey, Processing, *Recent, *JoinStep, *_JOINING)
-        if isinstance(self.function, told):
-            return self.function.functions
+        if self.of_engine is not None:
+            return self.of_engine.functions
         return tuple(function for function in (self.function, self.headers) if function is not None)
 
     @property
@@ -103,8 +108,8 @@ class Node:
     @property
     def parts_results(self) -> bool:
         """Whether the results of one message have to be copied, so that no step changes another result."""
-        overlap = self.kind == "window" and not (isinstance(self.window, WindowSpec) and self.window.kind == "tumbling")
-        return (self.of_several or overlap) and self.changes
+        overlaps = self.window is not None and self.window.overlaps
+        return (self.of_several or overlaps) and self.changes
 
     @property
     def branches(self) -> list[tuple[Node, bool]]:
@@ -115,8 +120,7 @@ class Node:
     @property
     def rule(self) -> str:
         """What a join, ``group_by`` or ``apply_async`` does, in a line; empty for steps whose functions tell it."""
-        told = (AsOfLeft, TableRead, VersionedPut, IntervalProcessing, GroupKey, AsyncCall, *_JOINING)
-        return self.function.describe() if isinstance(self.function, told) else ""
+        return "" if self.of_engine is None else self.of_engine.describe()
 
     def walk(self) -> list[Node]:
         """This node and all nodes below it, parents first."""

@@ -11,11 +11,12 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.dataframe.signatures import is_async, refuses, written
+from holdfast.processors.engine.dataframe.step import Step
 from holdfast.processors.engine.state.declared import DeclaredState
 from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
 from holdfast.processors.engine.state.timers import CLOCKS, Due, Timer, TimerClock, Timers
@@ -139,7 +140,7 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class Processing:
+class Processing(Step):
     """The declaration of a step with timers: a class, or a function that makes an object, without arguments.
 
     Raises:
@@ -147,6 +148,9 @@ class Processing:
     """
 
     factory: Callable[[], Any]
+
+    #: How it is declared with a store of its own, for errors.
+    shared_as: ClassVar[str] = "process(..., store='reminders')"
 
     def __post_init__(self) -> None:
         kind = _class_of(self.factory)

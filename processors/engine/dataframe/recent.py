@@ -17,6 +17,7 @@ from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.changelog.json_values import number_fault
 from holdfast.processors.engine.dataframe.aggregation import AggregationInvalid, Aggregator, Field
 from holdfast.processors.engine.dataframe.durations import milliseconds
+from holdfast.processors.engine.dataframe.step import Step, StoreForm, StoreUse
 from holdfast.processors.engine.dataframe.store_options import BY_VALUE, StoreOptions
 from holdfast.processors.engine.state.declared import DeclaredState
 from holdfast.processors.engine.state.key_times import Keeping
@@ -70,7 +71,7 @@ class Averaged(Aggregator):
         return self.kind
 
 
-class DropDuplicates:
+class DropDuplicates(Step):
     """The function of a filter that keeps the first of equal messages of a key.
 
     Raises:
@@ -89,6 +90,11 @@ class DropDuplicates:
         self._within_ms = milliseconds("within", within, least=1)
         self._remember_ms = max(self._within_ms, milliseconds("remember", remember, least=1))
         self.__name__ = self.__qualname__ = self._by.describe()
+
+    @property
+    def store_use(self) -> StoreUse:
+        """The step alone uses its store."""
+        return StoreUse(StoreForm.OWN, drops_known=True)
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
@@ -124,7 +130,7 @@ class DropDuplicates:
         return True
 
 
-class MovingAverage:
+class MovingAverage(Step):
     """The function of a step that adds the average of a key's newest numbers to each value.
 
     Raises:
@@ -152,6 +158,11 @@ class MovingAverage:
         self._lasts_ms = milliseconds("over", over, least=1) if isinstance(over, timedelta) else 0
         self._remember_ms = max(self._lasts_ms, milliseconds("remember", remember, least=1))
         self.__name__ = self.__qualname__ = self._of.describe()
+
+    @property
+    def store_use(self) -> StoreUse:
+        """The step alone uses its store."""
+        return StoreUse(StoreForm.OWN)
 
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
@@ -195,7 +206,3 @@ class MovingAverage:
             state.set(NUMBERS, held)
         upto = max(times.newest_ms, timestamp)
         return [each for time, each in held if upto - self._lasts_ms < time <= upto] or [number]
-
-
-#: Steps that keep state of a form of their own: no other step uses their store.
-Recent = (DropDuplicates, MovingAverage)

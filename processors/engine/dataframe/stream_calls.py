@@ -168,7 +168,7 @@ def lookups_told(sources: Iterable[Node]) -> dict[str, dict[str, int]]:
     """By function, what the lookups of these streams did: ``hits``, ``misses`` and ``entries`` of their caches."""
     told: dict[str, dict[str, int]] = {}
     for node in steps_of(sources):
-        lookup = node.function.func if isinstance(node.function, AsyncCall) else None
+        lookup = None if node.call is None else node.call.func
         if isinstance(lookup, CachedLookup):
             seen = told.setdefault(lookup.__qualname__, {"hits": 0, "misses": 0, "entries": 0})
             for name, count in (("hits", lookup.hits), ("misses", lookup.misses), ("entries", lookup.entries)):
@@ -194,7 +194,7 @@ def call_of(source: Node) -> tuple[list[Node], Node] | None:
     Raises:
         AsyncInvalid: Something beside or before it has state or outputs, or gives several values.
     """
-    waiting = [node for node in source.walk() if isinstance(node.function, AsyncCall)]
+    waiting = [node for node in source.walk() if node.call is not None]
     if not waiting:
         return None
     before, node = list[Node](), source

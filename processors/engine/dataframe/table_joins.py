@@ -16,16 +16,17 @@ from typing import Any, Literal
 
 from holdfast.processors.engine.dataframe.joins import ROW
 from holdfast.processors.engine.dataframe.merging import OnMerge, check_how, check_merge, merge_function, name_of
+from holdfast.processors.engine.dataframe.step import ROWS_READ, ROWS_WRITTEN, Step
 from holdfast.processors.engine.state.interface import State
 
 TablesHow = Literal["inner", "left", "outer"]
 
 
-class LeftRow:
+class LeftRow(Step):
     """Reads the left table's row of a changed key; the value of the change is what one of the tables stored."""
 
     __name__ = "join"
-    functions: tuple[Callable[..., Any], ...] = ()
+    store_use = ROWS_READ
 
     def describe(self) -> str:
         """The rule in a line; another rule is another version."""
@@ -36,11 +37,11 @@ class LeftRow:
         return state.get(ROW)
 
 
-class RightRow:
+class RightRow(Step):
     """Adds the right table's row of the key."""
 
     __name__ = "join"
-    functions: tuple[Callable[..., Any], ...] = ()
+    store_use = ROWS_READ
 
     def describe(self) -> str:
         """The rule in a line; another rule is another version."""
@@ -51,10 +52,13 @@ class RightRow:
         return left, state.get(ROW)
 
 
-class JoinedRow:
+class JoinedRow(Step):
     """Keeps the joined row of a key, and sends its changes: a row, or None where there was a row and is none."""
 
     __name__ = "join"
+    order = "feeds"
+    store_use = ROWS_WRITTEN
+    functions: tuple[Callable[..., Any], ...] = ()
 
     def __init__(self, how: TablesHow, on_merge: OnMerge) -> None:
         check_how(how, ("inner", "left", "outer"))
@@ -88,7 +92,3 @@ def changed(row: Any, state: State) -> list[Any]:
         return []
     state.delete(ROW)
     return [None]
-
-
-#: The functions of steps that joins of tables are made of.
-TableJoinStep = (LeftRow, RightRow, JoinedRow)

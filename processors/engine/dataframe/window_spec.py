@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
+from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.window_aggregates import WindowAggregation
 from holdfast.processors.engine.state.stream_time import shown
 
@@ -82,6 +83,24 @@ class WindowSpec:
     #: A key's results are sent at most so often, in milliseconds of stream time; None for always.
     every_ms: int | None = None
 
+    store_kind: ClassVar[str] = "window"
+    called: ClassVar[str] = "a window"
+
+    @property
+    def by_time(self) -> bool:
+        """Stream time closes its windows."""
+        return True
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a message may make several results."""
+        return self.kind != "tumbling"
+
+    @property
+    def asks_headers(self) -> bool:
+        """Whether it asks functions that get headers."""
+        return (self.before_update or self.after_update) is not None
+
     @property
     def __name__(self) -> str:
         """The step's name in errors."""
@@ -112,7 +131,7 @@ class WindowSpec:
         asked = (self.on_late, self.before_update, self.after_update)
         return (*self.aggregation.functions, *(each for each in asked if callable(each)))
 
-    def describe(self) -> tuple[str, ...]:
+    def lines(self) -> tuple[str, ...]:
         """One line for the window's times and one for each column; another line is another definition."""
         step = f", step {self.step_ms} ms" if self.kind == "hopping" else ""
         by = f"closed by {self.closing}, {'final' if self.final else 'current'}"
@@ -124,7 +143,7 @@ class WindowSpec:
             f", {name} {getattr(made, '__qualname__', type(made).__qualname__)}" for name, made in named if made
         )
         held = "" if self.every_ms is None else f", at most every {self.every_ms} ms"
-        return f"window = {self.kind} {times}, {by}{idle}{early}{held}", *self.aggregation.describe()
+        return f"window = {self.kind} {times}, {by}{idle}{early}{held}", *self.aggregation.lines()
 
     def late(self, time_ms: int, now_ms: int, end: int) -> LateMessage:
         """The error for a message whose windows are all closed; ``end`` is that of the last one."""
@@ -180,3 +199,8 @@ def checked_gap(gap_ms: int, retention_ms: int | None) -> None:
             seen=gap_ms,
             expected=retention_ms,
         )
+
+
+def window_of(node: Node) -> WindowSpec | None:
+    """The windows by time of a step; None for another step."""
+    return node.window if isinstance(node.window, WindowSpec) else None

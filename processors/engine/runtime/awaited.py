@@ -25,7 +25,7 @@ from typing import Any
 from holdfast.infra.kafka.message_headers import MessageHeaders
 from holdfast.infra.kafka.records import Batch, Headers
 from holdfast.processors.engine.dataframe.async_calls import AsyncCall, AsyncCallFailed, awaited
-from holdfast.processors.engine.dataframe.compilation import CurrentMessage, Step, Timing, compile_steps
+from holdfast.processors.engine.dataframe.compilation import Compiled, CurrentMessage, Timing, compile_steps
 from holdfast.processors.engine.dataframe.fusion import uses_headers
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.outbox import Output
@@ -62,8 +62,8 @@ class AwaitedStream:
     """The steps of a stream up to its call, compiled; ``behind`` are the steps to compile for its results."""
 
     def __init__(self, before: Sequence[Node], node: Node, source: Node, times: RecordTimes, timing: Timing) -> None:
-        call = node.function
-        assert isinstance(call, AsyncCall)
+        call = node.call
+        assert call is not None
         self._call = call
         self.behind = Node("source", None, max_ahead_ms=source.max_ahead_ms, children=node.children)
         self._job = _Job(0)
@@ -75,7 +75,7 @@ class AwaitedStream:
         for each in reversed(before):
             tail = replace(each, children=[tail])
         first = replace(source, children=[tail])
-        self._before: Step = compile_steps(first, {}, CurrentMessage(), _no_output, {}, times, timing)
+        self._before: Compiled = compile_steps(first, {}, CurrentMessage(), _no_output, {}, times, timing)
 
     def _collect(self, value: Any, key: Any, timestamp_ms: int, headers: Headers) -> None:
         job = self._job

@@ -20,7 +20,7 @@ from holdfast.infra.files import package_folder
 from holdfast.infra.installation import install_line
 from holdfast.infra.kafka.errors import HeadersUnreadable
 from holdfast.infra.kafka.records import Batch
-from holdfast.processors.engine.dataframe.aggregation import Aggregation
+from holdfast.processors.engine.dataframe.aggregation import Aggregation, aggregation_of
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.node import Node
 from holdfast.processors.engine.dataframe.outbox import Outbox, Outboxes
@@ -175,7 +175,7 @@ def columnar_stream(  # tidy: allow-wide because these are what the steps of a s
     if any(node is step for each in frames if each is not frame for node in each.source.walk()):
         return None  # behind `concat`: each stream would have rows of its own
     windows = None if time is None else time.windows.get(step.store)
-    if (windows is None) is (step.aggregation is None) or (time is not None and windows is None):
+    if (windows is None) is (aggregation_of(step) is None) or (time is not None and windows is None):
         return None  # and an aggregation moves no stream time
     if windows is not None and frame.source.max_ahead_ms is None:
         return None  # messages behind a repartition topic move no stream time
@@ -203,8 +203,9 @@ def columnar_stream(  # tidy: allow-wide because these are what the steps of a s
             return _windowed(
                 windows, states[step.store], time, frame.source.max_ahead_ms or 0, output_bytes_max, boxes, times
             )
-        if step.aggregation is not None:
-            return _aggregated(step.aggregation, states[step.store], output_bytes_max, boxes, times)
+        aggregation = aggregation_of(step)
+        if aggregation is not None:
+            return _aggregated(aggregation, states[step.store], output_bytes_max, boxes, times)
     except Unfit:
         pass
     return None

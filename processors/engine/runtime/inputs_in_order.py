@@ -10,11 +10,7 @@ from functools import partial
 import structlog
 
 from holdfast.infra.kafka.records import Batch, Partition
-from holdfast.processors.engine.dataframe.as_of import AsOfLeft, AsOfRight
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.foreign_keys import ForeignJoined
-from holdfast.processors.engine.dataframe.joins import TablePut, TableRead
-from holdfast.processors.engine.dataframe.table_joins import JoinedRow
 from holdfast.processors.engine.dataframe.topic import TimestampType
 from holdfast.processors.engine.runtime.fresh_ends import FreshEnds
 from holdfast.processors.engine.runtime.grouped_order import GroupedOrder
@@ -241,9 +237,9 @@ def _rights(frames: Sequence[StreamingDataFrame]) -> dict[str, frozenset[str]]:
     writes, reads = defaultdict[str | None, set[str]](set), defaultdict[str, set[str | None]](set)
     for frame in frames:
         for node in frame.source.walk():
-            if isinstance(node.function, (AsOfRight, TablePut, JoinedRow, ForeignJoined)):
+            if node.order == "feeds":
                 writes[node.store].add(frame.topic.name)
-            elif isinstance(node.function, (AsOfLeft, TableRead)):
+            elif node.order == "reads":
                 reads[frame.topic.name].add(node.store)
     return {
         topic: frozenset(right for store in stores for right in writes[store]) - {topic}

@@ -13,7 +13,7 @@ from holdfast.processors.engine.dataframe.keys_ahead import KeysAhead
 from holdfast.processors.engine.dataframe.node import Node, steps_of
 from holdfast.processors.engine.dataframe.processing import Processor
 from holdfast.processors.engine.dataframe.window_kinds import stored_windows
-from holdfast.processors.engine.dataframe.window_spec import WindowSpec
+from holdfast.processors.engine.dataframe.window_spec import window_of
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.store_time import DeclaredStores, StoreTime
 from holdfast.processors.engine.runtime.task_time import TaskTime, WindowSteps
@@ -34,12 +34,13 @@ def time_of(
     steps = [node for node in steps_of(frame.source for frame in frames) if node.store is not None]
     timers = {node.store for node in steps if node.processing is not None}
     expiring = {name for name, (_, options) in declared.items() if options is not None and options.expires}
-    if not (tells or timers or expiring or any(isinstance(node.window, WindowSpec) for node in steps)):
+    if not (tells or timers or expiring or any(window_of(node) is not None for node in steps)):
         return None
     made = TaskTime(states, times)
     for node in steps:
-        if isinstance(node.window, WindowSpec) and node.store is not None:
-            state, spec = states[node.store], node.window
+        spec = window_of(node)
+        if spec is not None and node.store is not None:
+            state = states[node.store]
             made.windows[node.store] = windows = stored_windows(spec, state, made.stream, made.place)
             if spec.final and spec.closing == "key":
                 windows.keys_ahead = KeysAhead(windows, state, made.stream)
@@ -102,7 +103,7 @@ def _needs_time(
         return True
     for node in frame.source.walk():
         options = frame.declared.get(node.store or "")
-        if node.processing is not None or isinstance(node.window, WindowSpec):
+        if node.processing is not None or window_of(node) is not None:
             return True
         if options is not None and options.expires:
             return True
@@ -151,7 +152,7 @@ def add_steps(
         if id(declared) in seen:
             continue
         seen.add(id(declared))
-        if isinstance(node.window, WindowSpec):
+        if window_of(node) is not None:
             run = compiled(node, timing)
             windows = time.windows[node.store or ""]
             for closes in (windows, windows.keys_ahead, time.held.get(node.store or "")):
