@@ -20,7 +20,7 @@ from holdfast.assets.telling import refusal, teller
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.waiting import wait_until
-from holdfast.processors.engine import required_topics
+from holdfast.processors.engine import provisioning
 from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG, MIN_INSYNC
 from holdfast.processors.engine.topology import ChangelogSpec, Topology
 from holdfast.processors.lifecycle.health import topics as topic_health
@@ -147,13 +147,13 @@ def judge_topic(
         HoldfastError: Kafka does not answer.
     """
     name = changelog.topic.name
-    _, expected = required_topics.resolve(definition.topology, facts)[name]
+    _, expected = provisioning.resolve(definition.topology, facts)[name]
     seen = facts.get(name)
     starts = {} if seen is None else topics.offsets_of_all({name: seen.partitions}, "start")
     look = Look(time.time(), facts, starts)
     yield watched.result_of(topic_health.judge_config(definition.name, changelog, expected, look, None))
     found = 0 if seen is None else seen.partitions
-    refused = seen and required_topics.wrong_count("changelog", expected, seen, definition.topology)
+    refused = seen and provisioning.wrong_count("changelog", expected, seen, definition.topology)
     yield CheckResult(
         keys.changelog_key(definition.name, changelog.store),
         PARTITIONS_MATCH,

@@ -7,7 +7,7 @@ from holdfast.assets.check_result import CheckResult
 from holdfast.assets.ports import Cluster
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine import key_places
-from holdfast.processors.engine.required_topics import read_facts
+from holdfast.processors.engine.provisioning import read_facts
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.registration import ProcessorDefinition
 

@@ -42,17 +42,17 @@ if TYPE_CHECKING:
     from holdfast.orchestration.verbs import open_verbs
     from holdfast.processors.application import Application
     from holdfast.processors.arguments import ApplicationInvalid
+    from holdfast.processors.engine.aggregates.aggregation import Collect, Count, Last, Max, Mean, Min, Sum
     from holdfast.processors.engine.changelog.format import ValueNotStorable
-    from holdfast.processors.engine.dataframe.aggregation import Collect, Count, Last, Max, Mean, Min, Sum
     from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-    from holdfast.processors.engine.dataframe.function_text import same_as
-    from holdfast.processors.engine.dataframe.lookups import NotFound
-    from holdfast.processors.engine.dataframe.processing import Context
-    from holdfast.processors.engine.dataframe.topic import Topic, TopicConfig
+    from holdfast.processors.engine.joins.lookups import NotFound
     from holdfast.processors.engine.record_size import RecordTooLarge
-    from holdfast.processors.engine.runtime.failures import ProcessingFailed
+    from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
     from holdfast.processors.engine.state.errors import StateFailed
     from holdfast.processors.engine.state.interface import State
+    from holdfast.processors.engine.steps.function_text import same_as
+    from holdfast.processors.engine.steps.processing import Context
+    from holdfast.processors.engine.steps.topic import Topic, TopicConfig
     from holdfast.processors.engine.topology import Topology
     from holdfast.processors.lifecycle.plans.requests import (
         Backfill,
@@ -141,14 +141,14 @@ _NAMES = {
     "processors.application": "Application",
     "processors.arguments": "ApplicationInvalid",
     "processors.engine.changelog.format": "ValueNotStorable",
-    "processors.engine.dataframe.aggregation": "Collect Count Last Max Mean Min Sum",
+    "processors.engine.aggregates.aggregation": "Collect Count Last Max Mean Min Sum",
     "processors.engine.dataframe.dataframe": "StreamingDataFrame",
-    "processors.engine.dataframe.function_text": "same_as",
-    "processors.engine.dataframe.lookups": "NotFound",
-    "processors.engine.dataframe.processing": "Context",
-    "processors.engine.dataframe.topic": "Topic TopicConfig",
+    "processors.engine.steps.function_text": "same_as",
+    "processors.engine.joins.lookups": "NotFound",
+    "processors.engine.steps.processing": "Context",
+    "processors.engine.steps.topic": "Topic TopicConfig",
     "processors.engine.record_size": "RecordTooLarge",
-    "processors.engine.runtime.failures": "ProcessingFailed",
+    "processors.engine.runtime.task.failures": "ProcessingFailed",
     "processors.engine.state.errors": "StateFailed",
     "processors.engine.state.interface": "State",
     "processors.engine.topology": "Topology",

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.processors.engine.dataframe.topic import TimestampType, Topic, TopicConfig
+from holdfast.processors.engine.steps.topic import TimestampType, Topic, TopicConfig
 
 __all__ = ["TimestampType", "Topic", "TopicConfig"]

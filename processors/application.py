@@ -34,17 +34,17 @@ from holdfast.processors.described import Declared, describe
 from holdfast.processors.engine.backends import BACKENDS, StateBackend
 from holdfast.processors.engine.changelog.names import check_name, shadow_group
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.durations import milliseconds
-from holdfast.processors.engine.dataframe.given import check_topic
-from holdfast.processors.engine.dataframe.global_tables import GlobalTable
-from holdfast.processors.engine.dataframe.serialization import Deserializer, Serializer
-from holdfast.processors.engine.dataframe.store_options import StoreName, StoreOptions, Upgrades, declare
-from holdfast.processors.engine.dataframe.stream_groups import Streams
-from holdfast.processors.engine.dataframe.topic import TimestampExtractor, Topic, TopicConfig
+from holdfast.processors.engine.dataframe.groups import Streams
+from holdfast.processors.engine.joins.global_tables import GlobalTable
 from holdfast.processors.engine.memory_plan import MemoryPlan, plan_memory
 from holdfast.processors.engine.record_size import OVERHEAD_BYTES, record_limits
 from holdfast.processors.engine.record_times import record_times
-from holdfast.processors.engine.runtime import changelog_facts, own_topics
+from holdfast.processors.engine.runtime.ownership import changelog_facts, own_topics
+from holdfast.processors.engine.steps.checked_arguments import check_topic
+from holdfast.processors.engine.steps.durations import milliseconds
+from holdfast.processors.engine.steps.serialization import Deserializer, Serializer
+from holdfast.processors.engine.steps.store_options import StoreName, StoreOptions, Upgrades, declare
+from holdfast.processors.engine.steps.topic import TimestampExtractor, Topic, TopicConfig
 from holdfast.processors.engine.topology import SourceLog, Topology
 from holdfast.processors.importing import refuse_while_imported
 
@@ -52,11 +52,11 @@ if TYPE_CHECKING:
     from holdfast.infra.kafka.cluster import KafkaCluster
     from holdfast.infra.settings import Settings
     from holdfast.processors.engine.checkpoints.ports import Storage
-    from holdfast.processors.engine.runtime.failures import OnProcessingError
     from holdfast.processors.engine.runtime.loop import Worker
     from holdfast.processors.engine.runtime.options import RuntimeOptions, Start
     from holdfast.processors.engine.runtime.owner import Owner
     from holdfast.processors.engine.runtime.ports import Cluster
+    from holdfast.processors.engine.runtime.task.failures import OnProcessingError
     from holdfast.processors.engine.runtime.tickets import Ticket, Work
     from holdfast.processors.engine.state.database import Databases
     from holdfast.processors.engine.state.folder import StateFolder
@@ -327,9 +327,9 @@ class Application(ApplicationTables):
         """
         from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
         from holdfast.processors.engine.checkpoints.keeper import open_keeper
-        from holdfast.processors.engine.runtime.assignment import Assignment
-        from holdfast.processors.engine.runtime.told_changes import change_for
-        from holdfast.processors.engine.runtime.watermarks import groupings_of
+        from holdfast.processors.engine.runtime.change_of_workers import change_for
+        from holdfast.processors.engine.runtime.ownership.assignment import Assignment
+        from holdfast.processors.engine.runtime.reading.watermarks import groupings_of
         from holdfast.processors.engine.state.folder import StateFolder
         from holdfast.processors.worker_run import How, make_worker
 

@@ -6,11 +6,11 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.processors.arguments import ApplicationInvalid, one_of
-from holdfast.processors.engine.dataframe.given import check_topic
-from holdfast.processors.engine.dataframe.global_tables import GlobalTable
-from holdfast.processors.engine.dataframe.store_options import StoreOptions
-from holdfast.processors.engine.dataframe.tables import Table
-from holdfast.processors.engine.dataframe.topic import Topic
+from holdfast.processors.engine.joins.global_tables import GlobalTable
+from holdfast.processors.engine.joins.tables import Table
+from holdfast.processors.engine.steps.checked_arguments import check_topic
+from holdfast.processors.engine.steps.store_options import StoreOptions
+from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.topology import SourceLog
 from holdfast.processors.source_tables import source_log
 

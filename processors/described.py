@@ -18,14 +18,14 @@ from holdfast.processors.arguments import (
 )
 from holdfast.processors.engine.changelog.config import chosen_config
 from holdfast.processors.engine.changelog.names import changelog_topic
+from holdfast.processors.engine.dataframe.calls import call_of
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.described_stores import described_stores, with_meaning
-from holdfast.processors.engine.dataframe.global_tables import GlobalTable
-from holdfast.processors.engine.dataframe.merging import JoinInvalid
-from holdfast.processors.engine.dataframe.node import Node, steps_of
-from holdfast.processors.engine.dataframe.store_options import StoreOptions
-from holdfast.processors.engine.dataframe.stream_calls import call_of
-from holdfast.processors.engine.dataframe.topic import Topic
+from holdfast.processors.engine.dataframe.store_specs import described_stores, with_meaning
+from holdfast.processors.engine.joins.global_tables import GlobalTable
+from holdfast.processors.engine.joins.merge import JoinInvalid
+from holdfast.processors.engine.steps.node import Node, steps_of
+from holdfast.processors.engine.steps.store_options import StoreOptions
+from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.topology import (
     ChangelogSpec,
     RepartitionSpec,

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from holdfast.processors.arguments import ApplicationInvalid
-from holdfast.processors.engine.dataframe.node import Node
-from holdfast.processors.engine.dataframe.serialization import name_of_deserializer
-from holdfast.processors.engine.dataframe.topic import Topic
+from holdfast.processors.engine.steps.node import Node
+from holdfast.processors.engine.steps.serialization import name_of_deserializer
+from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.topology import SourceLog, StoreSpec, Subtopology
 
 #: Deserializers whose values can be rows.

@@ -12,11 +12,11 @@ from holdfast.processors.described import Declared
 from holdfast.processors.engine.changelog.names import transactional_id
 from holdfast.processors.engine.commands.table import COMMANDS
 from holdfast.processors.engine.record_size import UNLIMITED
-from holdfast.processors.engine.runtime.assignment import Assignment
-from holdfast.processors.engine.runtime.failures import FailurePolicy, OnProcessingError
 from holdfast.processors.engine.runtime.loop import Worker
+from holdfast.processors.engine.runtime.ownership.assignment import Assignment
+from holdfast.processors.engine.runtime.ownership.same_changelogs import SameChangelogs
 from holdfast.processors.engine.runtime.ports import Cluster
-from holdfast.processors.engine.runtime.same_changelogs import SameChangelogs
+from holdfast.processors.engine.runtime.task.failures import FailurePolicy, OnProcessingError
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.signals import stop_on_signals

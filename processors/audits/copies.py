@@ -23,7 +23,7 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topics import Topics, TransactionUndecided
 from holdfast.processors.audits.comparison import Entry, Place
 from holdfast.processors.engine.changelog.format import META_KEY
-from holdfast.processors.engine.dataframe.source_rows import rows_of
+from holdfast.processors.engine.joins.source_rows import rows_of
 from holdfast.processors.engine.state.buckets import BucketPrints, bucket_of, in_buckets
 from holdfast.processors.engine.state.fingerprint import BATCH_PAIRS, SEED
 from holdfast.processors.engine.topology import SourceLog

@@ -11,8 +11,8 @@ from typing import Any, TypedDict
 
 from holdfast.infra.sample_data.flights import Flight, left, left_ms
 from holdfast.processors.application import Application
-from holdfast.processors.engine.dataframe.aggregation import Count, Max, Mean, Sum
-from holdfast.processors.engine.dataframe.topic import TopicConfig
+from holdfast.processors.engine.aggregates.aggregation import Count, Max, Mean, Sum
+from holdfast.processors.engine.steps.topic import TopicConfig
 
 HOUR = timedelta(hours=1)
 #: Flights come in the order of the timetable, and leave up to 22 hours late. Those of a partition that is read later

@@ -10,8 +10,8 @@ from datetime import timedelta
 
 from holdfast.infra.sample_data.flights import left, left_ms
 from holdfast.processors.application import Application
-from holdfast.processors.engine.dataframe.aggregation import Count, Max, Mean, Sum
-from holdfast.processors.engine.dataframe.topic import TopicConfig
+from holdfast.processors.engine.aggregates.aggregation import Count, Max, Mean, Sum
+from holdfast.processors.engine.steps.topic import TopicConfig
 
 HOUR = timedelta(hours=1)
 #: Longer than the greatest delay of a departure, which is 22 hours: no flight is late.

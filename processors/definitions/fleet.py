@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 from holdfast.processors.application import Application
-from holdfast.processors.engine.dataframe.topic import TopicConfig
 from holdfast.processors.engine.state.interface import State
+from holdfast.processors.engine.steps.topic import TopicConfig
 
 application = Application(
     consumer_group="fleet",

@@ -9,8 +9,8 @@ from typing import Any, TypedDict
 
 from holdfast.infra.sample_data.flights import Flight, is_long_delay
 from holdfast.processors.application import Application
-from holdfast.processors.engine.dataframe.aggregation import Count, Max, Mean, Sum
-from holdfast.processors.engine.dataframe.topic import TopicConfig
+from holdfast.processors.engine.aggregates.aggregation import Count, Max, Mean, Sum
+from holdfast.processors.engine.steps.topic import TopicConfig
 
 #: The model of an aircraft that is not in the table: a sixth of the flights have such a tail number.
 UNKNOWN = "unknown"

@@ -10,9 +10,9 @@ from datetime import timedelta
 
 from holdfast.infra.sample_data.flights import Flight, left, left_ms
 from holdfast.processors.application import Application
-from holdfast.processors.engine.dataframe.aggregation import Count, Sum
-from holdfast.processors.engine.dataframe.topic import TopicConfig
-from holdfast.processors.engine.dataframe.window_aggregates import Earliest, Latest
+from holdfast.processors.engine.aggregates.aggregation import Count, Sum
+from holdfast.processors.engine.aggregates.window_aggregates import Earliest, Latest
+from holdfast.processors.engine.steps.topic import TopicConfig
 
 #: Departures of an aircraft that are at most so far apart are one rotation.
 GAP = timedelta(days=14)

@@ -9,8 +9,8 @@ from typing import Any, TypedDict
 
 from holdfast.infra.sample_data.flights import route_of
 from holdfast.processors.application import Application
-from holdfast.processors.engine.dataframe.topic import TopicConfig
 from holdfast.processors.engine.state.interface import State
+from holdfast.processors.engine.steps.topic import TopicConfig
 
 #: Arrivals in the moving average.
 WINDOW = 20

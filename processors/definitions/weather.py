@@ -12,8 +12,8 @@ from typing import Any, TypedDict
 
 from holdfast.infra.sample_data.flights import Flight, is_disrupted
 from holdfast.processors.application import Application
-from holdfast.processors.engine.dataframe.topic import TopicConfig
 from holdfast.processors.engine.state.interface import State
+from holdfast.processors.engine.steps.topic import TopicConfig
 
 #: How old an observation may be: a few hours of the year have none.
 TOLERANCE = timedelta(hours=3)

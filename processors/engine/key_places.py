@@ -21,7 +21,7 @@ import structlog
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.partitioners import BOTH, CRC32, MURMUR2, NEITHER, Placing, placing_of
 from holdfast.infra.kafka.records import KeysOf, TopicFacts
-from holdfast.processors.engine.required_topics import TopicWorld
+from holdfast.processors.engine.provisioning import TopicWorld
 from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("application")

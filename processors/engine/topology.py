@@ -40,7 +40,7 @@ class StoreSpec:
     columns: tuple[str, ...] = ()
     schema: StoreSchema | None = None
     timed: bool = False
-    #: What the arguments of the steps before it mean for its state, in the lines of ``dataframe.meaning``.
+    #: What the arguments of the steps before it mean for its state, in the lines of ``steps.meaning``.
     meaning: tuple[str, ...] = ()
 
     @property

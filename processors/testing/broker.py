@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.partitioners import murmur2, offsets_partition
 from holdfast.infra.kafka.records import Headers, Partition, TopicFacts
-from holdfast.processors.engine.runtime.unfinished import OFFSETS_TOPIC
+from holdfast.processors.engine.runtime.ownership.unfinished import OFFSETS_TOPIC
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.groups import Assignor, Group
 from holdfast.processors.testing.log import PartitionLog

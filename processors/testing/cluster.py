@@ -37,9 +37,9 @@ from holdfast.infra.kafka.records import (
 from holdfast.infra.settings import CheckpointSettings, Settings, load_settings
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.changelog.names import changelog_topic
-from holdfast.processors.engine.dataframe.source_rows import rows_of
+from holdfast.processors.engine.joins.source_rows import rows_of
+from holdfast.processors.engine.runtime.ownership.unfinished import OFFSETS_TOPIC
 from holdfast.processors.engine.runtime.ports import TopicView, TransactionView
-from holdfast.processors.engine.runtime.unfinished import OFFSETS_TOPIC
 from holdfast.processors.engine.topology import SourceLog
 from holdfast.processors.testing.broker import Broker
 from holdfast.processors.testing.clock import VirtualClock

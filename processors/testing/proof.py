@@ -32,8 +32,8 @@ from holdfast.infra.settings import load_settings
 from holdfast.processors.application import Application
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
 from holdfast.processors.engine.proof import Failure, Material, Message, Outcome
-from holdfast.processors.engine.required_topics import resolve
-from holdfast.processors.engine.runtime.failures import ProcessingFailed
+from holdfast.processors.engine.provisioning import resolve
+from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
 from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.rocksdb import export
 from holdfast.processors.engine.topology import Topology

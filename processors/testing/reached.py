@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.processors.engine.changelog.names import is_repartition_topic
-from holdfast.processors.engine.dataframe.node import Node, steps_of
+from holdfast.processors.engine.steps.node import Node, steps_of
 
 
 class Reached:

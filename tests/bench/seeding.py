@@ -17,9 +17,9 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from holdfast import Application
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.engine.aggregates import aggregation
 from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, encode_value, key_prefix
-from holdfast.processors.engine.dataframe import aggregation
 from tests.bench import ours_builtin
 from tests.bench.ours import STATE_KEY, application_of
 from tests.bench.stream import FIRST_TIMESTAMP_MS, PARTITIONS, SeededState, key_of

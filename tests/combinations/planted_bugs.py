@@ -12,14 +12,17 @@ from typing import Any
 import pytest
 
 from holdfast.infra.kafka.read_ends import ReadEnds
-from holdfast.processors.engine.dataframe import compilation, fusion
-from holdfast.processors.engine.dataframe.columnar_windows import ColumnarWindows
-from holdfast.processors.engine.runtime import commit, loop, reading_order, task
-from holdfast.processors.engine.runtime.inputs_in_order import InputsInOrder
-from holdfast.processors.engine.runtime.task_timers import TaskTimers
-from holdfast.processors.engine.state.expiries import Expiries
+from holdfast.processors.engine.dataframe import generated_loop as fusion
+from holdfast.processors.engine.dataframe import plain_loop as compilation
+from holdfast.processors.engine.runtime import commit, loop
+from holdfast.processors.engine.runtime.reading import reading_order
+from holdfast.processors.engine.runtime.task import task
+from holdfast.processors.engine.runtime.task.inputs_in_order import InputsInOrder
+from holdfast.processors.engine.runtime.task.task_timers import TaskTimers
 from holdfast.processors.engine.state.memory import MemoryDatabase
-from holdfast.processors.engine.state.stream_time import StreamTime
+from holdfast.processors.engine.state.time.expiries import Expiries
+from holdfast.processors.engine.state.time.stream_time import StreamTime
+from holdfast.processors.engine.windows.by_columns import ColumnarWindows
 from tests.combinations.run import Outcome, quiet, run_seed
 from tests.simulation import planted, planted_groups, planted_time
 from tests.simulation.planted import Patch, Planted

@@ -7,8 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast.processors.engine.checkpoints import decision
-from holdfast.processors.engine.dataframe import fusion
-from holdfast.processors.engine.runtime import columns, commit, loop, purge, reading_order, task
+from holdfast.processors.engine.dataframe import generated_loop as fusion
+from holdfast.processors.engine.runtime import commit, loop, purge
+from holdfast.processors.engine.runtime.reading import reading_order
+from holdfast.processors.engine.runtime.task import columns, task
 from holdfast.processors.testing import producer
 from tests.combinations.schedules import Schedule
 from tests.simulation.small_portions import portions_of_time

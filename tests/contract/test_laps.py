@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.processors.engine.runtime.restore import Restorer
-from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.ownership.restore import Restorer
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.restore_start import plan_restore
 from holdfast.processors.engine.state.rocksdb import RocksDatabases

@@ -178,20 +178,20 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
 UNNAMED: dict[str, dict[str, str]] = {
     "api-joins.md": {
         "Application": "processors.application_tables.ApplicationTables",
-        "StreamingDataFrame": "processors.engine.dataframe.stream_joins.StreamJoins",
-        "Table": "processors.engine.dataframe.tables.Table",
-        "GlobalTable": "processors.engine.dataframe.global_tables.GlobalTable",
+        "StreamingDataFrame": "processors.engine.joins.methods.StreamJoins",
+        "Table": "processors.engine.joins.tables.Table",
+        "GlobalTable": "processors.engine.joins.global_tables.GlobalTable",
     },
     "api-waiting.md": {
-        "StreamingDataFrame": "processors.engine.dataframe.stream_calls.StreamCalls",
+        "StreamingDataFrame": "processors.engine.dataframe.calls.StreamCalls",
     },
     "api-windows.md": {
-        "StreamingDataFrame": "processors.engine.dataframe.stream_windows.StreamWindows",
+        "StreamingDataFrame": "processors.engine.windows.methods.StreamWindows",
     },
     "api-window-columns.md": {
-        "Window": "processors.engine.dataframe.window_columns.Window",
-        "AggregatedWindow": "processors.engine.dataframe.windows.AggregatedWindow",
-        "AggregatedCountWindow": "processors.engine.dataframe.windows.AggregatedCountWindow",
+        "Window": "processors.engine.windows.columns.Window",
+        "AggregatedWindow": "processors.engine.windows.declared.AggregatedWindow",
+        "AggregatedCountWindow": "processors.engine.windows.declared.AggregatedCountWindow",
     },
 }
 

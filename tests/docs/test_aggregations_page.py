@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.processors.engine.dataframe.aggregation import AGGREGATORS
+from holdfast.processors.engine.aggregates.aggregation import AGGREGATORS
 from tests.docs.pages import PROJECT
 
 PAGE = PROJECT / "docs" / "aggregations.md"

@@ -23,7 +23,7 @@ from holdfast.infra.kafka.records import Record, TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
 from holdfast.orchestration import verbs
-from holdfast.processors.engine import required_topics
+from holdfast.processors.engine import provisioning
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.state.folder import StateFolder
@@ -110,9 +110,7 @@ class Stream:
     def provision(self) -> None:
         """Create the topics that the application needs, its changelog among them."""
         topology = self.application().topology()
-        required_topics.apply(
-            required_topics.plan(topology, required_topics.read_facts(self.topics, topology)), self.topics
-        )
+        provisioning.apply(provisioning.plan(topology, provisioning.read_facts(self.topics, topology)), self.topics)
 
     def feed(self, messages: list[tuple[bytes | None, bytes | None]]) -> None:
         producer = Producer(

@@ -21,7 +21,7 @@ from holdfast.infra.kafka.errors import ProducerFenced
 from holdfast.infra.settings import load_settings
 from holdfast.processors.engine.changelog.format import META_KEY, FormatUnknown, encode_value, key_prefix
 from holdfast.processors.engine.changelog.names import changelog_topic, transactional_id
-from holdfast.processors.engine.runtime.failures import ProcessingFailed
+from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.task_store import TaskStore
 from tests.tiers import variants

@@ -10,10 +10,10 @@ from holdfast import Application
 from holdfast.infra.kafka.errors import BrokerUnreachable, TopicUnusable
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
-from holdfast.processors.engine import required_topics
+from holdfast.processors.engine import provisioning
 from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG
 from holdfast.processors.engine.changelog.names import changelog_topic
-from holdfast.processors.engine.runtime.failures import ProcessingFailed
+from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
 from holdfast.processors.engine.state.errors import StateFolderTaken, StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
 
@@ -31,12 +31,12 @@ def test_a_changelog_with_policy_delete_is_refused_and_provision_mends_it(stream
     with pytest.raises(TopicUnusable, match="cleanup.policy=delete, expected compact"):
         stream.application().run(count=1, timeout=60)
     topology, topics = stream.application().topology(), stream.topics
-    decided = required_topics.plan(topology, required_topics.read_facts(topics, topology))
+    decided = provisioning.plan(topology, provisioning.read_facts(topics, topology))
     assert any("cleanup.policy from delete to compact" in stage.sentence() for stage in decided.stages)
-    required_topics.apply(decided, topics)
+    provisioning.apply(decided, topics)
     # The broker answers before it has learned of it from the controller.
     waiting(
-        lambda: required_topics.plan(topology, required_topics.read_facts(topics, topology)).stages == (),
+        lambda: provisioning.plan(topology, provisioning.read_facts(topics, topology)).stages == (),
         "nothing to mend",
     )
     stream.feed_numbers(10)

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from holdfast.infra.kafka.consumer import GroupConsumer
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
-from holdfast.processors.engine.runtime.heirs import heirs
+from holdfast.processors.engine.runtime.ownership.heirs import heirs
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.task_store import TaskStore
@@ -26,7 +26,8 @@ TIMED_BEGIN_MS = 1_690_000_000_000
 TIMED = """
 import os
 from holdfast import Application
-from holdfast.processors.engine.runtime import task_time, task_timers
+from holdfast.processors.engine.runtime.task import task_time
+from holdfast.processors.engine.runtime.task import task_timers
 
 # so that what is due at once takes many commits, and the kill hits between them
 task_time.CLOSED_AT_ONCE = task_timers.FIRED_AT_ONCE = 5

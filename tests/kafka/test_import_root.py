@@ -79,7 +79,7 @@ def test_a_worker_loads_each_module_once(stream: Any, tmp_path: Path) -> None:
     stream.feed_numbers(1)
     program = LOADED + (
         "from holdfast.processors.__main__ import main\n"
-        "from holdfast.processors.engine.runtime.task import Task\n"
+        "from holdfast.processors.engine.runtime.task.task import Task\n"
         "import os\n"
         "process = Task.process\n"
         "def seen(self, *given):\n"

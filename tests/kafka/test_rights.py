@@ -23,7 +23,7 @@ from holdfast.infra.kafka.sampling import sample
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.local_ports import free_port
 from holdfast.infra.settings import load_settings
-from holdfast.processors.engine import required_topics
+from holdfast.processors.engine import provisioning
 from holdfast.processors.lifecycle.health.compaction_facts import look_closer, read_compaction
 from tests.kafka.secured import ADMIN, SecuredBroker
 from tests.tiers import variants
@@ -219,9 +219,9 @@ def test_a_plan_without_rights_changes_nothing_and_names_the_rule(
     app = Application(secured.bootstrap, consumer_group=f"{topic}-app")
     app.dataframe(app.topic(topic)).apply(lambda value, state: value, stateful=True, store="s")
     topology, topics = app.topology(), Topics(secured.bootstrap, user, timeout_s=5)
-    decided = required_topics.plan(topology, required_topics.read_facts(admin(secured), topology), 1)
+    decided = provisioning.plan(topology, provisioning.read_facts(admin(secured), topology), 1)
     with pytest.raises(AccessRefused, match=f"Create topic {topic}-app-s-changelog"):
-        required_topics.apply(decided, topics)
+        provisioning.apply(decided, topics)
     assert f"{topic}-app-s-changelog" not in admin(secured).describe([f"{topic}-app-s-changelog"])
 
 

@@ -17,7 +17,7 @@ import pytest
 from holdfast import Application
 from holdfast.infra.kafka.reader import read_range
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
-from holdfast.processors.engine.state.window_keys import is_session, window_of
+from holdfast.processors.engine.state.time.window_keys import is_session, window_of
 from tests.kafka.test_windows_killed import feed
 from tests.windowing import Event
 from tests.windowing_sessions import Sessions, Shape, expect
@@ -31,7 +31,7 @@ DEFINITION = """
 import os
 from holdfast import Application, Count, Sum
 from holdfast.dataframe.windows import Collect, First, Last
-from holdfast.processors.engine.runtime import task_time
+from holdfast.processors.engine.runtime.task import task_time
 
 task_time.CLOSED_AT_ONCE = 15  # so that what ends at once takes many commits, and kills hit between them
 

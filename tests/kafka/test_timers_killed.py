@@ -31,7 +31,7 @@ DEFINITION = (
 import os
 from typing import Any
 from holdfast import Application
-from holdfast.processors.engine.runtime import task_timers
+from holdfast.processors.engine.runtime.task import task_timers
 
 task_timers.FIRED_AT_ONCE = 15  # so that what is due at once takes many commits, and kills hit between them
 

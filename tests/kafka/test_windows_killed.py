@@ -18,7 +18,7 @@ from confluent_kafka import Producer
 from holdfast import Application
 from holdfast.infra.kafka.reader import read_range
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
-from holdfast.processors.engine.state.window_keys import window_of
+from holdfast.processors.engine.state.time.window_keys import window_of
 from tests.tiers import variants
 from tests.windowing import Event, Shape, Windows, expect
 
@@ -30,7 +30,7 @@ KEYS = 150
 DEFINITION = """
 import os
 from holdfast import Application, Count, Sum
-from holdfast.processors.engine.runtime import task_time
+from holdfast.processors.engine.runtime.task import task_time
 
 task_time.CLOSED_AT_ONCE = 15  # so that what ends at once takes many commits, and kills hit between them
 

@@ -21,7 +21,7 @@ from holdfast.infra.kafka.partitioners import murmur2
 from holdfast.processors.application import Application
 from holdfast.processors.engine.changelog.format import decode_value, key_prefix, split_key
 from holdfast.processors.engine.changelog.names import repartition_topic
-from holdfast.processors.engine.state.window_keys import window_of
+from holdfast.processors.engine.state.time.window_keys import window_of
 from holdfast.processors.testing.cluster import InMemoryCluster
 from tests.simulation.grouped_joins import SIDES, TOPICS, WHICH, JoinsCheck, Sent, add_joins
 from tests.simulation.schedule import Schedule

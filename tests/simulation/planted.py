@@ -16,15 +16,16 @@ from typing import Any
 import pytest
 
 from holdfast.infra.kafka.errors import KafkaFailed, TransactionAborted
+from holdfast.processors.engine.aggregates.columnar import ColumnarAggregation
 from holdfast.processors.engine.changelog.format import META_KEY
-from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation
 from holdfast.processors.engine.record_times import RecordTimes
-from holdfast.processors.engine.runtime import changelog_facts, commit, loop, standby
-from holdfast.processors.engine.runtime.assignment import Assignment
+from holdfast.processors.engine.runtime import commit, loop
 from holdfast.processors.engine.runtime.committer import Committer
-from holdfast.processors.engine.runtime.restore import Restorer
-from holdfast.processors.engine.runtime.standby import Standbys
-from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.ownership import changelog_facts, standby
+from holdfast.processors.engine.runtime.ownership.assignment import Assignment
+from holdfast.processors.engine.runtime.ownership.restore import Restorer
+from holdfast.processors.engine.runtime.ownership.standby import Standbys
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state import restore_start
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
@@ -127,7 +128,7 @@ def _target_is_lso(patch: pytest.MonkeyPatch) -> None:
             for store, partitions in original(topics, *given).items()
         }
 
-    patch.setattr("holdfast.processors.engine.runtime.assignment.read_changelogs", read)
+    patch.setattr("holdfast.processors.engine.runtime.ownership.assignment.read_changelogs", read)
 
 
 def _end_of_partition_is_enough(patch: pytest.MonkeyPatch) -> None:
@@ -306,7 +307,7 @@ def _guard_asleep(patch: pytest.MonkeyPatch) -> None:
     def lenient(task: str, inputs: Any, committed: Mapping[str, int | None], fed_by: Any) -> dict[str, int]:
         return {topic: offset for topic, offset in committed.items() if offset is not None}
 
-    patch.setattr("holdfast.processors.engine.runtime.assignment.check_inputs", lenient)
+    patch.setattr("holdfast.processors.engine.runtime.ownership.assignment.check_inputs", lenient)
 
 
 def _rows_stay_behind(patch: pytest.MonkeyPatch) -> None:

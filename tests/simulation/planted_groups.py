@@ -9,19 +9,21 @@ import pytest
 
 from holdfast.infra.kafka.read_ends import ReadEnds
 from holdfast.processors.engine.commands.clean_slate import CleanSlate
-from holdfast.processors.engine.dataframe import as_of, joins, table_joins
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.versioned_tables import VersionedRead
+from holdfast.processors.engine.joins import as_of
+from holdfast.processors.engine.joins import interval as joins
+from holdfast.processors.engine.joins import rows_of_both as table_joins
+from holdfast.processors.engine.joins.versioned_tables import VersionedRead
 from holdfast.processors.engine.runtime.committer import Committer
-from holdfast.processors.engine.runtime.fencing import FormerOwners
-from holdfast.processors.engine.runtime.heard import NEVER, Heard
+from holdfast.processors.engine.runtime.ownership.fencing import FormerOwners
 from holdfast.processors.engine.runtime.purge import Purge
-from holdfast.processors.engine.runtime.reading_order import ReadingOrder
-from holdfast.processors.engine.runtime.task import Task
-from holdfast.processors.engine.runtime.told import Before, _Word
-from holdfast.processors.engine.runtime.watermarks import Upstream
-from holdfast.processors.engine.state.dated_values import DatedValues
-from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
+from holdfast.processors.engine.runtime.reading.reading_order import ReadingOrder
+from holdfast.processors.engine.runtime.reading.upstream import Before, _Word
+from holdfast.processors.engine.runtime.reading.upstream_times import NEVER, Heard
+from holdfast.processors.engine.runtime.reading.watermarks import Upstream
+from holdfast.processors.engine.runtime.task.task import Task
+from holdfast.processors.engine.state.time.dated_values import DatedValues
+from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
 
 Plants = Mapping[str, Callable[[pytest.MonkeyPatch], None]]
 

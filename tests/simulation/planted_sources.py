@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.dataframe import source_rows
-from holdfast.processors.engine.runtime import restore
+from holdfast.processors.engine.joins import source_rows
+from holdfast.processors.engine.runtime.ownership import restore
 from holdfast.processors.testing.consumers import InMemoryReplayer
 
 

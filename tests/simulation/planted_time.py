@@ -10,20 +10,20 @@ from typing import Any
 
 import pytest
 
-from holdfast.processors.engine.dataframe.columnar_windows import ColumnarWindows
-from holdfast.processors.engine.dataframe.session_store import Open, SessionStore
-from holdfast.processors.engine.dataframe.stored_windows import Closing
-from holdfast.processors.engine.dataframe.window_store import WindowStore
 from holdfast.processors.engine.runtime import commit, loop
 from holdfast.processors.engine.runtime.committer import Committer
-from holdfast.processors.engine.runtime.task_time import TaskTime
-from holdfast.processors.engine.runtime.task_timers import TaskTimers
-from holdfast.processors.engine.state.declared import DeclaredState
-from holdfast.processors.engine.state.expiries import Expiries
+from holdfast.processors.engine.runtime.task.task_time import TaskTime
+from holdfast.processors.engine.runtime.task.task_timers import TaskTimers
 from holdfast.processors.engine.state.own_keys import RESERVED
-from holdfast.processors.engine.state.stream_time import Remembered, StreamTime
-from holdfast.processors.engine.state.time_index import TimeIndex
-from holdfast.processors.engine.state.timers import Timers
+from holdfast.processors.engine.state.time.declared import DeclaredState
+from holdfast.processors.engine.state.time.expiries import Expiries
+from holdfast.processors.engine.state.time.stream_time import Remembered, StreamTime
+from holdfast.processors.engine.state.time.time_index import TimeIndex
+from holdfast.processors.engine.state.time.timers import Timers
+from holdfast.processors.engine.windows.by_columns import ColumnarWindows
+from holdfast.processors.engine.windows.fixed import WindowStore
+from holdfast.processors.engine.windows.sessions import Open, SessionStore
+from holdfast.processors.engine.windows.stored import Closing
 
 Plants = Mapping[str, Callable[[pytest.MonkeyPatch], None]]
 

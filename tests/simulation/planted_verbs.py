@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.processors.engine import required_topics
+from holdfast.processors.engine import provisioning
 from holdfast.processors.engine.commands import keys
 from holdfast.processors.engine.commands.sweep import Sweep
 from holdfast.processors.lifecycle.deploy import marking
@@ -196,14 +196,14 @@ def _nobody_looks(patch: pytest.MonkeyPatch) -> None:
 
 def _outputs_not_made(patch: pytest.MonkeyPatch) -> None:
     """A plan makes no output topic."""
-    original = required_topics.plan
+    original = provisioning.plan
 
     def plan(*of: Any) -> Any:
         found = original(*of)
         kept = tuple(each for each in found.stages if getattr(each, "role", "") != "output topic")
-        return required_topics.ProvisionPlan(kept, found.refusals, found.kept)
+        return provisioning.ProvisionPlan(kept, found.refusals, found.kept)
 
-    patch.setattr(required_topics, "plan", plan)
+    patch.setattr(provisioning, "plan", plan)
 
 
 def _registry_trusted(patch: pytest.MonkeyPatch) -> None:

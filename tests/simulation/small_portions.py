@@ -7,9 +7,13 @@ from contextlib import contextmanager
 from typing import Any
 
 from holdfast.processors.engine.checkpoints import decision
-from holdfast.processors.engine.dataframe import session_store, window_store
-from holdfast.processors.engine.runtime import columns, commit, loop, purge, restore, standby, task_time, task_timers
-from holdfast.processors.engine.state import task_store, time_index
+from holdfast.processors.engine.runtime import commit, loop, purge
+from holdfast.processors.engine.runtime.ownership import restore, standby
+from holdfast.processors.engine.runtime.task import columns, task_time, task_timers
+from holdfast.processors.engine.state import task_store
+from holdfast.processors.engine.state.time import time_index
+from holdfast.processors.engine.windows import fixed as window_store
+from holdfast.processors.engine.windows import sessions as session_store
 from holdfast.processors.testing import producer
 from tests.simulation.schedule import Schedule
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.infra.kafka.records import Batch
-from holdfast.processors.engine.runtime.columns import WindowedStream
+from holdfast.processors.engine.runtime.task.columns import WindowedStream
 from tests.simulation.run import SeedRunner, runner
 from tests.simulation.schedule import Kind, timed_schedule
 from tests.simulation.timed import BRANCHES, SESSIONS, WINDOWS, timed_workload

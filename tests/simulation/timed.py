@@ -17,7 +17,7 @@ from holdfast.dataframe.windows import Collect, Count, First, Last, Sum
 from holdfast.processors.application import Application
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.record_times import RecordTimeRefused
-from holdfast.processors.engine.state.stream_time import EventTimeAhead
+from holdfast.processors.engine.state.time.stream_time import EventTimeAhead
 from tests.simulation.schedule import Schedule
 from tests.simulation.workload import AHEAD, AHEAD_S, INPUT, OUTPUT, Spoilt, Workload
 from tests.timing import Step

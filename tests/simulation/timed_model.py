@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE, RESERVED
 from holdfast.processors.engine.state.own_keys import TIMERS as TIMERS_OF_KEYS
-from holdfast.processors.engine.state.window_keys import CLOCK, KEY_TIME, OWN_KEY, due_entry, is_session, window_of
+from holdfast.processors.engine.state.time.window_keys import CLOCK, KEY_TIME, OWN_KEY, due_entry, is_session, window_of
 from tests import timing, windowing, windowing_sessions
 from tests.simulation.timed import ALARMS, SESSIONS, TIMERS, WINDOWS, TimedWorkload
 from tests.simulation.workload import Expected

@@ -14,8 +14,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from holdfast.processors.application import Application
-from holdfast.processors.engine.changelog.format import key_prefix
-from holdfast.processors.engine.dataframe.aggregation import (
+from holdfast.processors.engine.aggregates.aggregation import (
     STATE_KEY,
     AggregationFailed,
     Aggregator,
@@ -26,8 +25,9 @@ from holdfast.processors.engine.dataframe.aggregation import (
     Min,
     Sum,
 )
-from holdfast.processors.engine.dataframe.serialization import ValueUnwritable
+from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.engine.record_times import RecordTimeRefused
+from holdfast.processors.engine.steps.serialization import ValueUnwritable
 
 GROUP = "totals"
 INPUT, SECOND, OUTPUT, DEAD = "orders", "refunds", "results", "spoilt"

@@ -24,19 +24,19 @@ from holdfast.assets.spark.typed_sample import misread_columns
 from holdfast.dataframe import windows
 from holdfast.infra.settings import PROJECT
 from holdfast.infra.spark.session import short_errors
+from holdfast.processors.engine.aggregates.aggregation import Aggregation
+from holdfast.processors.engine.aggregates.window_aggregates import WindowAggregation
 from holdfast.processors.engine.changelog.format import encode_bytes, encode_value, key_prefix
-from holdfast.processors.engine.dataframe.aggregate_columns import (
+from holdfast.processors.engine.schema.models import schema_of
+from holdfast.processors.engine.schema.types import INFERRED
+from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE, ENDS, EXPIRES, TIMERS
+from holdfast.processors.engine.state.time.window_keys import CLOCK, KEY_TIME, SESSION, due_key, session_key, window_key
+from holdfast.processors.engine.windows.counts import WINDOW, CountSpec
+from holdfast.processors.engine.windows.typed_columns import (
     aggregate_schema,
     count_window_schema,
     window_schema,
 )
-from holdfast.processors.engine.dataframe.aggregation import Aggregation
-from holdfast.processors.engine.dataframe.count_windows import WINDOW, CountSpec
-from holdfast.processors.engine.dataframe.window_aggregates import WindowAggregation
-from holdfast.processors.engine.schema.models import schema_of
-from holdfast.processors.engine.schema.types import INFERRED
-from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE, ENDS, EXPIRES, TIMERS
-from holdfast.processors.engine.state.window_keys import CLOCK, KEY_TIME, SESSION, due_key, session_key, window_key
 from holdfast.processors.snapshots.names import quoted
 
 

@@ -236,12 +236,12 @@ def test_an_excuse_gives_its_reason() -> None:
 
 
 def test_no_module_asks_which_step_a_step_is() -> None:
-    """A step says of itself what others need to know: see ``engine/dataframe/step.py``."""
+    """A step says of itself what others need to know: see ``engine/steps/step.py``."""
     classes: dict[str, ast.ClassDef] = {}
     home: dict[str, Path] = {}
     for path in MODULES:
         for node in tree_of(path).body:
-            if isinstance(node, ast.ClassDef) and "engine/dataframe/" in name_of(path):
+            if isinstance(node, ast.ClassDef) and name_of(path).startswith("processors/engine/"):
                 classes[node.name], home[node.name] = node, path
 
     def is_step(name: str) -> bool:
@@ -258,6 +258,6 @@ def test_no_module_asks_which_step_a_step_is() -> None:
             names = {each.id for each in ast.walk(call.args[1]) if isinstance(each, ast.Name)}
             # `node.py` says what a step of a stream is, and a module knows its own.
             foreign = {each for each in names & steps if home[each] != path}
-            if foreign and name_of(path) != "processors/engine/dataframe/node.py":
+            if foreign and name_of(path) != "processors/engine/steps/node.py":
                 asked.append((name_of(path), call.lineno, sorted(foreign)))
     assert asked == []

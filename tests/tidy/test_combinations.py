@@ -8,10 +8,10 @@ from pathlib import Path
 
 from holdfast import Application, State
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.processing import Context
-from holdfast.processors.engine.dataframe.tables import Table
-from holdfast.processors.engine.dataframe.window_columns import Window
-from holdfast.processors.engine.dataframe.windows import AggregatedCountWindow, AggregatedWindow
+from holdfast.processors.engine.joins.tables import Table
+from holdfast.processors.engine.steps.processing import Context
+from holdfast.processors.engine.windows.columns import Window
+from holdfast.processors.engine.windows.declared import AggregatedCountWindow, AggregatedWindow
 from tests.combinations import functions
 from tests.combinations.grammar import CHOICES, SOURCES, STEPS, TOPICS
 

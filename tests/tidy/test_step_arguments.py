@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from holdfast.processors.application_tables import ApplicationTables
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.meaning import ARGUMENTS
-from holdfast.processors.engine.dataframe.tables import Table
-from holdfast.processors.engine.dataframe.windows import AggregatedCountWindow, AggregatedWindow
+from holdfast.processors.engine.joins.tables import Table
+from holdfast.processors.engine.steps.meaning import ARGUMENTS
+from holdfast.processors.engine.windows.declared import AggregatedCountWindow, AggregatedWindow
 
 #: Methods that declare no step: they find topics and rows, or are of another page.
 NO_STEPS = {"dataframe", "global_table"}
@@ -27,8 +27,8 @@ def test_each_argument_of_each_step_is_classed() -> None:
     steps: dict[str, set[str]] = {}
     for name, arguments in declared():
         steps.setdefault(name, set()).update(arguments)
-    assert set(steps) == set(ARGUMENTS), "processors/engine/dataframe/meaning.py has other steps"
+    assert set(steps) == set(ARGUMENTS), "processors/engine/steps/meaning.py has other steps"
     for name, arguments in steps.items():
         # `of` is an argument of the columns of a window or an aggregation.
         classed = set(ARGUMENTS[name]) - ({"of"} if name == "aggregate" or name.endswith("_window") else set())
-        assert classed == arguments, f"class the arguments of `{name}` in processors/engine/dataframe/meaning.py"
+        assert classed == arguments, f"class the arguments of `{name}` in processors/engine/steps/meaning.py"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.processors.engine.dataframe.aggregation import Count, Last, Max, Mean, Min, Sum
-from holdfast.processors.engine.dataframe.custom_columns import Aggregator, Collector
-from holdfast.processors.engine.dataframe.window_aggregates import Collect, Earliest, First, Latest, Reduce
+from holdfast.processors.engine.aggregates.aggregation import Count, Last, Max, Mean, Min, Sum
+from holdfast.processors.engine.aggregates.custom_columns import Aggregator, Collector
+from holdfast.processors.engine.aggregates.window_aggregates import Collect, Earliest, First, Latest, Reduce
 
 # fmt: off
 __all__ = [

@@ -238,7 +238,7 @@ class ChangelogMeta(msgspec.Struct, frozen=True):
         processor: The processor that owns the changelog; empty in records of versions that did not name it.
         generation: The generation of the deployment that the worker was started by; 0 for other workers.
         commands: Names of the owner commands whose effects the state holds, oldest first.
-        keys: What the keys of the store's state are made of, in the lines of ``dataframe.meaning``.
+        keys: What the keys of the store's state are made of, in the lines of ``steps.meaning``.
     """
 
     inputs: Mapping[str, int]

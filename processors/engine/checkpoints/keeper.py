@@ -47,7 +47,7 @@ UPLOADS, DOWNLOADS = ".upload", ".download"
 
 
 class CheckpointedTask(Protocol):
-    """The port through which checkpoints see a task; ``runtime.task.Task`` implements it."""
+    """The port through which checkpoints see a task; ``runtime.task.task.Task`` implements it."""
 
     name: str
     partition: int

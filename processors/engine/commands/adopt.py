@@ -38,7 +38,7 @@ from holdfast.processors.engine.commands.keys import export, told_of_files, writ
 from holdfast.processors.engine.commands.put_back import put_back
 from holdfast.processors.engine.runtime.commands import Adopt, CommandFailed, CommandWrong, Selected, Selection
 from holdfast.processors.engine.runtime.owner import Owner
-from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.runtime.tickets import Ticket, Work
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.task_store import TaskStore

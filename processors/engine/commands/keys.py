@@ -35,7 +35,7 @@ from holdfast.processors.engine.commands.checks import (
 from holdfast.processors.engine.commands.sweep import Sweep, Totals
 from holdfast.processors.engine.runtime.commands import Clear, CommandFailed, Selected, Selection
 from holdfast.processors.engine.runtime.owner import Owner
-from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.runtime.tickets import Ticket, Work
 from holdfast.processors.engine.state.exports import ExportFile
 from holdfast.processors.engine.state.store import Writes

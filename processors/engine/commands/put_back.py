@@ -29,14 +29,13 @@ from holdfast.processors.engine.changelog.format import (
 )
 from holdfast.processors.engine.commands import sweep
 from holdfast.processors.engine.commands.content import Difference, Read, of_keys_in
-from holdfast.processors.engine.dataframe import stored_windows
 from holdfast.processors.engine.runtime.commands import CommandFailed
-from holdfast.processors.engine.runtime.task import Task
-from holdfast.processors.engine.state import store_clock
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.task_store import TaskStore
-from holdfast.processors.engine.state.time_records import CLOCKS_OF_STORES, OWN, Look, is_own, session_of
-from holdfast.processors.engine.state.window_keys import (
+from holdfast.processors.engine.state.time import store_clock
+from holdfast.processors.engine.state.time.time_records import CLOCKS_OF_STORES, OWN, Look, is_own, session_of
+from holdfast.processors.engine.state.time.window_keys import (
     HELD,
     KEY_TIME,
     SESSION,
@@ -49,6 +48,7 @@ from holdfast.processors.engine.state.window_keys import (
     session_key,
     window_key,
 )
+from holdfast.processors.engine.windows import stored as stored_windows
 
 #: What an entry becomes that both contents have: of its changelog key, the export's value and the present one.
 Both = Callable[[bytes, bytes, bytes], bytes]

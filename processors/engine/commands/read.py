@@ -24,7 +24,7 @@ from holdfast.processors.engine.runtime.commands import (
     Selection,
 )
 from holdfast.processors.engine.runtime.owner import Owner
-from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.exports import line_of
 from holdfast.processors.engine.state.keys import store_prefix
 

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from holdfast.processors.engine.changelog.format import HEAD_SIZE, key_prefix, prefix_of
 from holdfast.processors.engine.runtime.commands import Selection
-from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.task_store import TaskStore
-from holdfast.processors.engine.state.time_records import (
+from holdfast.processors.engine.state.time.time_records import (
     CLOCKS_OF_STORES,
     OWN,
     Look,

@@ -11,9 +11,9 @@ from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.commands.checks import check_running, check_settled, settle_due
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, CommandWrong, Until
-from holdfast.processors.engine.runtime.gap import Gap
 from holdfast.processors.engine.runtime.owner import Owner
-from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.reading.gap import Gap
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.runtime.tickets import Ticket, Work
 
 

@@ -12,10 +12,13 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from holdfast.processors.engine.dataframe.aggregation import Aggregation, Aggregator, Field
-from holdfast.processors.engine.dataframe.count_windows import CountSpec
-from holdfast.processors.engine.dataframe.durations import milliseconds
-from holdfast.processors.engine.dataframe.given import (
+from holdfast.processors.engine.aggregates.aggregation import Aggregation, Aggregator, Field
+from holdfast.processors.engine.aggregates.recent import REMEMBER, DropDuplicates, MovingAverage
+from holdfast.processors.engine.dataframe.calls import StreamCalls
+from holdfast.processors.engine.dataframe.groups import StreamGroups, Streams
+from holdfast.processors.engine.joins.methods import StreamJoins
+from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.steps.checked_arguments import (
     StepInvalid,
     check_function,
     check_own_topic,
@@ -23,19 +26,16 @@ from holdfast.processors.engine.dataframe.given import (
     check_text,
     check_topic,
 )
-from holdfast.processors.engine.dataframe.meaning import field_or_function, functions_of, lines_of
-from holdfast.processors.engine.dataframe.node import Node
-from holdfast.processors.engine.dataframe.processing import Processing
-from holdfast.processors.engine.dataframe.recent import REMEMBER, DropDuplicates, MovingAverage
-from holdfast.processors.engine.dataframe.step import StoreForm
-from holdfast.processors.engine.dataframe.store_options import StoreOptions, declare, own_store
-from holdfast.processors.engine.dataframe.stream_calls import StreamCalls
-from holdfast.processors.engine.dataframe.stream_groups import StreamGroups, Streams
-from holdfast.processors.engine.dataframe.stream_joins import StreamJoins
-from holdfast.processors.engine.dataframe.stream_windows import StreamWindows
-from holdfast.processors.engine.dataframe.topic import Topic
-from holdfast.processors.engine.dataframe.window_spec import WindowSpec, window_of
-from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.steps.durations import milliseconds
+from holdfast.processors.engine.steps.meaning import field_or_function, functions_of, lines_of
+from holdfast.processors.engine.steps.node import Node
+from holdfast.processors.engine.steps.processing import Processing
+from holdfast.processors.engine.steps.step import StoreForm
+from holdfast.processors.engine.steps.store_options import StoreOptions, declare, own_store
+from holdfast.processors.engine.steps.topic import Topic
+from holdfast.processors.engine.windows.counts import CountSpec
+from holdfast.processors.engine.windows.methods import StreamWindows
+from holdfast.processors.engine.windows.spec import WindowSpec, window_of
 
 _NOT_RENAMED: Mapping[str, str] = {}
 

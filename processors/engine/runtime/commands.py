@@ -14,7 +14,7 @@ import msgspec
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.json_file import JSON_FAILURES
 from holdfast.processors.engine.changelog.format import key_prefix
-from holdfast.processors.engine.state.time_records import Span
+from holdfast.processors.engine.state.time.time_records import Span
 
 #: Maximum bytes of a command's body; the client splits a longer list of keys into several commands.
 COMMAND_BYTES_MAX = 1 << 20

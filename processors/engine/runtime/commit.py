@@ -27,13 +27,13 @@ import msgspec
 
 from holdfast.infra.kafka.records import NotedOffset, Partition
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, Commands, with_command
-from holdfast.processors.engine.dataframe.meaning import keys_of
-from holdfast.processors.engine.runtime.arrivals import Counts
-from holdfast.processors.engine.runtime.noted_time import note_of
 from holdfast.processors.engine.runtime.ports import GroupMember, TransactionProducer
-from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.task.arrivals import Counts
+from holdfast.processors.engine.runtime.task.noted_time import note_of
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.store import Writes
 from holdfast.processors.engine.state.task_store import StoreOffset
+from holdfast.processors.engine.steps.meaning import keys_of
 from holdfast.processors.engine.topology import Topology
 
 #: Seconds to wait for acknowledgements; after that, the outcome is unknown.

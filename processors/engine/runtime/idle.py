@@ -23,11 +23,11 @@ import structlog
 from holdfast.infra.clock import Clock
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.runtime.gap import Gap
 from holdfast.processors.engine.runtime.ports import Cluster
-from holdfast.processors.engine.runtime.task import Task
-from holdfast.processors.engine.runtime.task_time import TaskTime
-from holdfast.processors.engine.state.stream_time import NO_TIME
+from holdfast.processors.engine.runtime.reading.gap import Gap
+from holdfast.processors.engine.runtime.task.task import Task, TaskPhase
+from holdfast.processors.engine.runtime.task.task_time import TaskTime
+from holdfast.processors.engine.state.time.stream_time import NO_TIME
 
 _log = structlog.get_logger("runtime.idle")
 
@@ -129,3 +129,18 @@ class IdleTime:
         except KafkaFailed as away:
             _log.warning("windows of an idle task stay open: the ends of its inputs can't be read", error=away.message)
             return False
+
+
+def running(tasks: Sequence[Task]) -> list[Task]:
+    """The tasks that process."""
+    return [task for task in tasks if task.phase is TaskPhase.RUNNING]
+
+
+def timed(tasks: Sequence[Task]) -> list[Task]:
+    """The running tasks that keep a stream time."""
+    return [task for task in tasks if task.time is not None and task.phase is TaskPhase.RUNNING]
+
+
+def more_is_due(tasks: Sequence[Task]) -> bool:
+    """Whether windows or timers are due that the last commit did not take."""
+    return any(task.time is not None and task.time.more for task in timed(tasks))

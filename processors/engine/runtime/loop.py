@@ -22,29 +22,28 @@ import structlog
 from holdfast.infra.kafka.errors import BrokerUnreachable, KafkaFailed, MembershipLost
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.runtime.assignment import Assignment
+from holdfast.processors.engine.runtime.change_of_workers import warm_up
 from holdfast.processors.engine.runtime.commit_pace import slice_size
 from holdfast.processors.engine.runtime.committer import Committer, Outcome, OwnershipLost
-from holdfast.processors.engine.runtime.failures import FailurePolicy, ProcessingFailed
 from holdfast.processors.engine.runtime.global_tables import GlobalTables
-from holdfast.processors.engine.runtime.idle import IdleTime
-from holdfast.processors.engine.runtime.inputs_in_order import InputsInOrder, NextRuns, has_messages, in_one_batch
+from holdfast.processors.engine.runtime.idle import IdleTime, more_is_due, running, timed
 from holdfast.processors.engine.runtime.maintenance import Maintenance
-from holdfast.processors.engine.runtime.membership import warm_up
 from holdfast.processors.engine.runtime.open_work import OpenWork
 from holdfast.processors.engine.runtime.options import RECORDS_PER_POLL, RECORDS_PER_SLICE, RuntimeOptions
 from holdfast.processors.engine.runtime.owner import CommandTable
-from holdfast.processors.engine.runtime.past_markers import PastMarkers
+from holdfast.processors.engine.runtime.ownership.assignment import Assignment
+from holdfast.processors.engine.runtime.ownership.past_markers import PastMarkers
+from holdfast.processors.engine.runtime.ownership.same_changelogs import SameChangelogs
 from holdfast.processors.engine.runtime.phases import Phase
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.purge import Purge
-from holdfast.processors.engine.runtime.reach import Reach
+from holdfast.processors.engine.runtime.reading.interleaved import Run, Woven
+from holdfast.processors.engine.runtime.reading.reach import Reach
+from holdfast.processors.engine.runtime.reading.turns import in_turn
 from holdfast.processors.engine.runtime.requests import Request
-from holdfast.processors.engine.runtime.same_changelogs import SameChangelogs
-from holdfast.processors.engine.runtime.task import Task, TaskPhase
-from holdfast.processors.engine.runtime.timed_tasks import more_is_due, running, timed
-from holdfast.processors.engine.runtime.turns import in_turn
-from holdfast.processors.engine.runtime.woven import Run, Woven
+from holdfast.processors.engine.runtime.task.failures import FailurePolicy, ProcessingFailed
+from holdfast.processors.engine.runtime.task.inputs_in_order import InputsInOrder, NextRuns, has_messages, in_one_batch
+from holdfast.processors.engine.runtime.task.task import Task, TaskPhase
 from holdfast.processors.engine.state.errors import StateCorrupt
 from holdfast.processors.engine.topology import Topology
 

@@ -33,10 +33,10 @@ from holdfast.processors.engine.runtime.commands import (
 )
 from holdfast.processors.engine.runtime.commit import TaskCommit
 from holdfast.processors.engine.runtime.committer import Outcome, OwnershipLost
-from holdfast.processors.engine.runtime.fresh_ends import FreshEnds
 from holdfast.processors.engine.runtime.owner import CommandTable, Owner
 from holdfast.processors.engine.runtime.ports import Cluster
-from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.reading.fresh_ends import FreshEnds
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.runtime.tickets import Ticket, TicketPhase, Work
 from holdfast.processors.engine.state.errors import StateFailed
 

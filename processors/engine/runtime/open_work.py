@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from holdfast.infra.kafka.producer import TRANSACTION_S
-from holdfast.processors.engine.dataframe.async_calls import CALLS_WITHIN_MS
 from holdfast.processors.engine.runtime.commit_pace import Overlays, Pace, is_due
 from holdfast.processors.engine.runtime.options import RuntimeOptions
+from holdfast.processors.engine.steps.async_calls import CALLS_WITHIN_MS
 
 #: Calls begin in a transaction of at most this age, in seconds: with their own time, and two for its commit, it stays
 #: below ``TRANSACTION_S``.

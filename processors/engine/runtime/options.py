@@ -8,9 +8,9 @@ from pathlib import Path
 
 from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
 from holdfast.processors.engine.record_times import RecordTimes
+from holdfast.processors.engine.runtime.change_of_workers import ChangeSource, no_change
 from holdfast.processors.engine.runtime.commit_pace import Bounds
-from holdfast.processors.engine.runtime.membership import ChangeSource, no_change
-from holdfast.processors.engine.runtime.watermarks import Grouping
+from holdfast.processors.engine.runtime.reading.watermarks import Grouping
 
 #: Uncommitted writes above this commit early, in bytes.
 OVERLAY_BYTES_MAX = 64 << 20

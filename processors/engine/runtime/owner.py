@@ -13,14 +13,14 @@ from typing import Any, Protocol
 
 from holdfast.infra.clock import Clock
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.runtime.assignment import Assignment
 from holdfast.processors.engine.runtime.commands import Command, Read
 from holdfast.processors.engine.runtime.commit import TaskCommit
 from holdfast.processors.engine.runtime.committer import Committer, Outcome
 from holdfast.processors.engine.runtime.options import RuntimeOptions
+from holdfast.processors.engine.runtime.ownership.assignment import Assignment
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
-from holdfast.processors.engine.runtime.reach import Reach
-from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.reading.reach import Reach
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.runtime.tickets import Ticket, Work
 from holdfast.processors.engine.topology import Topology
 

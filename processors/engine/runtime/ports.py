@@ -16,7 +16,7 @@ from holdfast.infra.kafka.records import (
     Partition,
     ProducerStanding,
 )
-from holdfast.processors.engine.required_topics import TopicWorld
+from holdfast.processors.engine.provisioning import TopicWorld
 
 OnPartitions = Callable[[list[Partition]], None]
 

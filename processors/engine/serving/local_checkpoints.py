@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.infra.json_file import read_json
-from holdfast.processors.engine.runtime.task import Task, TaskPhase
+from holdfast.processors.engine.runtime.task.task import Task, TaskPhase
 from holdfast.processors.engine.serving.status import store_offsets
 
 MANIFEST_VERSION = 1

@@ -18,8 +18,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
+from holdfast.processors.engine.runtime.ownership.standby import StandbyPhase
 from holdfast.processors.engine.runtime.phases import Phase
-from holdfast.processors.engine.runtime.standby import StandbyPhase
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 

@@ -12,15 +12,15 @@ import msgspec
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.memory_room import used_mib
-from holdfast.processors.engine.dataframe.stream_calls import lookups_told
-from holdfast.processors.engine.runtime.arrivals import Counts
-from holdfast.processors.engine.runtime.latency import COMMIT_BOUNDS_S
-from holdfast.processors.engine.state.stream_time import NO_TIME
+from holdfast.processors.engine.dataframe.calls import lookups_told
+from holdfast.processors.engine.runtime.committer import COMMIT_BOUNDS_S
+from holdfast.processors.engine.runtime.task.arrivals import Counts
+from holdfast.processors.engine.state.time.stream_time import NO_TIME
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.runtime.loop import Worker
-    from holdfast.processors.engine.runtime.task import Task
-    from holdfast.processors.engine.runtime.task_time import TaskTime
+    from holdfast.processors.engine.runtime.task.task import Task
+    from holdfast.processors.engine.runtime.task.task_time import TaskTime
 
 #: Timers of a store and a clock that a status counts at most: the loop waits for the count.
 TIMERS_COUNTED_MAX = 10_000

@@ -17,7 +17,7 @@ from holdfast.infra.database.records import Release
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings.of_workers import recorded_of
 from holdfast.processors.engine.changelog.names import changelog_topic
-from holdfast.processors.engine.required_topics import TopicWorld
+from holdfast.processors.engine.provisioning import TopicWorld
 from holdfast.processors.lifecycle.deploy.code_files import Code
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.deploy.deployment import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.processors.engine.runtime.arrivals import Counts, together
+from holdfast.processors.engine.runtime.task.arrivals import Counts, together
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
 #: How long the newest message that did not arrive is told, seconds.

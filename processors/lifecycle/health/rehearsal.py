@@ -29,9 +29,9 @@ from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.infra.rooted import inside
 from holdfast.processors.audits.stores import size_of
+from holdfast.processors.engine.runtime.ownership.restore import Restorer
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
-from holdfast.processors.engine.runtime.restore import Restorer
-from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
 from holdfast.processors.engine.state.coherence import ChangelogFacts, delete_retention_s

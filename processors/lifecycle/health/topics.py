@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.infra.kafka.hanging_transactions import OpenTransaction, standing
 from holdfast.infra.kafka.records import Partition, TopicFacts, TopicSpec
-from holdfast.processors.engine import required_topics
+from holdfast.processors.engine import provisioning
 from holdfast.processors.engine.changelog.config import drift
 from holdfast.processors.engine.state.task_store import RESEEDING
 from holdfast.processors.engine.topology import ChangelogSpec, Topology
@@ -228,7 +228,7 @@ def judge(
     for topology in watched:
         if topology.processor in busy:
             continue
-        expected = required_topics.resolve(topology, look.topics)
+        expected = provisioning.resolve(topology, look.topics)
         for changelog in topology.changelogs:
             name = changelog.topic.name
             yield judge_config(topology.processor, changelog, expected[name][1], look, known.get(name))

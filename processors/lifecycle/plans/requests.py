@@ -14,7 +14,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from holdfast.processors.engine.state.stream_time import EVENT_TIME_END_MS, shown
+from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, shown
 
 #: Maximal number of keys in one request; a longer list needs several requests.
 KEYS_MAX = 10_000

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.processors.engine.state.own_keys import ENDS, NEWEST, TIMERS
-from holdfast.processors.engine.state.stream_time import shown
-from holdfast.processors.engine.state.time_records import CLOCKS_OF_STORES, owner_of, session_of_value
-from holdfast.processors.engine.state.window_keys import HELD, KEY_TIME, is_session, open_window_of, window_of
+from holdfast.processors.engine.state.time.stream_time import shown
+from holdfast.processors.engine.state.time.time_records import CLOCKS_OF_STORES, owner_of, session_of_value
+from holdfast.processors.engine.state.time.window_keys import HELD, KEY_TIME, is_session, open_window_of, window_of
 from holdfast.processors.engine.topology import StoreSpec
 
 _WINDOW, _TTL = "window = ", "ttl = "

@@ -12,7 +12,7 @@ from holdfast.infra.kafka.partitioners import PARTITIONERS
 from holdfast.infra.kafka.spread import spread_in
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
 from holdfast.processors.engine.state.exports import Entry, entries_in, sha256_of
-from holdfast.processors.engine.state.time_records import is_own
+from holdfast.processors.engine.state.time.time_records import is_own
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, Tell
 from holdfast.processors.lifecycle.plans.stages import LoadFile
 from holdfast.processors.lifecycle.rebuild.table_rows import Loader, Progress, loader

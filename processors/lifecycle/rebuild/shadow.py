@@ -14,7 +14,7 @@ from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.rooted import remove_folder
 from holdfast.infra.waiting import retry, wait_until
-from holdfast.processors.engine import required_topics
+from holdfast.processors.engine import provisioning
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.deployment import POLL_S, Rollout, look, what_is_missing
@@ -71,9 +71,9 @@ class ShadowProgram:
     def create(self, processor: str, store: str, tell: Tell) -> Done:
         """Create the shadow's changelogs, and start it; returns when it processes every partition."""
         topology, topics = self._on.shadow(processor, store), self._on.topics
-        facts = required_topics.read_facts(topics, topology)
-        brokers = required_topics.brokers_if_asked(topics, topology, facts)
-        required_topics.apply(required_topics.plan(topology, facts, brokers), topics)
+        facts = provisioning.read_facts(topics, topology)
+        brokers = provisioning.brokers_if_asked(topics, topology, facts)
+        provisioning.apply(provisioning.plan(topology, facts, brokers), topics)
         self.running(processor, store, tell)
         return Done(f"{topology.processor} runs beside {processor}; it sends nothing")
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Any, cast
 
-from holdfast.processors.engine import required_topics
+from holdfast.processors.engine import provisioning
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed
 from holdfast.processors.lifecycle.plans.explanation import count_of, quoted
@@ -130,7 +130,7 @@ def created_again(facts: Facts, topology: Topology, anew: Mapping[str, str]) -> 
 def _provisioned(facts: Facts, topology: Topology, anew: Mapping[str, str]) -> list[CreateTopic | SetTopicConfig]:
     """Stages that create what is missing, once these changelogs are deleted, and correct the config of the others."""
     there = {name: each for name, each in facts.topics.items() if name not in anew}
-    stages = provision.stages_of(required_topics.plan(topology, there, facts.brokers))
+    stages = provision.stages_of(provisioning.plan(topology, there, facts.brokers))
     return [stage for stage in stages if isinstance(stage, CreateTopic | SetTopicConfig)]
 
 

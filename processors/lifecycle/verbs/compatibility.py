@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from holdfast.processors.engine.dataframe.meaning import Difference, differences, how_to_keep
+from holdfast.processors.engine.steps.meaning import Difference, differences, how_to_keep
 from holdfast.processors.engine.topology import KEY_VALUE
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.shape import Shape, StoreShape, topology_of

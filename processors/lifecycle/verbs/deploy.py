@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.processors.engine import key_places, required_topics, table_topics
+from holdfast.processors.engine import key_places, provisioning, table_topics
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of, quoted
@@ -35,10 +35,10 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
     given_up = _given_up(request, facts, verdicts)
     begun_anew = {each.changelog for each in verdicts if each.change == "new" and each.changelog in given_up}
     there = {name: each for name, each in facts.topics.items() if name not in begun_anew}
-    decided = required_topics.plan(topology, there, facts.brokers, facts.others)
+    decided = provisioning.plan(topology, there, facts.brokers, facts.others)
     basis = _basis(facts, topology)
     parted = key_places.judge(topology, there, facts.keys)
-    refusals: tuple[required_topics.Refusal | key_places.Parted, ...] = (
+    refusals: tuple[provisioning.Refusal | key_places.Parted, ...] = (
         *decided.refusals,
         *(each for each in parted if each.is_refused),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.processors.engine import key_places, required_topics, table_topics
+from holdfast.processors.engine import key_places, provisioning, table_topics
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
@@ -13,11 +13,11 @@ from holdfast.processors.lifecycle.plans.stages import CreateTopic, SetTopicConf
 
 def plan(request: Provision, facts: Facts, topology: Topology) -> Plan:
     """The plan that creates and repairs topics; it deletes no topic and shortens no retention."""
-    decided = required_topics.plan(topology, facts.topics, facts.brokers, facts.others)
+    decided = provisioning.plan(topology, facts.topics, facts.brokers, facts.others)
     names = [spec.name for spec in topology.topics()]
     stages = stages_of(decided)
     parted = key_places.judge(topology, facts.topics, facts.keys)
-    refusals: tuple[required_topics.Refusal | key_places.Parted, ...] = (
+    refusals: tuple[provisioning.Refusal | key_places.Parted, ...] = (
         *decided.refusals,
         *(each for each in parted if each.is_refused),
     )
@@ -52,15 +52,15 @@ def plan(request: Provision, facts: Facts, topology: Topology) -> Plan:
     )
 
 
-def stages_of(decided: required_topics.ProvisionPlan) -> tuple[Stage, ...]:
+def stages_of(decided: provisioning.ProvisionPlan) -> tuple[Stage, ...]:
     """The stages of a plan that carry out these topic changes."""
     stages: list[Stage] = []
     for stage in decided.stages:
         match stage:
-            case required_topics.CreateTopic(spec=spec):
+            case provisioning.CreateTopic(spec=spec):
                 config = dict(spec.config)
                 stages.append(CreateTopic(stage.sentence(), spec.name, spec.partitions, spec.replication, config))
-            case required_topics.RepairConfig(topic=topic, expected=expected):
+            case provisioning.RepairConfig(topic=topic, expected=expected):
                 stages.append(SetTopicConfig(stage.sentence(), topic, dict(expected)))
     return tuple(stages)
 

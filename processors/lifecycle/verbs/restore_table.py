@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from holdfast.processors.engine import required_topics
+from holdfast.processors.engine import provisioning
 from holdfast.processors.engine.topology import Subtopology, Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of, quoted
 from holdfast.processors.lifecycle.plans.facts import Facts, partition_of
@@ -154,7 +154,7 @@ def _unfit(facts: Facts, topology: Topology, stores: Sequence[str], subs: Sequen
     unlisted = _unlisted(facts, subs)
     if unlisted is not None:
         return unlisted
-    decided = required_topics.plan(topology, _without(facts, topology, stores), facts.brokers)
+    decided = provisioning.plan(topology, _without(facts, topology, stores), facts.brokers)
     if decided.refusals:
         return Refused(decided.refusals[0].sentence, decided.refusals[0].action, {"topic": decided.refusals[0].topic})
     if facts.members and not facts.running:
@@ -357,7 +357,7 @@ def _stages(request: Restore, facts: Facts, topology: Topology, chosen: Chosen, 
         for log in logs.values()
         if log in facts.topics
     ]
-    decided = required_topics.plan(topology, _without(facts, topology, tuple(chosen)), facts.brokers)
+    decided = provisioning.plan(topology, _without(facts, topology, tuple(chosen)), facts.brokers)
     stages += [stage for stage in provision.stages_of(decided) if isinstance(stage, CreateTopic)]
     stages += [
         LoadChangelog(

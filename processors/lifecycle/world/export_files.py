@@ -8,7 +8,7 @@ from pathlib import Path
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.seen_keys import SeenKeys
 from holdfast.processors.engine.state.exports import Entry, entry_of
-from holdfast.processors.engine.state.time_records import is_own
+from holdfast.processors.engine.state.time.time_records import is_own
 from holdfast.processors.lifecycle.plans.file_facts import KEYS_NAMED_MAX, FileFacts, FileStore
 
 

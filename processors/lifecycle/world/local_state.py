@@ -22,7 +22,7 @@ from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.exports import line_of
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.task_store import TaskMeta
-from holdfast.processors.engine.state.time_records import Span, is_window_in
+from holdfast.processors.engine.state.time.time_records import Span, is_window_in
 from holdfast.processors.lifecycle.plans.facts import LOCAL, Counted, LocalTask, partition_of
 from holdfast.processors.lifecycle.plans.requests import Keys, Prefix, Selection, Windows
 from holdfast.processors.lifecycle.world.owners import Found, Place

@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from holdfast.infra.kafka.errors import BrokerUnreachable
-from holdfast.processors.engine.runtime.unfinished import held_back
+from holdfast.processors.engine.runtime.ownership.unfinished import held_back
 from tests.brokers import HASTE
 from tests.kafka.test_bad_world import committed, is_exact, restarted
 

@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 from holdfast.infra.kafka.reader import read_range
 from holdfast.orchestration.cli import main
 from holdfast.processors.engine.changelog.format import META_KEY, split_key
-from holdfast.processors.engine.state.window_keys import window_of
+from holdfast.processors.engine.state.time.window_keys import window_of
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.requests import Clear, Everything, Restore, Stop, Windows
 from tests.folding import fold_changelog

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.processors.engine.runtime import columns
+from holdfast.processors.engine.runtime.task import columns
 
 #: A file system in memory, and the room that it must have. In containers it often has 64 MiB.
 MEMORY, ROOM_BYTES = Path("/dev/shm"), 4 << 30

@@ -6,15 +6,15 @@ import math
 import pytest
 
 from holdfast import Application, Collect, Count, Last, Max, Mean, Min, Sum
-from holdfast.processors.engine.changelog.format import FormatUnknown
-from holdfast.processors.engine.dataframe.aggregation import (
+from holdfast.processors.engine.aggregates.aggregation import (
     STATE_KEY,
     Aggregation,
     AggregationFailed,
     AggregationInvalid,
     Aggregator,
 )
-from holdfast.processors.engine.dataframe.given import StepInvalid
+from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 
 ALL = {
     "n": Count(),

@@ -9,10 +9,10 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.kafka.records import NotedOffset, Partition
-from holdfast.processors.engine.runtime.arrivals import NONE, RATE_MINUTES, Arrivals, Counts, Newest, together
-from holdfast.processors.engine.runtime.failed_message import FailedMessage
-from holdfast.processors.engine.runtime.noted_time import note_of, noted
-from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.task.arrivals import NONE, RATE_MINUTES, Arrivals, Counts, Newest, together
+from holdfast.processors.engine.runtime.task.failed_message import FailedMessage
+from holdfast.processors.engine.runtime.task.noted_time import note_of, noted
+from holdfast.processors.engine.runtime.task.task import Task
 
 FAILED = FailedMessage(Partition("orders", 1), 7, b"k", b"v", 0, None, ValueError("odd"))
 

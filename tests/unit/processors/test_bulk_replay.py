@@ -14,11 +14,11 @@ from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.records import GroupShares, Partition
 from holdfast.processors.application import Application
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
-from holdfast.processors.engine.runtime import restore as restores
-from holdfast.processors.engine.runtime.membership import no_change
-from holdfast.processors.engine.runtime.restore import Restorer
-from holdfast.processors.engine.runtime.standby import Standbys
-from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.change_of_workers import no_change
+from holdfast.processors.engine.runtime.ownership import restore as restores
+from holdfast.processors.engine.runtime.ownership.restore import Restorer
+from holdfast.processors.engine.runtime.ownership.standby import Standbys
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.restore_start import RestorePlan
 from holdfast.processors.engine.state.rocksdb import RocksDatabases

@@ -10,13 +10,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Collect, Count, Last, Max, Mean, Min, Sum
+from holdfast.processors.engine.aggregates.aggregation import STATE_KEY, Aggregation
+from holdfast.processors.engine.aggregates.columnar import ColumnarAggregation
+from holdfast.processors.engine.aggregates.columns import Unfit
+from holdfast.processors.engine.aggregates.kernels import RANKS_MAX
+from holdfast.processors.engine.aggregates.message_columns import skipping_is_safe
 from holdfast.processors.engine.changelog.format import decode_value, encode_value
-from holdfast.processors.engine.dataframe.aggregation import STATE_KEY, Aggregation
-from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation
-from holdfast.processors.engine.dataframe.columns import Unfit
-from holdfast.processors.engine.dataframe.kernels import RANKS_MAX
-from holdfast.processors.engine.dataframe.message_columns import skipping_is_safe
-from holdfast.processors.engine.dataframe.serialization import deserializer, serializer
+from holdfast.processors.engine.steps.serialization import deserializer, serializer
 
 decode, encode = deserializer("json"), serializer("json")
 

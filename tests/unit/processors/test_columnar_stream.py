@@ -7,11 +7,11 @@ import pytest
 import structlog
 
 from holdfast import Application, Collect, Count, Last, Mean, Min, Sum
-from holdfast.processors.engine.dataframe.columnar import ColumnarAggregation
-from holdfast.processors.engine.dataframe.outbox import Outboxes
+from holdfast.processors.engine.aggregates.columnar import ColumnarAggregation
 from holdfast.processors.engine.record_times import RecordTimes
-from holdfast.processors.engine.runtime import columns, task
-from holdfast.processors.engine.runtime.columns import ColumnarStream, columnar_stream
+from holdfast.processors.engine.runtime.task import columns, task
+from holdfast.processors.engine.runtime.task.columns import ColumnarStream, columnar_stream
+from holdfast.processors.engine.steps.outbox import Outboxes
 from holdfast.processors.testing import InMemoryCluster
 
 COLUMNS = {"user": Last("user"), "n": Count(), "total": Sum("v"), "mean": Mean("v"), "least": Min("v")}

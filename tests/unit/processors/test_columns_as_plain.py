@@ -18,13 +18,13 @@ import pytest
 from holdfast import Application, InMemoryCluster
 from holdfast.dataframe.windows import Count, Last, Mean, Min, Sum
 from holdfast.processors.engine.record_times import RecordTimes
-from holdfast.processors.engine.runtime import columns, task
-from holdfast.processors.engine.runtime.columns import ColumnarStream
-from holdfast.processors.engine.runtime.timed_steps import time_of
+from holdfast.processors.engine.runtime.task import columns, task
+from holdfast.processors.engine.runtime.task.columns import ColumnarStream
+from holdfast.processors.engine.runtime.task.timed_steps import time_of
 from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.stream_time import StreamTime
 from holdfast.processors.engine.state.task_store import TaskStore
+from holdfast.processors.engine.state.time.stream_time import StreamTime
 from tests.planting import is_found
 from tests.tiers import variants
 

@@ -10,9 +10,9 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.engine.dataframe.given import StepInvalid
-from holdfast.processors.engine.dataframe.store_options import StoreInvalid
-from holdfast.processors.engine.dataframe.topic import Topic
+from holdfast.processors.engine.steps.checked_arguments import StepInvalid
+from holdfast.processors.engine.steps.store_options import StoreInvalid
+from holdfast.processors.engine.steps.topic import Topic
 
 
 def made(**options: Any) -> tuple[Application, Any]:

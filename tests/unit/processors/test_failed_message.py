@@ -6,10 +6,10 @@ import pytest
 
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.topic import Topic
 from holdfast.processors.engine.runtime.commit import prepare, write_local
-from holdfast.processors.engine.runtime.failed_message import FailedMessage
-from holdfast.processors.engine.runtime.task import RECORDS_AT_ONCE, Task
+from holdfast.processors.engine.runtime.task.failed_message import FailedMessage
+from holdfast.processors.engine.runtime.task.task import RECORDS_AT_ONCE, Task
+from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.topology import Topology
 
 COUNT = RECORDS_AT_ONCE + 20

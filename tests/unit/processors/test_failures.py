@@ -5,10 +5,15 @@ from dataclasses import replace
 import pytest
 
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.dataframe.compilation import null_key
-from holdfast.processors.engine.dataframe.merging import MergeFailed
-from holdfast.processors.engine.runtime.failed_message import FailedMessage
-from holdfast.processors.engine.runtime.failures import FAILURE_HEADERS, REASON_MAX, FailurePolicy, ProcessingFailed
+from holdfast.processors.engine.dataframe.plain_loop import null_key
+from holdfast.processors.engine.joins.merge import MergeFailed
+from holdfast.processors.engine.runtime.task.failed_message import FailedMessage
+from holdfast.processors.engine.runtime.task.failures import (
+    FAILURE_HEADERS,
+    REASON_MAX,
+    FailurePolicy,
+    ProcessingFailed,
+)
 
 
 class Speechless(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.infra.kafka.errors import ProducerFenced
-from holdfast.processors.engine.runtime.fencing import LOOK_EVERY_S, FormerOwners
+from holdfast.processors.engine.runtime.ownership.fencing import LOOK_EVERY_S, FormerOwners
 from holdfast.processors.testing import InlineProcess, InMemoryCluster, Network
 from holdfast.processors.testing.producer import InMemoryProducer
 

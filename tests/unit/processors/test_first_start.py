@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.runtime.first_start import look
+from holdfast.processors.engine.runtime.ownership.first_start import look
 from holdfast.processors.testing import InlineProcess
 
 

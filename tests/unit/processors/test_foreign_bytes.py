@@ -16,6 +16,7 @@ from holdfast.infra.deploy.programs import asked_for
 from holdfast.infra.paths import Paths
 from holdfast.processors.audits.stores import checkpoint_manifests
 from holdfast.processors.audits.telling import _key, _value
+from holdfast.processors.engine.aggregates.aggregation import stored_columns
 from holdfast.processors.engine.changelog.format import (
     ChangelogMeta,
     FormatUnknown,
@@ -30,7 +31,6 @@ from holdfast.processors.engine.changelog.format import (
     split_key,
 )
 from holdfast.processors.engine.checkpoints.manifest import CheckpointFile, Manifest, ManifestDamaged
-from holdfast.processors.engine.dataframe.aggregation import stored_columns
 from holdfast.processors.engine.runtime.commands import COMMANDS, CommandWrong, decode
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.serving.endpoint import read_endpoint

@@ -18,8 +18,8 @@ from holdfast.processors.engine.changelog.format import (
 )
 from holdfast.processors.engine.commands.content import Replay
 from holdfast.processors.engine.runtime.commands import CommandFailed
-from holdfast.processors.engine.runtime.restore import Restorer
-from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.ownership.restore import Restorer
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.restore_start import RestorePlan
 from holdfast.processors.engine.state.rocksdb import RocksDatabases

@@ -13,12 +13,12 @@ import pytest
 from holdfast import Application
 from holdfast.dataframe.windows import Count
 from holdfast.infra.kafka.records import Batch, Partition, TopicFacts
-from holdfast.processors.engine.runtime import reading_order
-from holdfast.processors.engine.runtime.grouped_order import GroupedOrder
-from holdfast.processors.engine.runtime.heard import NEVER, Heard
-from holdfast.processors.engine.runtime.told import IDLE_S, REPEAT_S, Watermark
-from holdfast.processors.engine.runtime.watermarks import Grouping, InHand, Teller, Upstream, groupings_of
-from holdfast.processors.engine.state.stream_time import NO_TIME, StreamTime
+from holdfast.processors.engine.runtime.reading import reading_order
+from holdfast.processors.engine.runtime.reading.grouped_order import GroupedOrder
+from holdfast.processors.engine.runtime.reading.upstream import IDLE_S, REPEAT_S, Watermark
+from holdfast.processors.engine.runtime.reading.upstream_times import NEVER, Heard
+from holdfast.processors.engine.runtime.reading.watermarks import Grouping, InHand, Teller, Upstream, groupings_of
+from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
 
 #: A record: its event time, and what a watermark says; None for a message.
 Record = tuple[int, Watermark | None]

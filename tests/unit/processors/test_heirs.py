@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.group_protocol import decode_assignment
 from holdfast.infra.kafka.records import GroupShares, Partition
-from holdfast.processors.engine.runtime.heirs import heirs, inherited_by, shares_after
+from holdfast.processors.engine.runtime.ownership.heirs import heirs, inherited_by, shares_after
 
 
 @st.composite

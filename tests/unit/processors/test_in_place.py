@@ -12,11 +12,12 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.dataframe.windows import Count, First, Reduce
-from holdfast.processors.engine.dataframe import fusion, in_place
-from holdfast.processors.engine.dataframe.compilation import NO_TIMING
-from holdfast.processors.engine.dataframe.fusion import loop_over, run_text
-from holdfast.processors.engine.dataframe.in_place import copied, may_change
-from holdfast.processors.engine.runtime import task
+from holdfast.processors.engine.dataframe import generated_loop as fusion
+from holdfast.processors.engine.dataframe.generated_loop import loop_over, run_text
+from holdfast.processors.engine.dataframe.plain_loop import NO_TIMING
+from holdfast.processors.engine.runtime.task import task
+from holdfast.processors.engine.steps import in_place
+from holdfast.processors.engine.steps.in_place import copied, may_change
 
 NAMES = {1: "one"}
 HANDLERS = {"a": len}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from holdfast.processors.engine.dataframe.kernels import RANKS_MAX, Held, Numbers, Segments, running_sum
+from holdfast.processors.engine.aggregates.kernels import RANKS_MAX, Held, Numbers, Segments, running_sum
 
 
 @pytest.mark.parametrize("high", [255, 256, (1 << 16) - 1, 1 << 16, 1 << 40])

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import Application
 from holdfast.processors.engine.runtime.commit_pace import Overlays
-from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.testing import InMemoryCluster
 
 

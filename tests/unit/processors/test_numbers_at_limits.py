@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.dataframe.windows import Count, Last, Max, Mean, Min, Sum
-from holdfast.processors.engine.runtime import task
+from holdfast.processors.engine.runtime.task import task
 from tests.tiers import variants
 
 NUMBERS = (

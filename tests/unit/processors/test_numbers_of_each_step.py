@@ -35,9 +35,9 @@ from holdfast.dataframe.windows import (
     Sum,
 )
 from holdfast.infra.kafka.records import Batch
-from holdfast.processors.engine.dataframe.window_aggregates import WindowAggregation
-from holdfast.processors.engine.runtime import columns, task
-from holdfast.processors.engine.runtime.columns import ColumnarStream
+from holdfast.processors.engine.aggregates.window_aggregates import WindowAggregation
+from holdfast.processors.engine.runtime.task import columns, task
+from holdfast.processors.engine.runtime.task.columns import ColumnarStream
 from tests.tiers import variants
 
 #: Numbers as a producer's JSON has them.

@@ -13,8 +13,8 @@ from holdfast import Application
 from holdfast.infra.settings import CheckpointSettings, load_settings
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.checkpoints import decision
-from holdfast.processors.engine.runtime.assignment import Assignment
 from holdfast.processors.engine.runtime.options import Start
+from holdfast.processors.engine.runtime.ownership.assignment import Assignment
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore

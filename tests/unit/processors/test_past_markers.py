@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.runtime.past_markers import REST_S
+from holdfast.processors.engine.runtime.ownership.past_markers import REST_S
 from holdfast.processors.engine.state.errors import StateIncoherent
 
 IN = Partition("in", 0)

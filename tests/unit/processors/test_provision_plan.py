@@ -8,7 +8,7 @@ from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.arguments import ApplicationInvalid
 from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG, ChangelogConfigInvalid
-from holdfast.processors.engine.required_topics import (
+from holdfast.processors.engine.provisioning import (
     CreateTopic,
     ProvisionPlan,
     RepairConfig,

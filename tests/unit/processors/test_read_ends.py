@@ -12,7 +12,7 @@ import pytest
 from holdfast import Application, Count, InMemoryCluster
 from holdfast.infra.kafka.read_ends import ReadEnds
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.runtime import reading_order
+from holdfast.processors.engine.runtime.reading import reading_order
 
 PLACE = Partition("t", 0)
 

@@ -8,10 +8,10 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.kafka.records import Batch, Partition
-from holdfast.processors.engine.runtime import reading_order
-from holdfast.processors.engine.runtime.reach import Reach
-from holdfast.processors.engine.runtime.reading_order import ReadingOrder
-from holdfast.processors.engine.runtime.woven import Run, Woven
+from holdfast.processors.engine.runtime.reading import reading_order
+from holdfast.processors.engine.runtime.reading.interleaved import Run, Woven
+from holdfast.processors.engine.runtime.reading.reach import Reach
+from holdfast.processors.engine.runtime.reading.reading_order import ReadingOrder
 
 Messages = dict[str, list[int]]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.processors.engine.runtime.reseeds import stores_to_reseed
+from holdfast.processors.engine.runtime.ownership.reseeds import stores_to_reseed
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.restore_start import plan_restore

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
-from holdfast.processors.engine.runtime.restore import ABSENT_S, NO_PROGRESS_S, Restorer
-from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.ownership.restore import ABSENT_S, NO_PROGRESS_S, Restorer
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.restore_start import RestorePlan

@@ -4,8 +4,8 @@ import json
 
 from holdfast import Application
 from holdfast.infra.settings import load_settings
-from holdfast.processors.engine.dataframe.aggregation import Count
-from holdfast.processors.engine.runtime.assignment import Assignment
+from holdfast.processors.engine.aggregates.aggregation import Count
+from holdfast.processors.engine.runtime.ownership.assignment import Assignment
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
 
 

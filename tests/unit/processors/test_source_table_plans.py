@@ -18,7 +18,7 @@ from holdfast.assets.state import CHECKPOINTS_STORED, MATCHES_CHANGELOG
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.orchestration.resources import build_resources
 from holdfast.processors.arguments import ApplicationInvalid
-from holdfast.processors.engine.required_topics import CreateTopic, plan
+from holdfast.processors.engine.provisioning import CreateTopic, plan
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.restore_start import doubt_of_tail, may_begin_empty, plan_restore
 from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta

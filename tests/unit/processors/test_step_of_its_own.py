@@ -9,10 +9,10 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.given import StepInvalid
-from holdfast.processors.engine.dataframe.node import Node
-from holdfast.processors.engine.dataframe.step import Step, StoreForm, StoreUse
 from holdfast.processors.engine.state.interface import State
+from holdfast.processors.engine.steps.checked_arguments import StepInvalid
+from holdfast.processors.engine.steps.node import Node
+from holdfast.processors.engine.steps.step import Step, StoreForm, StoreUse
 
 
 class Offer:

@@ -15,7 +15,7 @@ from holdfast import Application, Deploy, HoldfastError, InMemoryCluster, Partit
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.orchestration.commands.status import _print
 from holdfast.orchestration.processor_rows import bare_row
-from holdfast.processors.engine.required_topics import CreateTopic, plan
+from holdfast.processors.engine.provisioning import CreateTopic, plan
 from holdfast.processors.engine.table_topics import table_warnings
 from holdfast.processors.engine.topology import code_version_of
 from holdfast.processors.lifecycle.verbs.table import decide

@@ -7,8 +7,8 @@ import pytest
 from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable, ClientSettingsInvalid, KafkaFailed
 from holdfast.infra.kafka.partitioners import offsets_partition
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.runtime.fencing import FormerOwners
-from holdfast.processors.engine.runtime.unfinished import OTHERS_END_S, Unfinished
+from holdfast.processors.engine.runtime.ownership.fencing import FormerOwners
+from holdfast.processors.engine.runtime.ownership.unfinished import OTHERS_END_S, Unfinished
 from holdfast.processors.testing import InlineProcess, InMemoryCluster, Network
 from holdfast.processors.testing.cluster import ForeignTransaction
 
@@ -278,6 +278,6 @@ def test_a_topic_that_may_not_be_described_is_told_with_its_rule(world, monkeypa
     def refuse(*of: object, **named: object) -> None:
         raise AccessRefused("User:orders may not describe topic out.", action="Add this rule: ...")
 
-    monkeypatch.setattr("holdfast.processors.engine.runtime.unfinished.held_back", refuse)
+    monkeypatch.setattr("holdfast.processors.engine.runtime.ownership.unfinished.held_back", refuse)
     with pytest.raises(AccessRefused, match="may not describe topic out"):
         world.unfinished.settle(OWN)

@@ -12,13 +12,13 @@ import pytest
 
 from holdfast import Application, HoldfastError, InMemoryCluster, NotFound, ProcessingFailed
 from holdfast.infra.kafka.errors import TransactionAborted
-from holdfast.processors.engine.dataframe.async_calls import AsyncInvalid
-from holdfast.processors.engine.dataframe.given import StepInvalid
-from holdfast.processors.engine.dataframe.lookups import Asked, CachedLookup, LookupKey
-from holdfast.processors.engine.dataframe.merging import JoinInvalid
-from holdfast.processors.engine.dataframe.stream_calls import lookups_told
+from holdfast.processors.engine.dataframe.calls import lookups_told
+from holdfast.processors.engine.joins.lookups import Asked, CachedLookup, LookupKey
+from holdfast.processors.engine.joins.merge import JoinInvalid
 from holdfast.processors.engine.runtime import commit
 from holdfast.processors.engine.runtime.commit import produce_changelogs
+from holdfast.processors.engine.steps.async_calls import AsyncInvalid
+from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 
 
 def application(**options: Any) -> Application:

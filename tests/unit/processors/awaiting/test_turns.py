@@ -14,11 +14,11 @@ import pytest
 from holdfast import Application, Count, InlineProcess, InMemoryCluster, load_settings
 from holdfast.infra.kafka.producer import TRANSACTION_S
 from holdfast.infra.kafka.records import Batch, Partition
-from holdfast.processors.engine.dataframe.async_calls import CALLS_WITHIN_MS
-from holdfast.processors.engine.runtime import awaited
-from holdfast.processors.engine.runtime.call_schedule import CallSchedule
-from holdfast.processors.engine.runtime.turns import in_turn, without_watermarks
-from holdfast.processors.engine.runtime.woven import Run, Woven
+from holdfast.processors.engine.runtime.reading.interleaved import Run, Woven
+from holdfast.processors.engine.runtime.reading.turns import in_turn, without_watermarks
+from holdfast.processors.engine.runtime.task import awaited
+from holdfast.processors.engine.runtime.task.call_schedule import CallSchedule
+from holdfast.processors.engine.steps.async_calls import CALLS_WITHIN_MS
 from tests.tiers import variants
 
 PIECES = 60

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 from holdfast import Application
 from holdfast.processors.engine.checkpoints.fetching import Fetching
-from holdfast.processors.engine.runtime.assignment import Assignment
-from holdfast.processors.engine.runtime.task import Task
+from holdfast.processors.engine.runtime.ownership.assignment import Assignment
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore

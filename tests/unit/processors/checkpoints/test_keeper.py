@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.infra.settings import CheckpointSettings
 from holdfast.processors.engine.checkpoints.keeper import RETRY_FIRST_S, CheckpointKeeper
-from holdfast.processors.engine.runtime.task import Task, TaskPhase
+from holdfast.processors.engine.runtime.task.task import Task, TaskPhase
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta, TaskStore
 from holdfast.processors.testing.clock import VirtualClock

@@ -7,8 +7,8 @@ from typing import Any
 
 from holdfast import Application, InMemoryCluster
 from holdfast.processors.engine.changelog.format import META_KEY, split_key
-from holdfast.processors.engine.dataframe.as_of import OPEN_KEPT, OPEN_MAX, SLACK_MS
-from holdfast.processors.engine.state.window_keys import OWN_KEY
+from holdfast.processors.engine.joins.as_of import OPEN_KEPT, OPEN_MAX, SLACK_MS
+from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 
 STORE = "l-r-asof"
 CHANGELOG = f"g-{STORE}-changelog"

@@ -10,12 +10,12 @@ import pytest
 
 from holdfast import Application, Count, HoldfastError, InMemoryCluster, ProcessingFailed
 from holdfast.infra.kafka.records import TopicFacts
-from holdfast.processors.engine.dataframe import foreign_keys
-from holdfast.processors.engine.dataframe.given import StepInvalid
-from holdfast.processors.engine.dataframe.merging import JoinInvalid
-from holdfast.processors.engine.dataframe.stream_groups import GroupByInvalid
+from holdfast.processors.engine.dataframe.groups import GroupByInvalid
+from holdfast.processors.engine.joins import foreign_keys
+from holdfast.processors.engine.joins.merge import JoinInvalid
 from holdfast.processors.engine.proof import Material, Message
-from holdfast.processors.engine.required_topics import plan
+from holdfast.processors.engine.provisioning import plan
+from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 from holdfast.processors.engine.topology_drawing import drawing_of
 from holdfast.processors.testing.proof import prove
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from holdfast import Application, InMemoryCluster
-from holdfast.processors.engine.dataframe import foreign_keys
-from holdfast.processors.engine.dataframe.foreign_keys import (
+from holdfast.processors.engine.joins import foreign_keys
+from holdfast.processors.engine.joins.foreign_keys import (
     Answer,
     ForeignJoined,
     ForeignKeys,
@@ -21,7 +21,8 @@ from holdfast.processors.engine.dataframe.foreign_keys import (
     answer_key,
     subscription_key,
 )
-from holdfast.processors.engine.runtime import loop, reading_order
+from holdfast.processors.engine.runtime import loop
+from holdfast.processors.engine.runtime.reading import reading_order
 from tests.planting import is_found
 from tests.simulation.disk import SimulatedDisk
 from tests.tiers import variants

@@ -14,11 +14,11 @@ import pytest
 from holdfast import Application, HoldfastError, InlineProcess, InMemoryCluster
 from holdfast.infra.kafka.records import Batch
 from holdfast.processors.arguments import ApplicationInvalid
-from holdfast.processors.engine.dataframe.global_tables import GlobalTable, GlobalTableUnread, Rows
-from holdfast.processors.engine.dataframe.merging import JoinInvalid
+from holdfast.processors.engine.joins.global_tables import GlobalTable, GlobalTableUnread, Rows
+from holdfast.processors.engine.joins.merge import JoinInvalid
 from holdfast.processors.engine.runtime import global_tables
-from holdfast.processors.engine.runtime.failures import ProcessingFailed
 from holdfast.processors.engine.runtime.global_tables import GlobalTables
+from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
 from holdfast.processors.testing.cluster import ClusterView
 from holdfast.processors.testing.log import PartitionLog
 from tests.planting import is_found

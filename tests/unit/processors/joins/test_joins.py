@@ -11,9 +11,9 @@ from pydantic import BaseModel
 
 from holdfast import Application, HoldfastError, InMemoryCluster
 from holdfast.dataframe.windows import Count
-from holdfast.processors.engine.dataframe.durations import DurationInvalid
-from holdfast.processors.engine.dataframe.merging import JoinInvalid
-from holdfast.processors.engine.state import dated_values
+from holdfast.processors.engine.joins.merge import JoinInvalid
+from holdfast.processors.engine.state.time import dated_values
+from holdfast.processors.engine.steps.durations import DurationInvalid
 
 
 def made(**options: Any) -> tuple[Application, Any, Any]:

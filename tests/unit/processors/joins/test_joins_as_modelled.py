@@ -12,10 +12,14 @@ from typing import Any
 import pytest
 
 from holdfast import Application, InMemoryCluster, Topic
-from holdfast.processors.engine.dataframe import as_of, joins, table_joins, versioned_tables
-from holdfast.processors.engine.dataframe.table_joins import JoinedRow
-from holdfast.processors.engine.runtime import loop, reading_order, task_time
-from holdfast.processors.engine.state import dated_values
+from holdfast.processors.engine.joins import as_of, versioned_tables
+from holdfast.processors.engine.joins import interval as joins
+from holdfast.processors.engine.joins import rows_of_both as table_joins
+from holdfast.processors.engine.joins.rows_of_both import JoinedRow
+from holdfast.processors.engine.runtime import loop
+from holdfast.processors.engine.runtime.reading import reading_order
+from holdfast.processors.engine.runtime.task import task_time
+from holdfast.processors.engine.state.time import dated_values
 from tests.joining import AsOfJoin, HistoryJoin, IntervalJoin, Message, Row, TablesJoin, in_order, table_rows
 from tests.planting import is_found
 from tests.simulation.disk import SimulatedDisk

@@ -17,8 +17,11 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.kafka.partitioners import murmur2
-from holdfast.processors.engine.dataframe.merging import JoinInvalid
-from holdfast.processors.engine.runtime import grouped_order, heard, inputs_in_order, loop, reading_order
+from holdfast.processors.engine.joins.merge import JoinInvalid
+from holdfast.processors.engine.runtime import loop
+from holdfast.processors.engine.runtime.reading import grouped_order, reading_order
+from holdfast.processors.engine.runtime.reading import upstream_times as heard
+from holdfast.processors.engine.runtime.task import inputs_in_order
 from tests.planting import is_found
 from tests.simulation.disk import SimulatedDisk
 from tests.tiers import variants

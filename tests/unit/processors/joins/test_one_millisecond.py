@@ -17,10 +17,10 @@ from holdfast.processors.engine.changelog.format import (
     split_key,
 )
 from holdfast.processors.engine.commands.table import COMMANDS
-from holdfast.processors.engine.runtime import task_time
 from holdfast.processors.engine.runtime.commands import Clear, Read
+from holdfast.processors.engine.runtime.task import task_time
 from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE
-from holdfast.processors.engine.state.window_keys import OWN_KEY
+from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 from tests.window_lives import carry_out, put_back, stored
 
 CHANGELOG = "g-j-changelog"

@@ -17,10 +17,12 @@ from holdfast import Application, InMemoryCluster, Partition
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.processors.engine.changelog.format import decode_value, encode_value, full_keys, split_key
 from holdfast.processors.engine.commands.table import COMMANDS
-from holdfast.processors.engine.runtime import loop, reading_order, restore
+from holdfast.processors.engine.runtime import loop
 from holdfast.processors.engine.runtime.commands import Adopt, Clear, CommandWrong, Export, Position
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.runtime.owner import Owner
+from holdfast.processors.engine.runtime.ownership import restore
+from holdfast.processors.engine.runtime.reading import reading_order
 from holdfast.processors.engine.runtime.tickets import Ticket, Work
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.exports import entry_of

@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel
 
 from holdfast import Application, InMemoryCluster
-from holdfast.processors.engine.dataframe.durations import DurationInvalid
-from holdfast.processors.engine.dataframe.tables import Table
+from holdfast.processors.engine.joins.tables import Table
+from holdfast.processors.engine.steps.durations import DurationInvalid
 
 HOUR = 3_600_000
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast import Application, State
-from holdfast.processors.engine.dataframe.aggregation import Aggregator, Count, Sum
+from holdfast.processors.engine.aggregates.aggregation import Aggregator, Count, Sum
 from holdfast.processors.engine.topology import StoreSpec, Topology
 from holdfast.processors.lifecycle.plans.shape import Shape, as_document, from_document, shape_of
 from holdfast.processors.lifecycle.verbs.compatibility import Verdict, compare

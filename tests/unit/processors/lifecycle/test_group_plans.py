@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Application, Count
 from holdfast.infra.kafka.records import TopicFacts
-from holdfast.processors.engine import required_topics
+from holdfast.processors.engine import provisioning
 from holdfast.processors.engine.changelog.config import REPARTITION_CONFIG
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.orphans.owned import Found, Known, Owner, find_orphans
@@ -90,8 +90,8 @@ def test_a_restore_does_not_read_again_what_is_grouped_already(
 def test_a_repartition_topic_is_created_as_wide_as_its_source_and_kept_for_good() -> None:
     topology = topology_of()
     facts = {"flights": TopicFacts("flights", "id", 7, 2, {})}
-    plan = required_topics.plan(topology, facts, brokers=3)
-    made = {stage.spec.name: stage for stage in plan.stages if isinstance(stage, required_topics.CreateTopic)}
+    plan = provisioning.plan(topology, facts, brokers=3)
+    made = {stage.spec.name: stage for stage in plan.stages if isinstance(stage, provisioning.CreateTopic)}
     assert (made[BETWEEN].spec.partitions, made[BETWEEN].spec.replication) == (7, 3)
     assert dict(made[BETWEEN].spec.config) == {"min.insync.replicas": "2", **REPARTITION_CONFIG}
     assert any("workers delete what they have processed" in reason for reason in made[BETWEEN].reasons)
@@ -112,8 +112,8 @@ def test_a_repartition_topic_is_created_as_wide_as_its_source_and_kept_for_good(
 def test_a_repartition_topic_that_would_lose_messages_stops_the_worker(seen: TopicFacts, says: str) -> None:
     topology = topology_of()
     facts = {**world_of(topology).topics, BETWEEN: seen}
-    with pytest.raises(required_topics.TopicUnusable, match=says):
-        required_topics.check_before_start(topology, facts, may_create=True)
+    with pytest.raises(provisioning.TopicUnusable, match=says):
+        provisioning.check_before_start(topology, facts, may_create=True)
 
 
 def test_a_recorded_version_knows_its_repartition_topics() -> None:
@@ -135,8 +135,8 @@ def test_a_repartition_topic_without_its_group_by_is_an_orphan() -> None:
 def test_provisioning_repairs_a_repartition_topic() -> None:
     topology = topology_of()
     altered = between(**{"retention.ms": "1000"})
-    plan = required_topics.plan(topology, {**world_of(topology).topics, BETWEEN: altered})
+    plan = provisioning.plan(topology, {**world_of(topology).topics, BETWEEN: altered})
     [repair] = [stage for stage in plan.stages if getattr(stage, "topic", "") == BETWEEN]
-    assert isinstance(repair, required_topics.RepairConfig)
+    assert isinstance(repair, provisioning.RepairConfig)
     assert repair.expected == {"retention.ms": "-1"}
     assert "set on repartition topic" in repair.sentence()

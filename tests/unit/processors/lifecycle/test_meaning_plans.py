@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from holdfast import Application, Count, StreamingDataFrame, Sum, same_as
-from holdfast.processors.engine.dataframe.function_text import FunctionInvalid, hash_of
-from holdfast.processors.engine.dataframe.meaning import ARGUMENTS, recorded
+from holdfast.processors.engine.steps.function_text import FunctionInvalid, hash_of
+from holdfast.processors.engine.steps.meaning import ARGUMENTS, recorded
 from holdfast.processors.engine.topology import code_version_of
 from holdfast.processors.lifecycle.plans.shape import Shape, as_document, from_document, shape_of
 from holdfast.processors.lifecycle.verbs.compatibility import Verdict, compare

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable, MembershipLost, ProducerFenced
-from holdfast.processors.engine.runtime.failures import ProcessingFailed
+from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
 from holdfast.processors.engine.state.coherence import ChangelogFacts, check_inputs, check_source, check_sources_same
 from holdfast.processors.engine.state.errors import StateCorrupt, StateDiskFailed, StateFolderTaken, StateIncoherent
 from holdfast.processors.engine.state.restore_start import plan_restore

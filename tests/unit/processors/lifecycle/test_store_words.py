@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Application
-from holdfast.processors.engine.state.window_keys import due_key, session_key, window_key
+from holdfast.processors.engine.state.time.window_keys import due_key, session_key, window_key
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.requests import Backfill, Clear, Deploy, Keys
 from holdfast.processors.lifecycle.plans.store_words import (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Application, Count, InMemoryCluster
-from holdfast.processors.engine.dataframe.stream_groups import GroupByInvalid
+from holdfast.processors.engine.dataframe.groups import GroupByInvalid
 
 
 def application() -> Application:

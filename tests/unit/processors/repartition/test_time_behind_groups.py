@@ -13,12 +13,13 @@ import pytest
 from holdfast import Application, InMemoryCluster
 from holdfast.dataframe.windows import Count
 from holdfast.infra.kafka.records import NotedOffset, Partition
-from holdfast.processors.engine.runtime import loop, reading_order
-from holdfast.processors.engine.runtime.arrivals import NONE
+from holdfast.processors.engine.runtime import loop
 from holdfast.processors.engine.runtime.commands import Clear
-from holdfast.processors.engine.runtime.noted_time import Noted, noted
-from holdfast.processors.engine.runtime.told import IDLE_S, REPEAT_S
-from holdfast.processors.engine.state.stream_time import Remembered
+from holdfast.processors.engine.runtime.reading import reading_order
+from holdfast.processors.engine.runtime.reading.upstream import IDLE_S, REPEAT_S
+from holdfast.processors.engine.runtime.task.arrivals import NONE
+from holdfast.processors.engine.runtime.task.noted_time import Noted, noted
+from holdfast.processors.engine.state.time.stream_time import Remembered
 from tests.window_lives import carry_out
 
 #: When the cluster's clock begins, in milliseconds since 1970.

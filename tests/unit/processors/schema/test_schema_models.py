@@ -12,7 +12,6 @@ from pydantic import AliasChoices, BaseModel, Field, NaiveDatetime, PositiveInt,
 from typing_extensions import TypedDict
 
 from holdfast import Application, Collect, Count, Last, Max, Mean, Sum
-from holdfast.processors.engine.dataframe.given import StepInvalid
 from holdfast.processors.engine.schema.evolution import (
     Add,
     Drop,
@@ -36,6 +35,7 @@ from holdfast.processors.engine.schema.types import (
     Record,
     SchemaInvalid,
 )
+from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 
 
 class Colour(enum.Enum):

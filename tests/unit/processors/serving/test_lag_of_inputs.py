@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Application, Count, InMemoryCluster, State
-from holdfast.processors.engine.runtime.past_markers import PastMarkers
+from holdfast.processors.engine.runtime.ownership.past_markers import PastMarkers
 from holdfast.processors.engine.serving.parts import parts_of
 from holdfast.processors.engine.serving.status import ProcessorStatus, describe_worker
 

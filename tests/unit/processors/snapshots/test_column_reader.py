@@ -12,12 +12,12 @@ from typing_extensions import TypedDict
 
 from holdfast import Count, Mean
 from holdfast.dataframe import windows
-from holdfast.processors.engine.dataframe.aggregate_columns import aggregate_schema, window_schema
-from holdfast.processors.engine.dataframe.aggregation import Aggregation
-from holdfast.processors.engine.dataframe.window_aggregates import WindowAggregation
+from holdfast.processors.engine.aggregates.aggregation import Aggregation
+from holdfast.processors.engine.aggregates.window_aggregates import WindowAggregation
 from holdfast.processors.engine.schema.inference import inferred_schema
 from holdfast.processors.engine.schema.models import schema_of
-from holdfast.processors.engine.state.window_keys import window_key
+from holdfast.processors.engine.state.time.window_keys import window_key
+from holdfast.processors.engine.windows.typed_columns import aggregate_schema, window_schema
 from holdfast.processors.snapshots.column_reader import ColumnReader, is_same
 
 

@@ -19,12 +19,12 @@ from pydantic import AliasChoices, AliasPath, BaseModel, ConfigDict, Field, Json
 
 from holdfast import Application, InMemoryCluster
 from holdfast.processors.engine.changelog.format import ValueNotStorable, encode_value
-from holdfast.processors.engine.dataframe.store_options import StoreInvalid
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.schema.round_trip import RoundTrip
 from holdfast.processors.engine.schema.types import SchemaInvalid
 from holdfast.processors.engine.state.methods import StateValueInvalid
 from holdfast.processors.engine.state.typed import TypedValues
+from holdfast.processors.engine.steps.store_options import StoreInvalid
 
 
 class Base(BaseModel):

@@ -14,8 +14,8 @@ import pytest
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.record_times import RecordTimes
-from holdfast.processors.engine.runtime.store_time import declared_stores
-from holdfast.processors.engine.runtime.timed_steps import time_of
+from holdfast.processors.engine.runtime.task.store_time import declared_stores
+from holdfast.processors.engine.runtime.task.timed_steps import time_of
 from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskStore

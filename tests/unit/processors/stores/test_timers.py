@@ -13,14 +13,14 @@ import pytest
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.changelog.format import META_KEY, split_key
-from holdfast.processors.engine.dataframe import processing
-from holdfast.processors.engine.runtime import task_timers
 from holdfast.processors.engine.runtime.commands import Clear, Position
+from holdfast.processors.engine.runtime.task import task_timers
 from holdfast.processors.engine.serving import status as serving
 from holdfast.processors.engine.serving.status import ProcessorStatus, TimersStatus, describe_worker, together
-from holdfast.processors.engine.state import time_index
 from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE
-from holdfast.processors.engine.state.window_keys import OWN_KEY
+from holdfast.processors.engine.state.time import time_index
+from holdfast.processors.engine.state.time.window_keys import OWN_KEY
+from holdfast.processors.engine.steps import processing
 from tests.tiers import variants
 from tests.window_lives import carry_out
 

@@ -13,10 +13,10 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.dataframe.windows import Count, Sum
+from holdfast.processors.engine.aggregates.key_time import KeyTime
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.key_time import KeyTime
-from holdfast.processors.engine.dataframe.keys_ahead import KeysAhead
-from holdfast.processors.engine.dataframe.sliding_store import _Key
+from holdfast.processors.engine.windows.keys_ahead import KeysAhead
+from holdfast.processors.engine.windows.sliding import _Key
 from tests.planting import is_found
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.small_portions import portions_of_time

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Application
 from holdfast.dataframe.windows import Collect, Count, Sum
-from holdfast.processors.engine.dataframe.count_windows import CountStore
+from holdfast.processors.engine.windows.counts import CountStore
 from tests.planting import is_found
 from tests.tiers import variants
 from tests.window_lives import live_through, world

@@ -10,9 +10,9 @@ import pytest
 from holdfast import Application, InMemoryCluster, load_settings
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.changelog.names import shadow_group
-from holdfast.processors.engine.runtime import task_time, task_timers
 from holdfast.processors.engine.runtime.commands import Adopt
 from holdfast.processors.engine.runtime.options import Start
+from holdfast.processors.engine.runtime.task import task_time, task_timers
 from holdfast.processors.engine.runtime.tickets import TicketPhase
 from tests.unit.processors.test_shadow import Asking
 from tests.unit.processors.windows.test_window_store_life import Dying, Killed

@@ -15,8 +15,8 @@ from holdfast import InMemoryCluster
 from holdfast.dataframe.windows import Count, Sum
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.held_back import HeldBack
-from holdfast.processors.engine.runtime import task_time
+from holdfast.processors.engine.runtime.task import task_time
+from holdfast.processors.engine.windows.fewer_results import HeldBack
 from tests.planting import is_found
 from tests.tiers import variants
 from tests.window_apps import T, build, send

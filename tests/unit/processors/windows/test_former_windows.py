@@ -9,7 +9,7 @@ import pytest
 from holdfast import Application, InMemoryCluster
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, encode_value, event_time_ms, split_key
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.state.window_keys import CLOCK, KEY_TIME, OPENS, OWN_KEY, open_window_of
+from holdfast.processors.engine.state.time.window_keys import CLOCK, KEY_TIME, OPENS, OWN_KEY, open_window_of
 from tests.window_apps import build, send
 
 OPEN, HOUR = 40, 3_600_000

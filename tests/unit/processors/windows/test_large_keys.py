@@ -67,7 +67,7 @@ STEPS: dict[str, Declare] = {
 def run(step: str, *, plain: bool, monkeypatch: pytest.MonkeyPatch) -> tuple[list[Any], list[str]]:
     """The outputs with the lengths of their keys, and the errors by type."""
     if plain:
-        monkeypatch.setattr("holdfast.processors.engine.runtime.columns._numpy_is_there", lambda: False)
+        monkeypatch.setattr("holdfast.processors.engine.runtime.task.columns._numpy_is_there", lambda: False)
     errors: list[str] = []
 
     def skip(error: Exception, message: Any, log: Any) -> bool:

@@ -12,7 +12,7 @@ from holdfast import Application, InMemoryCluster
 from holdfast.processors.engine.changelog.format import META_KEY, split_key
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.window_keys import CLOCK, OWN_KEY
+from holdfast.processors.engine.state.time.window_keys import CLOCK, OWN_KEY
 from tests.window_apps import T, build, send
 
 HOUR = 3_600_000

@@ -13,7 +13,7 @@ from holdfast import Application, InMemoryCluster
 from holdfast.dataframe.windows import Collect, Count, Earliest, First, Last, Latest, Max, Mean, Min, Reduce, Sum
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.state.window_keys import OWN_KEY
+from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 from tests.window_apps import T, build, send
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast import Application
 from holdfast.dataframe.windows import Collect, Count, Sum
-from holdfast.processors.engine.dataframe.sliding_store import SlidingStore, _Key
-from holdfast.processors.engine.state.window_keys import chunk_key
+from holdfast.processors.engine.state.time.window_keys import chunk_key
+from holdfast.processors.engine.windows.sliding import SlidingStore, _Key
 from tests.planting import is_found
 from tests.tiers import variants
 from tests.window_lives import live_through, world

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from holdfast.processors.engine.state.stream_time import (
+from holdfast.processors.engine.state.time.stream_time import (
     AHEAD_KEPT,
     EVENT_TIME_END_MS,
     NO_TIME,

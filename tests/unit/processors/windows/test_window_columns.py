@@ -13,16 +13,16 @@ import pytest
 
 from holdfast import Application, InMemoryCluster
 from holdfast.dataframe.windows import Count, Last, Max, Mean, Min, Reduce, Sum
-from holdfast.processors.engine.dataframe.columnar_windows import ColumnarWindows
-from holdfast.processors.engine.dataframe.outbox import Outboxes
 from holdfast.processors.engine.record_times import RecordTimes
-from holdfast.processors.engine.runtime import columns, task, task_time
-from holdfast.processors.engine.runtime.columns import WindowedStream, columnar_stream
-from holdfast.processors.engine.runtime.task_time import TaskTime
-from holdfast.processors.engine.runtime.timed_steps import time_of
+from holdfast.processors.engine.runtime.task import columns, task, task_time
+from holdfast.processors.engine.runtime.task.columns import WindowedStream, columnar_stream
+from holdfast.processors.engine.runtime.task.task_time import TaskTime
+from holdfast.processors.engine.runtime.task.timed_steps import time_of
 from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.steps.outbox import Outboxes
+from holdfast.processors.engine.windows.by_columns import ColumnarWindows
 from tests.tiers import variants
 
 SEEDS = variants(range(300), tested=16)

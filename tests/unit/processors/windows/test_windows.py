@@ -15,9 +15,9 @@ from holdfast import Application, ApplicationInvalid, InMemoryCluster, Processin
 from holdfast.dataframe.windows import Collect, Count, Earliest, First, Last, Latest, Max, Mean, Min, Reduce, Sum
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.window_spec import WindowUnplaced
-from holdfast.processors.engine.runtime import task_time
-from holdfast.processors.engine.state.window_keys import OWN_KEY, window_of
+from holdfast.processors.engine.runtime.task import task_time
+from holdfast.processors.engine.state.time.window_keys import OWN_KEY, window_of
+from holdfast.processors.engine.windows.spec import WindowUnplaced
 from tests.window_apps import T, build, send
 
 DAY = 86_400_000

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Application
-from holdfast.processors.engine.runtime import columns
+from holdfast.processors.engine.runtime.task import columns
 from tests.planting import is_found
 from tests.simulation import planted_time
 from tests.simulation.small_portions import portions_of_time

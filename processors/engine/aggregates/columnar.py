@@ -1,0 +1,162 @@
+"""Computes a built-in aggregation for a whole run of messages on numpy columns, with the results of the plain path.
+
+Each key has a row. A row comes from the store at its first use, and returns to the store's overlay before a commit, or
+when the plain path needs the key::
+
+    messages   decode the needed fields      numpy, one step for each rank     encode all outputs
+    k1 {...} ─► amount 3.0 ─┐                sort by row:  k1 k1 k2        ┌─► {"total":3.0}
+    k2 {...} ─► amount 1.0 ─┼─► Segments ─►  kernels.running_sum(...)  ────┼─► {"total":1.0}
+    k1 {...} ─► amount 2.0 ─┘                                              └─► {"total":5.0}
+
+    rows       store.read_many ─► RowTable ─► (commit) ─► store.write_many
+
+A run that numpy can't compute to the bit raises ``Unfit`` before anything changes; then the plain path takes the run.
+The tricks, and the tests that fail if one is wrong (``tests/unit/processors/test_columnar*.py``):
+
+- ``message_columns`` decodes only the needed fields.
+- ``row_table`` fills a template of bytes, instead of encoding objects.
+- ``kernels`` sorts small row numbers as 16-bit integers, which numpy does by radix sort.
+
+Invariants:
+    - A row is never older than the overlay's value of its key.
+    - The bytes of outputs and state are the same as those of ``Aggregation`` and ``State.set``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from holdfast.processors.engine.aggregates.aggregation import STATE_KEY, Aggregation
+from holdfast.processors.engine.aggregates.columns import Unfit, as_json, struct_of
+from holdfast.processors.engine.aggregates.kernels import Places, Segments
+from holdfast.processors.engine.aggregates.message_columns import reader_of
+from holdfast.processors.engine.aggregates.row_table import RowTable
+from holdfast.processors.engine.record_size import UNLIMITED
+
+#: Rows that are written back at once: they stay in the CPU's caches.
+PIECE_ROWS = 1000
+
+
+class RowStore(Protocol):
+    """The store of the rows; ``StoreState`` implements it."""
+
+    def read_many(self, state_key: str, message_keys: Sequence[bytes]) -> list[bytes | None]:
+        """Stored values, uncommitted ones included; None for a key without a value."""
+
+    def write_many(self, state_key: str, message_keys: Iterable[bytes], values: Sequence[bytes]) -> None:
+        """Puts stored values into the overlay."""
+
+
+class ColumnarAggregation:
+    """One aggregation of one task.
+
+    Args:
+        output_bytes_max: The limit for key and value of an output, in bytes.
+        state_bytes_max: The limit for changelog key and value of a state value, in bytes.
+        rows_bytes_max: The memory limit of the rows; above it, a commit evicts rows that were not used recently.
+
+    Raises:
+        Unfit: The aggregation has a column without a columnar form (``Collect``).
+    """
+
+    def __init__(
+        self,
+        aggregation: Aggregation,
+        store: RowStore,
+        *,
+        output_bytes_max: int = UNLIMITED,
+        state_bytes_max: int = UNLIMITED,
+        rows_bytes_max: int = 64 << 20,
+    ) -> None:
+        self._store = store
+        self._output_bytes_max, self._state_bytes_max = output_bytes_max, state_bytes_max
+        self._table = RowTable(aggregation)
+        self._read = reader_of(aggregation)
+        self._make_output = struct_of("Output", aggregation.columns)
+        self.rows_bytes_max = rows_bytes_max
+        self._index: dict[bytes, int] = {}
+
+    def run(
+        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
+    ) -> list[bytes] | None:
+        """The outputs of a run of messages; None if the plain path has to take the run, and nothing changed."""
+        try:
+            return self._run(keys, values, timestamps)
+        except Unfit:
+            return None
+
+    def leave(self, keys: Iterable[bytes | None]) -> None:
+        """Gives the rows of these keys back to the store, before the plain path uses the keys."""
+        found = [self._index.pop(key) for key in set(keys) if key is not None and key in self._index]
+        if found:
+            rows = np.array(found, np.int64)
+            self._write_back(rows[self._table.dirty[rows]])
+            self._table.release(found)
+
+    def write_back(self) -> None:
+        """Writes all changed rows into the store's overlay."""
+        self._write_back(np.flatnonzero(self._table.dirty))
+
+    def committed(self) -> None:
+        """Evicts rows above the memory limit, after a commit."""
+        if len(self._index) > self._rows_max():
+            self._forget_unused()
+
+    def drop(self) -> None:
+        """Forgets all rows, committed ones too."""
+        self._index.clear()
+        self._table.forget_all()
+
+    def dirty_bytes(self) -> int:
+        """An estimate of the memory that changed rows will take in the overlay."""
+        return self._table.dirty_bytes()
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _run(
+        self, keys: Sequence[bytes | None], values: Sequence[bytes | None], timestamps: Sequence[int]
+    ) -> list[bytes]:
+        if None in keys or None in values:
+            raise Unfit
+        table = self._table
+        items = self._read(values)  # type: ignore[arg-type]
+        longest_key = max(map(len, keys))  # type: ignore[arg-type]
+        table.check_state_size(items, longest_key + len(STATE_KEY) + 8, self._state_bytes_max)
+        segments = Segments.of(self._rows_of(keys))  # type: ignore[arg-type]
+        ran = table.run(items, segments)
+        raws = as_json(map(self._make_output, *table.shown(ran, segments)))
+        if max(map(len, raws)) + longest_key > self._output_bytes_max:
+            raise Unfit
+        table.keep(ran, segments, np.array(timestamps, np.int64))
+        return raws
+
+    def _rows_of(self, keys: Sequence[bytes]) -> Places:
+        rows: list[int | None] = list(map(self._index.get, keys))
+        if None in rows:
+            missing = list(dict.fromkeys(key for key, row in zip(keys, rows, strict=True) if row is None))
+            loaded = self._table.add(missing, self._store.read_many(STATE_KEY, missing))
+            self._index.update(zip(missing, loaded, strict=True))
+            rows = list(map(self._index.get, keys))
+        return np.array(rows, np.int64)
+
+    def _write_back(self, rows: Places) -> None:
+        keys = self._table.keys
+        for first in range(0, len(rows), PIECE_ROWS):
+            piece = rows[first : first + PIECE_ROWS]
+            self._store.write_many(STATE_KEY, [keys[row] for row in piece.tolist()], self._table.stored(piece))
+
+    def _rows_max(self) -> int:
+        return max(1024, self.rows_bytes_max // self._table.row_bytes)
+
+    def _forget_unused(self) -> None:
+        """Evicts rows down to three quarters of the limit: unused rows first, the oldest first."""
+        keys, table = list(self._index), self._table
+        rows = np.fromiter(self._index.values(), np.int64, len(keys))
+        clean, used = ~table.dirty[rows], table.used[rows]
+        oldest = np.concatenate((np.flatnonzero(clean & ~used), np.flatnonzero(clean & used)))
+        places = oldest[: len(keys) - self._rows_max() * 3 // 4].tolist()
+        table.release([self._index.pop(keys[place]) for place in places])
+        table.used[:] = False

@@ -1,0 +1,208 @@
+"""One-line steps on what a key had lately: duplicates are dropped, averages move. Both keep their state with a TTL."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import insort
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from fractions import Fraction
+from math import fsum, isfinite
+from typing import Any, ClassVar
+
+import msgspec
+
+from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.aggregates.aggregation import AggregationInvalid, Aggregator, Field
+from holdfast.processors.engine.changelog.json_values import number_fault
+from holdfast.processors.engine.state.time.declared import DeclaredState
+from holdfast.processors.engine.state.time.key_times import Keeping
+from holdfast.processors.engine.steps.durations import milliseconds
+from holdfast.processors.engine.steps.step import Step, StoreForm, StoreUse
+from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOptions
+
+#: The state keys of what was seen begin so; and the state key of the numbers of an average.
+SEEN, NUMBERS = "seen/", "numbers"
+#: How long a key without messages is remembered.
+REMEMBER = timedelta(days=1)
+#: Longer texts that tell messages apart are hashed, so that no state key is long.
+TEXT_BYTES_MAX = 120
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def _is_finite(number: float) -> bool:
+    """Whether a float can hold the number."""
+    try:
+        return isfinite(number)
+    except OverflowError:  # a whole number above the largest float
+        return False
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    try:
+        return fsum(numbers) / len(numbers)
+    except OverflowError:  # the total is above the largest float; the mean is not
+        return float(sum(map(Fraction, numbers)) / len(numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct(Aggregator):
+    """What tells the messages of a key apart."""
+
+    kind: ClassVar[str] = "drop_duplicates"
+
+    @property
+    def written(self) -> str:
+        """The step."""
+        return self.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Averaged(Aggregator):
+    """The number that is averaged."""
+
+    kind: ClassVar[str] = "moving_average"
+
+    @property
+    def written(self) -> str:
+        """The step."""
+        return self.kind
+
+
+class DropDuplicates(Step):
+    """The function of a filter that keeps the first of equal messages of a key.
+
+    Raises:
+        AggregationInvalid: ``by`` is no field and no function.
+        DurationInvalid: ``within`` is out of range.
+    """
+
+    def __init__(self, by: Field, within: int | timedelta, remember: int | timedelta = REMEMBER) -> None:
+        if isinstance(by, (list, tuple)) and all(isinstance(each, str) for each in by):
+            fields = ", ".join(f'value["{each}"]' for each in by)
+            raise AggregationInvalid(
+                f"`drop_duplicates` got the fields {list(by)!r}, expected one field's name or a function of the value.",
+                action=f"Write `drop_duplicates(lambda value: [{fields}], ...)`.",
+            )
+        self._by = Distinct(by)
+        self._within_ms = milliseconds("within", within, least=1)
+        self._remember_ms = max(self._within_ms, milliseconds("remember", remember, least=1))
+        self.__name__ = self.__qualname__ = self._by.describe()
+
+    @property
+    def store_use(self) -> StoreUse:
+        """The step alone uses its store."""
+        return StoreUse(StoreForm.OWN, drops_known=True)
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The user functions of the step."""
+        return (self._by.of,) if callable(self._by.of) else ()
+
+    def options(self, store: str) -> StoreOptions:
+        """What the step's store is declared with."""
+        keeping = Keeping(SEEN, (), self._within_ms, self._remember_ms)
+        steps = (f"{self._by.describe()}, each key by its own time, remembered for {self._remember_ms} ms",)
+        return StoreOptions(store, ttl=self._within_ms, steps=steps, keeping=keeping)
+
+    def __call__(self, value: Any, state: DeclaredState) -> bool:
+        """Whether the message is the first, and not late."""
+        read = self._by.read(value, "duplicates")
+        try:
+            text = _encode(read)
+        except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError) as failure:
+            raise self._by.failed("duplicates", f"is no JSON: {failure}", type(read).__name__) from failure
+        if (fault := number_fault(read, text)) is not None:
+            raise self._by.failed("duplicates", f"is no JSON: {fault}", type(read).__name__)
+        short = len(text) <= TEXT_BYTES_MAX
+        key = f"{SEEN}{text.decode() if short else 'sha256:' + hashlib.sha256(text).hexdigest()}"
+        times = state.key_times
+        if not times.admits():
+            return False
+        first_ms = times.time_of(key)
+        if first_ms is not None and state.timestamp_ms < first_ms + self._within_ms:
+            return False
+        state.set(key, 1)
+        if first_ms is None:
+            times.enter(key)
+        return True
+
+
+class MovingAverage(Step):
+    """The function of a step that adds the average of a key's newest numbers to each value.
+
+    Raises:
+        AggregationInvalid: ``of`` is no field and no function, or there is no name for the average.
+        DurationInvalid: ``over`` is out of range.
+    """
+
+    def __init__(
+        self, of: Field, over: int | timedelta, into: str | None, remember: int | timedelta = REMEMBER
+    ) -> None:
+        self._of = Averaged(of)
+        if into is None and not isinstance(of, str):
+            raise AggregationInvalid(
+                f"`moving_average` of {of!r} has no name for the average.",
+                action='Write, for example, `moving_average(price_of, over=20, into="price_average")`.',
+            )
+        self.into = f"{of}_average" if into is None else into
+        if not isinstance(over, timedelta) and (type(over) is not int or over < 1):
+            raise AggregationInvalid(
+                f"`over` is {over!r}, expected a whole number of messages from 1, or a timedelta.",
+                action="Write, for example, `over=20` or `over=timedelta(minutes=5)`.",
+                seen=repr(over),
+            )
+        self._count = over if isinstance(over, int) else None
+        self._lasts_ms = milliseconds("over", over, least=1) if isinstance(over, timedelta) else 0
+        self._remember_ms = max(self._lasts_ms, milliseconds("remember", remember, least=1))
+        self.__name__ = self.__qualname__ = self._of.describe()
+
+    @property
+    def store_use(self) -> StoreUse:
+        """The step alone uses its store."""
+        return StoreUse(StoreForm.OWN)
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The user functions of the step."""
+        return (self._of.of,) if callable(self._of.of) else ()
+
+    def options(self, store: str) -> StoreOptions:
+        """What the step's store is declared with."""
+        over = f"{self._lasts_ms} ms" if self._count is None else f"{self._count} messages"
+        line = f"{self.into} = {self._of.describe()} over {over}"
+        if self._count is not None:
+            return StoreOptions(store, steps=(line,))
+        keeping = Keeping("", (NUMBERS,), self._lasts_ms, self._remember_ms)
+        steps = (f"{line}, each key by its own time, remembered for {self._remember_ms} ms",)
+        return StoreOptions(store, ttl=BY_VALUE, steps=steps, keeping=keeping)
+
+    def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: Any) -> dict[str, Any]:
+        """The value with the average."""
+        number = self._of.read(value, self.into)
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or not _is_finite(number):
+            raise self._of.failed(self.into, f"is {repr(number)[:80]}, expected a number", type(number).__name__)
+        if not isinstance(value, Mapping):
+            seen = f"is in a value of type {type(value).__name__}, expected an object to which the average is added"
+            raise self._of.failed(self.into, seen, type(value).__name__)
+        if self._count is not None:
+            numbers = state.append(NUMBERS, number, keep_last=self._count)
+        else:
+            numbers = self._lately(number, timestamp, state)
+        return {**value, self.into: _mean(numbers)}
+
+    def _lately(self, number: float, timestamp: int, state: DeclaredState) -> list[float]:
+        """The numbers whose event times are less than ``over`` before the newest one of the key.
+
+        A message that is dated ahead of the worker's clock has an average up to itself; others are without it.
+        """
+        held: list[list[Any]] = state.get(NUMBERS, default=[])
+        times = state.key_times
+        if times.admits():
+            insort(held, [timestamp, number], key=lambda each: each[0])
+            held = [each for each in held if each[0] > times.newest_ms - self._lasts_ms]
+            state.set(NUMBERS, held)
+        upto = max(times.newest_ms, timestamp)
+        return [each for time, each in held if upto - self._lasts_ms < time <= upto] or [number]

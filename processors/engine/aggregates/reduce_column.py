@@ -1,0 +1,121 @@
+"""The column of ``Reduce``: a value that functions of users compute, message by message.
+
+A number stays an object in its row. Any other value is kept as JSON, and decoded for each call: a function may change
+what it gets, and a value that can't be stored fails its own message. So a value is what it would be after a trip
+through the store.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import isfinite
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from holdfast.processors.engine.aggregates.columns import Column, Unfit, as_json, grown
+from holdfast.processors.engine.aggregates.kernels import Places, Segments
+from holdfast.processors.engine.aggregates.message_columns import ENDING
+from holdfast.processors.engine.aggregates.window_aggregates import Reduce
+from holdfast.processors.engine.changelog.format import HEAD_SIZE, ValueNotStorable, decode_json, encode_value
+
+_LEAST, _MOST = -(1 << 63), (1 << 63) - 1
+
+
+class _Empty:
+    """Stands for the value of a row without one: None is a value."""
+
+
+_EMPTY = _Empty()
+Raw = msgspec.Raw
+
+
+class ReduceColumn(Column):
+    """What a reducer has made of the messages of each row.
+
+    Functions are called in the order of the messages. They are called again if the run can't be taken.
+    """
+
+    form = b"[%b]"
+
+    def __init__(self, made: Reduce) -> None:
+        assert made.reducer is not None
+        assert made.initializer is not None
+        self._reducer, self._initializer = made.reducer, made.initializer
+        self._values: Any = np.zeros(0, object)
+
+    def grow(self, capacity: int) -> None:
+        self._values = grown(self._values, capacity)
+
+    def check(self, stored: Sequence[Any]) -> None:
+        if not all(held is None or (type(held) is list and held) for held in stored):
+            raise Unfit
+        self._kept(stored)
+
+    def load(self, rows: Places, stored: Sequence[Any]) -> None:
+        self._values[rows] = _objects(self._kept(stored))
+
+    def clear(self, rows: Places) -> None:
+        self._values[rows] = _EMPTY
+
+    def run(self, items: Any, segments: Segments) -> tuple[list[Any], list[Any]]:
+        """The value after each message, and that of each row after its last one."""
+        reducer, initializer = self._reducer, self._initializer
+        rows = self._values[segments.rows].tolist()
+        counts = segments.lasts - segments.starts + 1
+        places = segments.unsorted(np.repeat(np.arange(len(rows)), counts)).tolist()
+        after: list[Any] = []
+        add = after.append
+        try:
+            for place, item in zip(places, items, strict=True):
+                held = rows[place]
+                if type(held) is Raw:
+                    made = reducer(decode_json(held), item)
+                elif held is _EMPTY:
+                    made = initializer(item)
+                else:
+                    made = reducer(held, item)
+                if type(made) is not int or not _LEAST <= made <= _MOST:
+                    made = _kept(made)
+                rows[place] = made
+                add(made)
+        except (Exception, *ENDING) as failure:  # the plain path raises the error, at the right message
+            raise Unfit from failure
+        return after, rows
+
+    def shown(self, ran: tuple[list[Any], list[Any]], segments: Segments) -> list[Any]:
+        return ran[0]
+
+    def results(self, rows: Places) -> list[Any]:
+        held = self._values[rows].tolist()
+        return [decode_json(each) if type(each) is Raw else None if each is _EMPTY else each for each in held]
+
+    def keep(self, segments: Segments, ran: tuple[list[Any], list[Any]]) -> None:
+        self._values[segments.rows] = _objects(ran[1])
+
+    def longest(self, ran: tuple[list[Any], list[Any]]) -> int:
+        """The length of the longest value of a run, in bytes."""
+        return max((len(bytes(made)) for made in ran[1] if type(made) is Raw), default=0)
+
+    def stored(self, rows: Places) -> list[list[bytes]]:
+        return [as_json(self._values[rows].tolist())]
+
+    @staticmethod
+    def _kept(stored: Sequence[Any]) -> list[Any]:
+        try:
+            return [_EMPTY if held is None else _kept(held[0]) for held in stored]
+        except ValueNotStorable as failure:
+            raise Unfit from failure
+
+
+def _kept(made: Any) -> Any:
+    """A value as a row holds it; raises ValueNotStorable for one that a store can't hold."""
+    kind = type(made)
+    if (kind is int and _LEAST <= made <= _MOST) or (kind is float and isfinite(made)) or kind is bool or made is None:
+        return made
+    return Raw(encode_value(made, 0)[HEAD_SIZE:])
+
+
+def _objects(values: Sequence[Any]) -> Any:
+    return np.fromiter(values, object, len(values))

@@ -1,0 +1,329 @@
+"""The columns of a window: the aggregates of ``aggregation``, and those that only a window can have.
+
+The state of a window is one JSON value in the form that ``aggregation`` describes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from holdfast.processors.engine.aggregates.aggregation import (
+    AGGREGATORS,
+    FORMAT,
+    FORMAT_VERSION,
+    Aggregation,
+    AggregationInvalid,
+    Aggregator,
+    Count,
+    Max,
+    Mean,
+    Min,
+    Sum,
+    stored_columns,
+)
+from holdfast.processors.engine.aggregates.custom_columns import (
+    CollectedColumn,
+    CustomColumn,
+    columns_of,
+    methods_of,
+)
+from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.steps.in_place import copied, may_change
+
+_NOTHING: Mapping[str, Any] = {}
+#: Not subclasses of Exception, but raised by a user's function: they count as failures of its window.
+_ENDING = (SystemExit, GeneratorExit)
+
+
+class FailedResult(dict[str, Any]):
+    """Start and end of a window that closes, in place of its result, and the error that a column raised."""
+
+    def __init__(self, start: int, end: int, error: BaseException) -> None:
+        super().__init__(start=start, end=end)
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class First(Aggregator):
+    """The value of a field in the first message of the window that was processed, of any type."""
+
+    kind: ClassVar[str] = "first"
+
+    def add(self, held: Any, item: Any, column: str) -> Any:
+        """The held list of one item, or a list of the new item."""
+        return [item] if held is None else held
+
+    def merge(self, earlier: Any, later: Any, column: str) -> Any:
+        """The item of the earlier session."""
+        return earlier
+
+    def result(self, held: Any, column: str) -> Any:
+        """The item."""
+        return held[0]
+
+
+class _ByTime(Aggregator):
+    """The item of the message that ``wins`` by its event time."""
+
+    __slots__ = ()
+    wins: ClassVar[Callable[[int, int], bool]]
+
+    @property
+    def by_time(self) -> bool:
+        return True
+
+    def add(self, held: Any, item: Any, column: str) -> Any:
+        return item if held is None or type(self).wins(item[0], held[0]) else held
+
+    def merge(self, earlier: Any, later: Any, column: str) -> Any:
+        return self.add(earlier, later, column)
+
+    def result(self, held: Any, column: str) -> Any:
+        return held[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Earliest(_ByTime):
+    """The value of a field in the message with the least event time; of equal times, the one processed first."""
+
+    kind: ClassVar[str] = "earliest"
+    wins: ClassVar[Callable[[int, int], bool]] = staticmethod(lambda new, held: new < held)
+
+
+@dataclass(frozen=True, slots=True)
+class Latest(_ByTime):
+    """The value of a field in the message with the greatest event time; of equal times, the one processed last."""
+
+    kind: ClassVar[str] = "latest"
+    wins: ClassVar[Callable[[int, int], bool]] = staticmethod(lambda new, held: new >= held)
+
+
+@dataclass(frozen=True, slots=True)
+class Collect(Aggregator):
+    """All values of a field, in the order in which they were processed; each message stores the whole list."""
+
+    kind: ClassVar[str] = "items"
+
+    def add(self, held: Any, item: Any, column: str) -> list[Any]:
+        """The list with the new item."""
+        return [*(held or ()), item]
+
+    def merge(self, earlier: Any, later: Any, column: str) -> list[Any]:
+        """The items of the earlier session, then those of the later one."""
+        return [*earlier, *later]
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce(Aggregator):
+    """A value that functions of yours compute; it is stored as JSON.
+
+    The functions must only use what they get: they are called again if a message of their batch fails.
+
+    Args:
+        reducer: Returns the new value from the former one and a message's value.
+        initializer: Returns the first value from a message's value.
+        merger: Returns one value from those of two sessions that a message connects, the earlier one first. Sessions
+            need it.
+
+    Raises:
+        AggregationInvalid: One of them is no function.
+    """
+
+    kind: ClassVar[str] = "reduce"
+    of: None = None
+    reducer: Callable[[Any, Any], Any] | None = None
+    initializer: Callable[[Any], Any] | None = None
+    merger: Callable[[Any, Any], Any] | None = None
+
+    def __init__(
+        self,
+        reducer: Callable[[Any, Any], Any] | None = None,
+        initializer: Callable[[Any], Any] | None = None,
+        merger: Callable[[Any, Any], Any] | None = None,
+    ) -> None:
+        for name, made in (("reducer", reducer), ("initializer", initializer), ("merger", merger)):
+            if not callable(made) and (name, made) != ("merger", None):
+                raise AggregationInvalid(
+                    f"Reduce got the {name} {made!r}, expected a function.",
+                    action="Write, for example, `Reduce(reducer=lambda total, value: total + value, "
+                    "initializer=lambda value: value)`.",
+                )
+            object.__setattr__(self, name, made)
+        object.__setattr__(self, "of", None)
+
+    def add(self, held: Any, item: Any, column: str) -> Any:
+        """The reduced value; a list of one item, so that None is a value."""
+        assert self.reducer is not None
+        assert self.initializer is not None
+        return [self.initializer(item) if held is None else self.reducer(held[0], item)]
+
+    def merge(self, earlier: Any, later: Any, column: str) -> Any:
+        """What the merger makes of two reduced values."""
+        assert self.merger is not None
+        return [self.merger(earlier[0], later[0])]
+
+    @property
+    def merges(self) -> bool:
+        """Whether it has a merger."""
+        return self.merger is not None
+
+    def result(self, held: Any, column: str) -> Any:
+        """The reduced value."""
+        return held[0]
+
+    def describe(self) -> str:
+        """The column as text, for example ``reduce(add)``."""
+        return f"{self.kind}({getattr(self.reducer, '__qualname__', '')})"
+
+
+#: What a column of a window may be; ``Collect`` of running aggregates keeps the newest items only.
+WINDOW_AGGREGATORS: tuple[type[Aggregator], ...] = (
+    *AGGREGATORS.values(),
+    *(First, Earliest, Latest, Collect, Reduce, CustomColumn, CollectedColumn),
+)
+
+
+#: Aggregators that store nothing but finite numbers, and texts.
+_PLAIN = frozenset(made.kind for made in (Count, Sum, Mean, Min, Max))
+
+
+class WindowAggregation(Aggregation):
+    """The columns of one window."""
+
+    aggregators = WINDOW_AGGREGATORS
+    expected = (
+        "one of " + ", ".join(dict.fromkeys(each.__name__ for each in WINDOW_AGGREGATORS[:-2])) + ", or an object of a "
+        "subclass of `Aggregator` or `Collector`"
+    )
+    written = 'agg(total=Sum("amount"))'
+
+    def __init__(self, columns: Mapping[str, Any], *, alone: bool = False) -> None:
+        super().__init__(columns_of(columns))
+        #: Whether its one column was named by a method, such as ``sum``, and not by ``agg``.
+        self.alone = alone
+        #: Whether a user's function may change what it gets.
+        self.in_place = any(map(may_change, self.functions))
+        #: For each message: name, aggregator's name, aggregator, and whether it takes the event time.
+        self._folds = [(name, made.kind, made, made.by_time) for name, made in self.columns.items()]
+        for taken in sorted({"start", "end"} & set(columns)):
+            raise AggregationInvalid(
+                f"A column of a window has the name {taken!r}, which the window's own {taken} has.",
+                action="Give the column another name in `agg`.",
+                column=taken,
+            )
+
+    @property
+    def plain(self) -> bool:
+        """Whether all that is stored are finite numbers, and texts."""
+        return _PLAIN.issuperset(made.kind for made in self.columns.values())
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The user functions of the columns."""
+        reduces = [made for made in self.columns.values() if isinstance(made, Reduce)]
+        asked = [each for made in reduces for each in (made.reducer, made.initializer, made.merger)]
+        given = [each for each in asked if each is not None]
+        custom = [each for made in self.columns.values() for each in methods_of(made)]
+        return (*super().functions, *given, *custom)
+
+    def folded(self, held: Any, value: Any, time_ms: int) -> dict[str, Any]:
+        """The stored value of a window with one more message; ``held`` is None for a new window.
+
+        Raises:
+            AggregationFailed: The message can't be aggregated.
+            FormatUnknown: The stored aggregates have another format version.
+        """
+        columns = stored_columns(held)
+        stored: dict[str, Any] = {FORMAT: FORMAT_VERSION}
+        for name, kind, made, by_time in self._folds:
+            item = made.read(value, name)
+            if by_time:
+                item = [time_ms, item]
+            part = columns.get(kind)
+            added = made.add(None if part is None else part.get(name), item, name)
+            if kind in stored:
+                stored[kind][name] = added
+            else:
+                stored[kind] = {name: added}
+        return stored
+
+    def seen(self, stored: Any) -> Any:
+        """What triggers see of a window: its one column, or with ``agg`` a dict of the columns."""
+        made = self.result(0, 0, stored)
+        return made["value"] if self.alone else {name: made[name] for name in self.columns}
+
+    def read(self, value: Any) -> dict[str, Any]:
+        """What the columns read of a message, by name; a count reads nothing.
+
+        Raises:
+            AggregationFailed: The message can't be aggregated.
+        """
+        return {name: made.read(value, name) for name, made in self.columns.items() if not isinstance(made, Count)}
+
+    def computed(self, start: int, end: int, items: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[str, Any]:
+        """A window's value from event times and what the columns read then; as ``result``.
+
+        Raises:
+            AggregationFailed: The messages can't be aggregated together.
+        """
+        computed: dict[str, Any] = {"start": start, "end": end}
+        for name, made in self.columns.items():
+            held: Any = None
+            for time_ms, item in items:
+                if isinstance(made, Count):
+                    held = made.add(held, None, name)
+                elif name in item:
+                    read = copied(item[name]) if self.in_place else item[name]
+                    held = made.add(held, [time_ms, read] if made.by_time else read, name)
+            computed[name] = None if held is None else made.result(held, name)
+        return computed
+
+    def check_merges(self) -> None:
+        """Raises AggregationInvalid if a column can't merge: sessions have to."""
+        for name, made in self.columns.items():
+            if not made.merges:
+                raise AggregationInvalid(
+                    f"Column {name!r} is {made.describe()}, which can't merge: a message between two sessions "
+                    "makes one of them.",
+                    action="Give `reduce` a `merger`, for example `merger=lambda earlier, later: earlier + later`. A "
+                    "column class of yours needs a method `merge`.",
+                    column=name,
+                )
+
+    def merged(self, earlier: Any, later: Any) -> dict[str, Any]:
+        """The stored value of two windows as one; all times of the first one are earlier.
+
+        Raises:
+            AggregationFailed: A column's values of the two can't be merged.
+        """
+        first, second = stored_columns(earlier), stored_columns(later)
+        stored: dict[str, Any] = {FORMAT: FORMAT_VERSION}
+        for name, made in self.columns.items():
+            parts = [columns.get(made.kind, _NOTHING).get(name) for columns in (first, second)]
+            there = [part for part in parts if part is not None]
+            if there:
+                stored.setdefault(made.kind, {})[name] = (
+                    there[0] if len(there) == 1 else made.merge(there[0], there[1], name)
+                )
+        return stored
+
+    def due(self, start: int, end: int, stored: Any) -> dict[str, Any]:
+        """``result`` for a window that closes without a message, which could fail: an error is returned with it."""
+        try:
+            return self.result(start, end, stored)
+        except FormatUnknown:
+            raise  # the state is at fault, not the window
+        except (Exception, *_ENDING) as error:
+            return FailedResult(start, end, error)
+
+    def result(self, start: int, end: int, stored: Any) -> dict[str, Any]:
+        """A window's value: its start, its end, and its columns; a column that no message filled is None."""
+        columns = stored_columns(stored)
+        made: dict[str, Any] = {"start": start, "end": end}
+        for name, kind, column, _ in self._folds:
+            part = columns.get(kind)
+            held = None if part is None else part.get(name)
+            made[name] = None if held is None else column.result(held, name)
+        return made

@@ -1,0 +1,218 @@
+"""``apply_async`` and ``join_lookup``: the methods of a stream that wait for other systems."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Generic, Literal, TypeVar
+
+from holdfast.processors.engine.joins.lookups import (
+    CachedLookup,
+    Lookup,
+    LookupFields,
+    LookupKey,
+    LookupMerge,
+    LookupOn,
+)
+from holdfast.processors.engine.joins.merge import JoinInvalid, OnMerge
+from holdfast.processors.engine.steps.async_calls import (
+    CALLS_WITHIN_MS,
+    CONCURRENCY_MAX,
+    AsyncCall,
+    AsyncInvalid,
+)
+from holdfast.processors.engine.steps.checked_arguments import check_function
+from holdfast.processors.engine.steps.meaning import field_or_function, lines_of
+from holdfast.processors.engine.steps.node import Node, steps_of
+from holdfast.processors.engine.steps.signatures import is_async
+
+Stream = TypeVar("Stream")
+
+
+class StreamCalls(Generic[Stream]):
+    """The methods of a stream that wait for other systems."""
+
+    def apply_async(
+        self: Any,
+        func: Callable[[Any], Awaitable[Any]],
+        *,
+        concurrency: int = 16,
+        order: Literal["key", "none"] = "key",
+        timeout: float | timedelta = 5.0,
+    ) -> Stream:
+        """Replaces each value by what ``func`` answers; many calls wait at once, inside the transaction.
+
+        The messages stay in their order. A call may be repeated after a crash or an aborted commit; its result is
+        sent once. It comes before steps with state and outputs of its stream.
+
+        Args:
+            func: An async function of the value.
+            concurrency: Calls that wait at once, 1 to 1,000, for each task.
+            order: ``key`` begins a call when the one before of its key is over; ``none`` when there is room.
+            timeout: Seconds or a timedelta after which a call has failed, at most 10 seconds.
+
+        Raises:
+            AsyncInvalid: ``func`` is no async function, or an argument is out of range.
+            StepInvalid: ``func`` takes other arguments.
+        """
+        check_async(func, "`apply_async`", ("value",))
+        made: Stream = self._then(Node("apply", _call_of(func, concurrency, order, timeout)))
+        return made
+
+    def join_lookup(  # tidy: allow-wide because the first three are those of Quix Streams, the last of apply_async.
+        self: Any,
+        lookup: Lookup,
+        fields: LookupFields = None,
+        on: LookupOn = None,
+        *,
+        how: Literal["left", "inner"] = "left",
+        on_merge: OnMerge = "raise",
+        default: Any = None,
+        ttl: float | timedelta = 60.0,
+        cache_size: int = 1_000,
+        concurrency: int = 16,
+        order: Literal["key", "none"] = "key",
+        timeout: float | timedelta = 5.0,
+    ) -> Stream:
+        """Adds to each value what another system knows: a row, found by an async function and kept in a cache.
+
+        The cache is memory of the worker, and no state. Calls, their order, time and failures are as in
+        ``apply_async``, also where it may stand.
+
+        Args:
+            lookup: An async function of the key, which returns the row, any value, or raises ``NotFound``.
+            fields: New fields of the value: by name, the row's field or a function of the row; or names that both
+                share. None merges the row by ``on_merge``.
+            on: The key: a field of the value, a function of (value, key), or None for the message's key. None as a key
+                asks for no row, and finds none.
+            how: ``left`` keeps a value without a row, ``inner`` drops it.
+            on_merge: As in ``join_table``, of (value, row).
+            default: The row of a key that has none, with ``how="left"``.
+            ttl: Seconds or a timedelta that an answer is kept, also that there is no row; 0 asks each time.
+            cache_size: Answers that a worker keeps at most.
+            concurrency: As in ``apply_async``.
+            order: As in ``apply_async``.
+            timeout: As in ``apply_async``.
+
+        Raises:
+            AsyncInvalid: ``lookup`` is no async function, or an argument is out of range.
+            JoinInvalid: ``fields``, ``on``, ``how``, ``on_merge`` and ``default`` can't be used.
+            StepInvalid: A function takes other arguments.
+        """
+        check_async(lookup, "`join_lookup`", ("key",))
+        if on is not None and not isinstance(on, str) and not callable(on):
+            raise JoinInvalid(
+                f"`on` is {on!r}, expected a field's name or a function of (value, key).",
+                action='Write, for example, `on="plane_id"`, or `on=lambda value, key: value["plane"]["id"]`.',
+                seen=repr(on)[:80],
+            )
+        if callable(on):
+            check_function(on, "`on` of `join_lookup`", ("value", "key"))
+        merge = LookupMerge(fields, how, on_merge, default)
+        cached = CachedLookup(lookup, _kept_s(ttl), _whole("cache_size", cache_size, 1_000_000_000))
+        call = replace(_call_of(cached, concurrency, order, timeout), known=cached.known)
+        means = lines_of(
+            "join_lookup",
+            str(getattr(lookup, "__qualname__", type(lookup).__qualname__)),
+            on=field_or_function(on),
+            fields=fields,
+            how=how,
+            on_merge=on_merge,
+            default=repr(default),
+        )
+        asked = self._then(Node("apply", LookupKey(on), metadata=True, meaning=means))
+        made: Stream = asked._then(Node("apply", call))._then(Node("apply", merge, expand=True))
+        return made
+
+
+def check_async(func: Any, method: str, arguments: tuple[str, ...]) -> None:
+    """Raises AsyncInvalid unless ``func`` is an async function, StepInvalid unless it takes these arguments."""
+    if not is_async(func):
+        raise AsyncInvalid(
+            f"{method} got {func!r}, expected an async function.",
+            action="Write `async def`, or use `apply` for a function that does not wait.",
+            seen=repr(func)[:80],
+        )
+    check_function(func, method, arguments, awaited=True)
+
+
+def _call_of(func: Callable[[Any], Awaitable[Any]], concurrency: Any, order: Any, timeout: Any) -> AsyncCall:
+    if order not in ("key", "none"):
+        raise AsyncInvalid(f"`order` is {order!r}, expected `key` or `none`.", action="Correct it.", seen=order)
+    return AsyncCall(func, _whole("concurrency", concurrency, CONCURRENCY_MAX), order == "key", _timeout_ms(timeout))
+
+
+def _whole(name: str, given: Any, most: int) -> int:
+    if type(given) is int and 1 <= given <= most:
+        return given
+    raise AsyncInvalid(
+        f"`{name}` is {given!r}, expected a whole number from 1 to {most:,}.",
+        action="Correct it, or leave it out.",
+        seen=repr(given)[:80],
+    )
+
+
+def _kept_s(ttl: Any) -> float:
+    seconds = ttl.total_seconds() if isinstance(ttl, timedelta) else ttl
+    if type(seconds) in (int, float) and 0 <= seconds < float("inf"):
+        return float(seconds)
+    raise AsyncInvalid(
+        f"`ttl` is {ttl!r}, expected seconds or a timedelta from 0 on.",
+        action="Correct it, or leave it out for a minute; 0 keeps no answer.",
+        seen=repr(ttl)[:80],
+    )
+
+
+def lookups_told(sources: Iterable[Node]) -> dict[str, dict[str, int]]:
+    """By function, what the lookups of these streams did: ``hits``, ``misses`` and ``entries`` of their caches."""
+    told: dict[str, dict[str, int]] = {}
+    for node in steps_of(sources):
+        lookup = None if node.call is None else node.call.func
+        if isinstance(lookup, CachedLookup):
+            seen = told.setdefault(lookup.__qualname__, {"hits": 0, "misses": 0, "entries": 0})
+            for name, count in (("hits", lookup.hits), ("misses", lookup.misses), ("entries", lookup.entries)):
+                seen[name] += count
+    return told
+
+
+def _timeout_ms(timeout: Any) -> int:
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if type(seconds) not in (int, float) or not 0.001 <= seconds <= CALLS_WITHIN_MS / 1000:
+        raise AsyncInvalid(
+            f"`timeout` is {timeout!r}, expected seconds or a timedelta, from 0.001 to {CALLS_WITHIN_MS // 1000} "
+            "seconds: the transaction of the message must not end before the call.",
+            action="Correct it. What takes longer belongs in a program of its own, with a topic before and behind it.",
+            seen=repr(timeout)[:80],
+        )
+    return int(seconds * 1000)
+
+
+def call_of(source: Node) -> tuple[list[Node], Node] | None:
+    """The steps before the first step that waits, and that step; None for a stream without one.
+
+    Raises:
+        AsyncInvalid: Something beside or before it has state or outputs, or gives several values.
+    """
+    waiting = [node for node in source.walk() if node.call is not None]
+    if not waiting:
+        return None
+    before, node = list[Node](), source
+    while node is not waiting[0]:
+        if len(node.children) != 1:
+            raise _misplaced("The stream has a branch before `apply_async`.")
+        before.append(node)
+        node = node.children[0]
+        if node.store is not None or node.topic is not None or node.window is not None or node.expand:
+            raise _misplaced("A step before `apply_async` has state, sends to a topic, or gives several values.")
+    if len(waiting) > 1:
+        raise _misplaced("A stream has two steps that wait.")
+    return before[1:], node
+
+
+def _misplaced(sentence: str) -> AsyncInvalid:
+    return AsyncInvalid(
+        f"{sentence} Calls wait for many messages at once, and a message changes state and outputs as a whole.",
+        action="Put `apply_async` first, behind filters and functions without state; or send its results to a topic, "
+        "and read that topic for the rest.",
+    )

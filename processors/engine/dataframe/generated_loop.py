@@ -1,0 +1,455 @@
+"""The loop that each message goes through is text generated here; ``print(run_text(sdf.source))`` prints it.
+
+The text is Python code made from the steps, with no calls but those of user functions: a filter becomes an ``if``, an
+expansion a ``for``, an output three appends. Its results are those of ``plain_loop``, which defines what steps do.
+``sdf.filter(a).apply(b, stateful=True).to_topic(out)`` becomes, without the checks of sizes and serializers::
+
+    def run(values, raw_keys, timestamps, keys, headers):
+     mark_box = len(box.values)
+     try:
+      for value, raw_key, timestamp, header in zip(values, raw_keys, timestamps, headers):
+       if a(value):                                          # filter
+        if raw_key is None: raise null_key(b)
+        state.message_key = raw_key                          # point the store at the message's key
+        state.timestamp_ms = timestamp
+        value_9 = b(value, state)                            # apply, stateful
+        raw = serialize(value_9)                             # to_topic
+        if header: headers_of_box[len(values_of_box)] = header
+        add_value(raw); add_key(raw_key); add_timestamp(timestamp)
+       if undo: undo.clear()                                 # the message succeeded: keep its state
+     except BaseException:
+      box.keep(len(box.timestamps))                          # remove the outputs of the failed message
+      raise
+
+A task with several inputs may take their records in one run. Its function gets the rank of each record's input first,
+and has the steps of each input behind ``if rank == 0:``, ``elif rank == 1:`` and so on.
+
+The function takes iterators. It stops at the first message that raises, after it removed that message's outputs; all
+messages before are complete. Called again with the same iterators, it continues behind the failed message. The caller
+undoes the failed message's writes to state.
+
+``tests/unit/processors/test_generated_loop.py`` compares both loops for random chains of steps.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import repeat
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+from xxhash import xxh3_64_hexdigest
+
+from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.dataframe.plain_loop import (
+    NO_TIMING,
+    UNWRITABLE,
+    CurrentMessage,
+    Timing,
+    compile_steps,
+    null_key,
+    sets_timestamps,
+    taker_of,
+    unwritable,
+)
+from holdfast.processors.engine.record_size import UNLIMITED, too_large
+from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
+from holdfast.processors.engine.state.memory import MemoryDatabases
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.task_store import TaskStore
+from holdfast.processors.engine.state.time.stream_time import StreamTime, event_time
+from holdfast.processors.engine.steps.in_place import apart, copied
+from holdfast.processors.engine.steps.node import Node, steps_of
+from holdfast.processors.engine.steps.outbox import Outboxes
+from holdfast.processors.engine.steps.serialization import headers_size, written_headers
+from holdfast.processors.engine.windows.kinds import stored_windows
+from holdfast.processors.engine.windows.spec import window_of
+from holdfast.processors.engine.windows.stored import MessagePlace
+
+#: Takes iterators of values, raw keys, timestamps, deserialized keys and headers; headers may be empty unless
+#: ``Run.wants_headers``.
+RunFunction = Callable[[Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None]
+
+
+#: The same with the ranks of the messages' inputs before all others.
+WovenFunction = Callable[
+    [Iterator[int], Iterator[Any], Iterator[bytes | None], Iterator[int], Iterator[Any], Iterator[Headers]], None
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A stream's compiled steps; ``wants_headers`` tells whether a step reads headers or sends them on."""
+
+    function: RunFunction
+    wants_headers: bool
+
+
+def compile_run(
+    source: Node,
+    stores: Mapping[str, StoreState],
+    outboxes: Outboxes,
+    record_bytes_max: Mapping[str, int],
+    times: RecordTimes = ANY_TIME,
+    timing: Timing = NO_TIMING,
+) -> Run:
+    """All steps of one stream as a function of a run of messages; an output topic without an entry has no limit.
+
+    With a window as ``source``, the steps behind the window as a function of its results.
+    """
+    writer = _Writer(stores, outboxes, record_bytes_max, times, timing)
+    try:
+        function: RunFunction = writer.compile([source], [timing])
+    except (SyntaxError, RecursionError, MemoryError):  # Python limits the nesting of loops and blocks
+        return loop_over(source, stores, outboxes, record_bytes_max, times, timing)
+    return Run(function, uses_headers(source))
+
+
+def compile_woven(
+    sources: Sequence[Node],
+    timings: Sequence[Timing],
+    stores: Mapping[str, StoreState],
+    outboxes: Outboxes,
+    record_bytes_max: Mapping[str, int],
+    times: RecordTimes = ANY_TIME,
+) -> WovenFunction | None:
+    """All steps of several streams of one task as a function of messages of all of them; None where it can't be."""
+    writer = _Writer(stores, outboxes, record_bytes_max, times, timings[0])
+    try:
+        function: WovenFunction = writer.compile(sources, timings)
+    except (SyntaxError, RecursionError, MemoryError):
+        return None
+    return function
+
+
+def uses_headers(source: Node) -> bool:
+    """Whether a step of a stream reads headers, or sends them on."""
+    return any(map(_uses_headers, source.walk()))
+
+
+def _uses_headers(node: Node) -> bool:
+    extracts = node.kind == "source" and node.function is not None
+    asks = node.metadata and not getattr(node.function, "ignores_headers", False)
+    return extracts or node.asks_headers or asks or (node.topic is not None and node.headers is None)
+
+
+def run_text(source: Node) -> str:
+    """The text of the loop for a stream's steps, for readers: ``print(run_text(sdf.source))``."""
+    empty = TaskStore(MemoryDatabases(lambda path, items: None), Path("unused"))
+    nodes, stream, place = source.walk(), StreamTime(), MessagePlace()
+    stores = {node.store: StoreState(node.store, empty) for node in nodes if node.store is not None}
+    windows = {
+        node.store: stored_windows(spec, stores[node.store], stream, place)
+        for node in nodes
+        if (spec := window_of(node)) is not None and node.store is not None
+    }
+    timing = Timing(stream if windows else None, windows=windows)
+    return _Writer(stores, Outboxes(), {}, ANY_TIME, timing).write([source], [timing])
+
+
+def loop_over(
+    source: Node,
+    stores: Mapping[str, StoreState],
+    outboxes: Outboxes,
+    record_bytes_max: Mapping[str, int],
+    times: RecordTimes = ANY_TIME,
+    timing: Timing = NO_TIMING,
+) -> Run:
+    """The same function from the closures of ``plain_loop``, for steps of any depth."""
+    current = CurrentMessage()
+    step = compile_steps(source, stores, current, outboxes.add, record_bytes_max, times, timing)
+    stream = timing.stream if source.kind == "source" else None
+    wants_headers = uses_headers(source)
+
+    def run(
+        values: Iterator[Any],
+        raw_keys: Iterator[bytes | None],
+        timestamps: Iterator[int],
+        keys: Iterator[Any],
+        headers: Iterator[Headers],
+    ) -> None:
+        sent = headers if wants_headers else repeat(None)
+        for value, raw_key, timestamp, key, header in zip(values, raw_keys, timestamps, keys, sent, strict=False):
+            marks = {topic: len(box.values) for topic, box in outboxes.items()}
+            current.key = raw_key
+            try:
+                step(value, key, timestamp, header)
+            except BaseException:
+                for topic, box in outboxes.items():
+                    box.keep(marks.get(topic, 0))
+                raise
+            if stream is not None and current.latest_ms > stream.time_ms:
+                stream.advance(current.latest_ms)
+            for state in stores.values():
+                state.keep_message()
+
+    return Run(run, wants_headers)
+
+
+class _At(NamedTuple):
+    """The names of the value, the event time and the headers at a step."""
+
+    value: str
+    timestamp: str
+    header: str
+
+
+_FIRST = _At("value", "timestamp", "header")
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: str) -> CodeType:
+    """The code of a text. All tasks of a subtopology have the same text: it is compiled once, not for each task."""
+    file = f"<steps {xxh3_64_hexdigest(text.encode())}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)  # for tracebacks
+    return compile(text, file, "exec")
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Writes the text of the function, and collects the objects that its names refer to."""
+
+    stores: Mapping[str, StoreState]
+    outboxes: Outboxes
+    record_bytes_max: Mapping[str, int]
+    times: RecordTimes
+    timing: Timing
+    repoints: bool = False
+    limit: str = ""
+    first: _At = _FIRST
+    lines: list[str] = field(default_factory=list)
+    names: dict[str, Any] = field(default_factory=dict)
+    known: dict[int, str] = field(default_factory=dict)
+
+    def compile(self, sources: Sequence[Node], timings: Sequence[Timing]) -> Any:
+        """The function of the sources; ``timings`` are theirs, in the same order."""
+        text = self.write(sources, timings)
+        exec(_compiled(text), self.names)  # noqa: S102 # nosec B102: our own text, with literals
+        return self.names["run"]
+
+    def write(self, sources: Sequence[Node], timings: Sequence[Timing]) -> str:
+        nodes, is_woven = steps_of(sources), len(sources) > 1
+        boxes = {self._name("box", self.outboxes[node.topic.name]) for node in nodes if node.topic is not None}
+        marks = [f"mark_{box} = len({box}.values)" for box in sorted(boxes)]
+        # If the only output is the last step, a message that raises has added no complete output: marks are not needed.
+        simple = not is_woven and self._ends_with_its_only_sink(sources[0])
+        taken = ["value", "raw_key", "timestamp", "key", "header"]
+        self._write(0, f"def run({'ranks, ' * is_woven}{', '.join(f'{name}s' for name in taken)}):")
+        self._write_all(1, marks)
+        for topic in sorted({node.topic.name for node in nodes if node.topic is not None}):
+            if self.times.limits(topic):  # once for a run: its messages are processed within milliseconds
+                earliest, latest = self._bounds(topic)
+                self._write(1, f"{earliest}, {latest} = times.bounds({topic!r})")
+        for rank, (source, timing) in enumerate(zip(sources, timings, strict=True)):
+            if source.kind == "source" and timing.stream is not None:
+                self._write(1, f"limit_{rank} = stream.latest_ms({source.max_ahead_ms or 0})")
+        if timings[0].stream is not None:
+            self._write(1, "reach = stream.reach_ms")
+        self._write(1, "try:")
+        if not any(map(_uses_headers, nodes)):
+            taken.remove("header")
+            self.first = _FIRST._replace(header="None")
+        if not any(node.metadata or node.kind == "window" for node in nodes):
+            taken.remove("key")
+        taken = ["rank", *taken] if is_woven else taken
+        self._write(2, f"for {', '.join(taken)} in zip({', '.join(f'{name}s' for name in taken)}):")
+        self._write_all(3, [] if simple else marks)
+        for rank, (source, timing) in enumerate(zip(sources, timings, strict=True)):
+            if is_woven:
+                self._write(3, f"{'elif' if rank else 'if'} rank == {rank}:")
+            self.timing, self.limit = timing, f"limit_{rank}"
+            self._message(source, 3 + is_woven)
+        self._write(1, "except BaseException:")
+        # An exception between the three appends (such as a signal's) leaves the last list the shortest.
+        self._write_all(
+            2, [f"{box}.keep({f'len({box}.timestamps)' if simple else f'mark_{box}'})" for box in sorted(boxes)]
+        )
+        self._write(2, "raise")
+        self.names.update(
+            unwritable=unwritable,
+            UNWRITABLE=UNWRITABLE,
+            null_key=null_key,
+            too_large=too_large,
+            times=self.times,
+            written_headers=written_headers,
+            headers_size=headers_size,
+            copied=copied,
+            apart=apart,
+            event_time=event_time,
+            stream=self.timing.stream,
+        )
+        return "\n".join(self.lines) + "\n"
+
+    def _message(self, source: Node, depth: int) -> None:
+        """What a message of a source goes through."""
+        nodes = source.walk()
+        undo_logs = {self._name("undo", self.stores[node.store].undo_log) for node in nodes if node.store is not None}
+        # A step behind a window or another event time points its store again, and so do the steps after that branch.
+        self.repoints = any(node.kind in ("window", "set_timestamp") for node in nodes)
+        stream = self.timing.stream if source.kind == "source" else None
+        dated = sets_timestamps(source)
+        if source.kind == "source" and source.function is not None:
+            extract, kind = self._name("extract", source.function), self._name("kind", self.timing.kind)
+            self._write(depth, f"timestamp = event_time({extract}(value, header, timestamp, {kind}), {extract})")
+        if stream is not None:
+            self._write(depth, "latest = -1" if dated else self._checked("timestamp", source.max_ahead_ms or 0))
+        self._children(source, depth, self.first, frozenset())
+        if stream is not None:
+            seen = "latest" if dated else "timestamp"
+            self._write(depth, f"if {seen} > stream.time_ms:")
+            self._write(
+                depth + 1, f"if {seen} <= reach: stream.time_ms = {seen}"
+            )  # without a call, as of most messages
+            self._write(depth + 1, f"else: stream.advance({seen})")
+        self._write_all(depth, [f"if {undo}: {undo}.clear()" for undo in sorted(undo_logs)])
+        self._write(depth, "pass")
+
+    def _checked(self, timestamp: str, max_ahead_ms: int) -> str:
+        # Both bounds are checked here, so that the call costs a message with a usual time nothing.
+        return f"if not 0 <= {timestamp} <= {self.limit}: stream.check({timestamp}, {max_ahead_ms})"
+
+    @staticmethod
+    def _ends_with_its_only_sink(source: Node) -> bool:
+        node = source
+        while len(node.children) == 1:
+            node = node.children[0]
+            if node.expand or node.kind == "window":
+                return False
+            if node.kind == "to_topic":
+                return not node.children
+        return False
+
+    def _children(self, node: Node, depth: int, at: _At, pointed: frozenset[str]) -> None:
+        for child, copies in node.branches:
+            self._step(child, depth, self._own(depth, at) if copies else at, pointed)
+
+    def _own(self, depth: int, at: _At) -> _At:
+        """Copies for a branch that may change what it gets."""
+        line = len(self.lines)
+        self._write(depth, f"value_{line} = copied({at.value})")
+        if at.header == "None":
+            return at._replace(value=f"value_{line}")
+        self._write(depth, f"header_{line} = {at.header} and list({at.header})")
+        return at._replace(value=f"value_{line}", header=f"header_{line}")
+
+    def _step(self, node: Node, depth: int, at: _At, pointed: frozenset[str]) -> None:
+        if node.kind == "to_topic":
+            self._sink(node, depth, at)
+            self._children(node, depth, at, pointed)
+            return
+        if node.kind == "window":
+            self._window(node, depth, at)
+            return
+        value = at.value
+        arguments = [value, *(["key", at.timestamp, at.header] if node.metadata else [])]
+        function = self._name("function", node.function)
+        if node.store is not None:
+            state = self._name("state", self.stores[node.store])
+            arguments.append(state)
+            if state not in pointed:
+                pointed |= frozenset() if self.repoints else {state}
+                self._write(depth, f"if raw_key is None: raise null_key({function})")
+                self._write(depth, f"{state}.message_key = raw_key")
+                self._write(depth, f"{state}.timestamp_ms = {at.timestamp}")
+        call = f"{function}({', '.join(arguments)})"
+        if node.kind == "filter":
+            self._write(depth, f"if {call}:")
+            self._children(node, depth + 1, at, pointed)
+            self._write(depth + 1, "pass")
+        elif node.kind == "update":
+            self._write(depth, call)
+            self._children(node, depth, at, pointed)
+        elif node.kind == "set_timestamp":
+            made = f"timestamp_{len(self.lines)}"
+            self._write(depth, f"{made} = event_time({call}, {function})")
+            if self.timing.stream is not None and node.max_ahead_ms is not None:
+                self._write(depth, self._checked(made, node.max_ahead_ms))
+                self._write(depth, f"if {made} > latest: latest = {made}")
+            self._children(node, depth, at._replace(timestamp=made), pointed)
+        else:
+            made = f"value_{len(self.lines)}"
+            items = f"apart({call})" if node.expand and node.parts_results else call
+            self._write(depth, f"for {made} in {items}:" if node.expand else f"{made} = {call}")
+            header = "None" if node.of_several else at.header
+            self._children(node, depth + node.expand, at._replace(value=made, header=header), pointed)
+            self._write(depth + node.expand, "pass")
+
+    def _window(self, node: Node, depth: int, at: _At) -> None:
+        assert node.store is not None
+        take = self._name("take", taker_of(node, self.timing, self.stores).take)
+        self._write(depth, f"if raw_key is None: raise null_key({self._name('window', node.window)})")
+        line = len(self.lines)
+        made = _At(f"value_{line}", f"timestamp_{line}", "None")
+        headers = f", {at.header}" if node.asks_headers else ""
+        results = f"{take}({at.value}, key, raw_key, {at.timestamp}{headers})"
+        results = f"apart({results})" if node.parts_results else results
+        self._write(depth, f"for {made.value}, {made.timestamp} in {results}:")
+        self._children(node, depth + 1, made, frozenset())
+        self._write(depth + 1, "pass")
+
+    def _sink(self, node: Node, depth: int, at: _At) -> None:
+        assert node.topic is not None
+        topic, value = node.topic, at.value
+        box, name = self.outboxes[topic.name], repr(topic.name)
+        self._write(depth, f"if {value} is None:")
+        self._write(depth + 1, "raw = None")
+        self._write(depth + 1, "size = 0")
+        self._write(depth, "else:")
+        self._serialize(depth + 1, "raw", "value", topic.serialize_value, value, name)
+        self._write(depth + 1, "size = len(raw)")
+        raw_key = "raw_key"
+        if node.function is not None:
+            raw_key = "made_key"
+            self._write(depth, f"made = {self._name('function', node.function)}({value})")
+            self._write(depth, "if made is None: made_key = None")
+            self._write(depth, "else:")
+            self._serialize(depth + 1, raw_key, "key", topic.serialize_key, "made", name)
+        self._write(depth, f"if {raw_key} is not None: size += len({raw_key})")
+        headers = at.header
+        if node.headers is not None:
+            headers = "made_headers"
+            made = f"{self._name('function', node.headers)}({value})"
+            self._write(depth, f"made_headers = written_headers({made}, {name})")
+        self._write(depth, f"if {headers}: size += headers_size({headers})")
+        bytes_max = self.record_bytes_max.get(topic.name, UNLIMITED)
+        if bytes_max != UNLIMITED:
+            self._write(depth, f"if size > {bytes_max}: raise too_large('An output', {name}, size, {bytes_max})")
+        if self.times.limits(topic.name):
+            earliest, latest = self._bounds(topic.name)
+            time = at.timestamp
+            self._write(depth, f"if not {earliest} <= {time} <= {latest}: raise times.refusal({name}, {time})")
+        self._write(
+            depth,
+            f"if {headers}: {self._name('headers', box.headers)}[len({self._name('values', box.values)})] = {headers}",
+        )
+        for added, what in ((box.values, "raw"), (box.keys, raw_key), (box.timestamps, at.timestamp)):
+            self._write(depth, f"{self._name('add', added.append)}({what})")
+
+    def _serialize(
+        self, depth: int, into: str, part: str, serializer: Callable[..., Any], what: str, name: str
+    ) -> None:
+        self._write(depth, f"try: {into} = {self._name('serialize', serializer)}({what})")
+        self._write(depth, f"except UNWRITABLE as error: raise unwritable('{part}', {what}, {name}, error) from error")
+
+    def _bounds(self, topic: str) -> tuple[str, str]:
+        box = self._name("box", self.outboxes[topic])
+        return f"earliest_{box}", f"latest_{box}"
+
+    def _name(self, kind: str, thing: Any) -> str:
+        """A name for an object; the same object has the same name."""
+        name = self.known.get(id(thing))
+        if name is None:
+            name = self.known[id(thing)] = f"{kind}_{len(self.known)}"
+            self.names[name] = thing  # this reference also keeps the object's id from being used again
+        return name
+
+    def _write(self, depth: int, line: str) -> None:
+        self.lines.append(" " * depth + line)
+
+    def _write_all(self, depth: int, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._write(depth, line)

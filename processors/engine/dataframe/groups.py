@@ -1,0 +1,177 @@
+"""``group_by``: the messages of a stream under another key, through a topic of the processor's own.
+
+    source topic ──► steps ──► group_by ──► repartition topic ──► steps with state of the new key
+
+Messages of one key are in one partition, so a new key needs other partitions: each message is written to the
+*repartition topic* under its new key, and read again from there. Both sides commit exactly-once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from holdfast.infra.errors import BadConfiguration
+from holdfast.processors.engine.changelog.names import check_name, repartition_topic
+from holdfast.processors.engine.steps.checked_arguments import check_function
+from holdfast.processors.engine.steps.group_key import GroupKey, text_of_key
+from holdfast.processors.engine.steps.meaning import field_or_function, lines_of
+from holdfast.processors.engine.steps.node import Node
+from holdfast.processors.engine.steps.serialization import Deserializer, Serializer
+from holdfast.processors.engine.steps.signatures import is_async
+from holdfast.processors.engine.steps.topic import Topic
+
+Stream = TypeVar("Stream")
+
+
+class GroupByInvalid(BadConfiguration):
+    """A ``group_by`` can't run as declared."""
+
+
+@dataclass(slots=True)
+class Streams(Generic[Stream]):
+    """What the streams of one application know of each other: the processor's name, and the streams by topic."""
+
+    processor: str
+    by_topic: dict[str, Stream]
+
+
+class StreamGroups(Generic[Stream]):
+    """The method of a stream that groups it by another key."""
+
+    def group_by(  # tidy: allow-wide because these are the argument names of Quix Streams.
+        self: Any,
+        key: str | Callable[[Any], Any],
+        name: str | None = None,
+        value_deserializer: str | Deserializer = "json",
+        key_deserializer: str | Deserializer = "bytes",
+        value_serializer: str | Serializer = "json",
+        key_serializer: str | Serializer = text_of_key,
+        *,
+        partitions: int | None = None,
+    ) -> Stream:
+        """The messages under another key, for steps with state of that key. Values, times and headers stay.
+
+        Each message goes through a topic ``<processor>-<name>-repartition``, which the processor owns and keeps short.
+
+        Args:
+            key: A field of the value, or a function of it. A message whose key is None fails.
+            name: The grouping's name; None takes the field's. A function needs one.
+            value_deserializer: How values are read behind the topic.
+            key_deserializer: How keys are read behind the topic, for functions that ask for them.
+            value_serializer: How values are written.
+            key_serializer: How keys are written; by default texts, bytes and whole numbers, as text.
+            partitions: Partitions of the topic; None takes as many as the widest input, or as a topic that it is
+                joined with.
+
+        Raises:
+            GroupByInvalid: There is no name, or it is used already; or the stream has the changes of a table.
+            StepInvalid: The function takes other arguments.
+        """
+        grouped = GroupKey(key, _name_of(key, name))
+        if self._groups is None:
+            raise _without_application("`group_by`")
+        if self._changes_of:
+            raise _of_table(self._changes_of, self.topic.label, key)
+        if isinstance(key, str) and key == self.topic.grouped_field and self._tails == (self._source,):
+            unchanged: Stream = self  # each message has this key already
+            return unchanged
+        topic = Topic(
+            repartition_topic(self._groups.processor, grouped.name),
+            key_deserializer=key_deserializer,
+            value_deserializer=value_deserializer,
+            key_serializer=key_serializer,
+            value_serializer=value_serializer,
+        )
+        topic.label = f"{self._stem}-by-{grouped.name}"
+        topic.group_by, topic.partitions = grouped.name, _count(partitions)
+        topic.grouped_field = key if isinstance(key, str) else ""
+        if topic.name in self._groups.by_topic:
+            raise GroupByInvalid(
+                f"Topic {topic.name}, of a `group_by` with the name {grouped.name!r}, is used already in "
+                f"{self._groups.processor}.",
+                action="Keep the first `group_by` in a variable and use it again, or give this one another `name`.",
+                name=grouped.name,
+            )
+        means = lines_of("group_by", grouped.name, key=field_or_function(key), key_serializer=key_serializer)
+        made: Stream = self._through(topic, grouped, means)
+        return made
+
+    def _through(self: Any, topic: Topic, grouped: GroupKey, meaning: tuple[str, ...] = ()) -> Stream:
+        """The messages of this stream, as they come out of a repartition topic of the application."""
+        for tail in self._tails:
+            tail.children.append(Node("to_topic", grouped, topic=topic, meaning=meaning))
+        made: Stream = self._first_of(topic)
+        self._groups.by_topic[topic.name] = made
+        return made
+
+    def _between(self: Any, key: Callable[[Any], bytes], name: str) -> Stream:
+        """The messages of this stream, which are JSON, under another key, through a topic between two steps of a join.
+
+        Raises:
+            GroupByInvalid: The stream is of no application, or the name is used already.
+        """
+        if self._groups is None:
+            raise _without_application("A join by a key inside the row")
+        topic = Topic(repartition_topic(self._groups.processor, name))
+        topic.label, topic.group_by, topic.of_join = name, name, True
+        if topic.name in self._groups.by_topic:
+            raise GroupByInvalid(
+                f"Topic {topic.name} of a join is used already in {self._groups.processor}.",
+                action="Give the join another `name`, or keep the first one in a variable and use it again.",
+                name=name,
+            )
+        made: Stream = self._through(topic, GroupKey(key, name))
+        return made
+
+
+def _of_table(table: str, topic: str, key: Any) -> GroupByInvalid:
+    by = repr(key) if isinstance(key, str) else "function, name='...'"
+    return GroupByInvalid(
+        f"`group_by` got the changes of table {table!r}. A row that moves to another key would count under both, and a "
+        "deleted row has no key.",
+        action=f"To group the messages, declare them as a stream: `messages = app.dataframe(app.topic({topic!r}))`, "
+        f"`messages.filter(lambda value: value is not None).group_by({by})`; its table is `messages.to_table()`. To "
+        "group the rows of a join, send them to a topic first, and group that topic in another application.",
+        table=table,
+    )
+
+
+def _without_application(what: str) -> GroupByInvalid:
+    return GroupByInvalid(
+        f"{what} needs a stream of an application, and this one was made without.",
+        action="Make it with `app.dataframe(topic)`.",
+    )
+
+
+def _name_of(key: Any, name: Any) -> str:
+    if not (isinstance(key, str) or callable(key)):
+        raise GroupByInvalid(
+            f"`group_by` got {key!r}, expected a field's name or a function of the value.",
+            action="Write, for example, `sdf.group_by('carrier')`.",
+            seen=repr(key)[:80],
+        )
+    if callable(key):
+        check_function(key, "`key` of `group_by`", ("value",), awaited=True)
+        if is_async(key):
+            raise GroupByInvalid(
+                f"The key function {key.__name__} of a `group_by` is async, expected a function that returns the key.",
+                action="Write `def`; await other systems in `apply_async` before `group_by`.",
+            )
+    if name is None and not isinstance(key, str):
+        raise GroupByInvalid(
+            "`group_by` of a function has no name, which names its topic.",
+            action="Add one: `sdf.group_by(function, name='by-carrier')`.",
+        )
+    return check_name(key if name is None else name, "name of a `group_by`")
+
+
+def _count(partitions: Any) -> int | None:
+    if partitions is None or (type(partitions) is int and partitions > 0):
+        return partitions
+    raise GroupByInvalid(
+        f"`partitions` of a `group_by` is {partitions!r}, expected a whole number from 1.",
+        action="Correct it, or leave it out.",
+        seen=repr(partitions)[:80],
+    )

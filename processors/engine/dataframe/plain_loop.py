@@ -1,0 +1,306 @@
+"""Compiles steps into closures that process one message: the plain definition of what steps do.
+
+Tasks run the loop that ``generated_loop`` generates from the same steps; it has the same results for a run of messages.
+The compiled function takes ``(value, key, timestamp_ms, headers)`` with deserialized value and key. Each task compiles
+its own, because stateful steps refer to the task's stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.changelog.names import is_repartition_topic
+from holdfast.processors.engine.record_size import UNLIMITED, too_large
+from holdfast.processors.engine.record_times import ANY_TIME, RecordTimes
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime, event_time
+from holdfast.processors.engine.steps.in_place import apart, copied
+from holdfast.processors.engine.steps.node import Node
+from holdfast.processors.engine.steps.outbox import Output
+from holdfast.processors.engine.steps.serialization import ValueUnwritable, headers_size, written_headers
+from holdfast.processors.engine.steps.topic import TimestampType, Topic
+from holdfast.processors.engine.windows.counts import CountStore, count_window_of
+from holdfast.processors.engine.windows.stored import Taker
+
+#: The errors by which a serializer refuses a value.
+UNWRITABLE = (TypeError, ValueError, OverflowError)
+
+Compiled = Callable[[Any, Any, int, Headers], None]
+
+
+class NullKey(HoldfastError):
+    """A message without a key reached a stateful step."""
+
+
+@dataclass(slots=True)
+class CurrentMessage:
+    """The raw key of the current message, and the greatest event time that it had so far."""
+
+    key: bytes | None = None
+    latest_ms: int = NO_TIME
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What the steps of one stream need of time.
+
+    ``stream`` is None for a task that keeps no stream time. ``kind`` is what the topic's timestamps mean. ``windows``
+    has the windows of the task by store.
+    """
+
+    stream: StreamTime | None = None
+    kind: TimestampType = TimestampType.TIMESTAMP_CREATE_TIME
+    windows: Mapping[str, Taker] = field(default_factory=dict)
+
+
+#: For streams without windows.
+NO_TIMING = Timing()
+
+
+@dataclass(frozen=True, slots=True)
+class _Surroundings:
+    """The arguments of ``compile_steps`` that every step needs."""
+
+    stores: Mapping[str, StoreState]
+    current: CurrentMessage
+    emit: Callable[[Output], None]
+    record_bytes_max: Mapping[str, int]
+    times: RecordTimes
+    timing: Timing
+
+
+def compile_steps(
+    source: Node,
+    stores: Mapping[str, StoreState],
+    current: CurrentMessage,
+    emit: Callable[[Output], None],
+    record_bytes_max: Mapping[str, int],
+    times: RecordTimes = ANY_TIME,
+    timing: Timing = NO_TIMING,
+) -> Compiled:
+    """All steps of one stream as a function of one message; the task sets ``current`` before each message.
+
+    ``record_bytes_max`` has the record limit of each output topic in bytes; no entry means no limit. ``times`` has the
+    times that these topics take. After a message that succeeded, the caller advances the stream time to
+    ``current.latest_ms``.
+    """
+    around = _Surroundings(stores, current, emit, record_bytes_max, times, timing)
+    return _timed(source, around, _children(source, around)) if source.kind == "source" else _children(source, around)
+
+
+def _timed(source: Node, around: _Surroundings, child: Compiled) -> Compiled:
+    """The steps behind the message's event time: that of the topic's extractor, or the record's timestamp."""
+    extract, kind, stream, current = source.function, around.timing.kind, around.timing.stream, around.current
+    if extract is None and stream is None:
+        return child
+    counts = stream is not None and not sets_timestamps(source)
+
+    def arrive(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        if extract is not None:
+            timestamp = event_time(extract(value, headers, timestamp, kind), extract)
+        current.latest_ms = NO_TIME
+        if counts and stream is not None:
+            stream.check(timestamp, source.max_ahead_ms or 0)
+            current.latest_ms = timestamp
+        child(value, key, timestamp, headers)
+
+    return arrive
+
+
+def sets_timestamps(source: Node) -> bool:
+    """Whether a stream's event times count where ``set_timestamp`` gives them, or never, instead of on arrival."""
+    moves = any(node.kind == "set_timestamp" and node.max_ahead_ms is not None for node in source.walk())
+    return moves or source.max_ahead_ms is None
+
+
+def _dated(node: Node, around: _Surroundings, child: Compiled) -> Compiled:
+    function, stream, current, max_ahead_ms = node.function, around.timing.stream, around.current, node.max_ahead_ms
+    assert function is not None
+
+    def date(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        made = event_time(function(value, key, timestamp, headers), function)
+        if stream is not None and max_ahead_ms is not None:
+            stream.check(made, max_ahead_ms)
+            current.latest_ms = max(current.latest_ms, made)
+        child(value, key, made, headers)
+
+    return date
+
+
+def taker_of(node: Node, timing: Timing, stores: Mapping[str, StoreState]) -> Taker:
+    """What takes the messages of a window: one of the task's, or for a count window, one of its own."""
+    assert node.store is not None
+    counts = count_window_of(node)
+    if counts is not None:
+        return CountStore(counts, stores[node.store])
+    return timing.windows[node.store]
+
+
+def _windowed(node: Node, around: _Surroundings, child: Compiled) -> Compiled:
+    assert node.store is not None
+    take, current, spec = taker_of(node, around.timing, around.stores).take, around.current, node.window
+    parts = node.parts_results
+
+    def window(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        raw = current.key
+        if raw is None:
+            raise null_key(spec)
+        results = take(value, key, raw, timestamp, headers)
+        for result, start in apart(results) if parts else results:
+            child(result, key, start, None)
+
+    return window
+
+
+def _children(node: Node, around: _Surroundings) -> Compiled:
+    steps = [_own(_compile(child, around)) if copies else _compile(child, around) for child, copies in node.branches]
+    if not steps:
+        return lambda value, key, timestamp, headers: None
+    if len(steps) == 1:
+        return steps[0]
+
+    def branch(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        for step in steps:
+            step(value, key, timestamp, headers)
+
+    return branch
+
+
+def _own(step: Compiled) -> Compiled:
+    """A branch that gets a copy, because it may change what it gets."""
+
+    def branch(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        step(copied(value), key, timestamp, headers and list(headers))
+
+    return branch
+
+
+def _compile(node: Node, around: _Surroundings) -> Compiled:
+    child = _children(node, around)
+    if node.kind == "to_topic":
+        assert node.topic is not None
+        return _sink(node.topic, node, around, child)
+    if node.kind == "set_timestamp":
+        return _dated(node, around, child)
+    if node.kind == "window":
+        return _windowed(node, around, child)
+    call = _call(node, around.stores, around.current)
+    if node.kind == "filter":
+
+        def keep(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+            if call(value, key, timestamp, headers):
+                child(value, key, timestamp, headers)
+
+        return keep
+    if node.kind == "update":
+
+        def touch(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+            call(value, key, timestamp, headers)
+            child(value, key, timestamp, headers)
+
+        return touch
+    if node.expand:
+        parts = node.parts_results
+
+        def spread(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+            items = call(value, key, timestamp, headers)
+            behind = None if node.of_several else headers
+            for item in apart(items) if parts else items:
+                child(item, key, timestamp, behind)
+
+        return spread
+
+    def replace(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        child(call(value, key, timestamp, headers), key, timestamp, headers)
+
+    return replace
+
+
+def _call(
+    node: Node, stores: Mapping[str, StoreState], current: CurrentMessage
+) -> Callable[[Any, Any, int, Headers], Any]:
+    """The user function with the arguments ``(value, key, timestamp, headers)``."""
+    function = node.function
+    assert function is not None
+    if node.store is None:
+        if node.metadata:
+            return function
+        return lambda value, key, timestamp, headers: function(value)
+    state = stores[node.store]
+    point_at = state.point_at
+
+    def point(timestamp: int) -> None:
+        raw = current.key
+        if raw is None:
+            raise null_key(function)
+        point_at(raw, timestamp)
+
+    if node.metadata:
+
+        def with_metadata(value: Any, key: Any, timestamp: int, headers: Headers) -> Any:
+            point(timestamp)
+            return function(value, key, timestamp, headers, state)
+
+        return with_metadata
+
+    def with_state(value: Any, key: Any, timestamp: int, headers: Headers) -> Any:
+        point(timestamp)
+        return function(value, state)
+
+    return with_state
+
+
+def _sink(topic: Topic, node: Node, around: _Surroundings, child: Compiled) -> Compiled:
+    key_of, headers_of = node.function, node.headers
+    serialize, serialize_key, name = topic.serialize_value, topic.serialize_key, topic.name
+    current, emit = around.current, around.emit
+    bytes_max, times = around.record_bytes_max.get(name, UNLIMITED), around.times
+
+    def send(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
+        try:
+            raw = None if value is None else serialize(value)
+        except UNWRITABLE as failure:
+            raise unwritable("value", value, name, failure) from failure
+        if key_of is None:
+            raw_key = current.key
+        else:
+            made = key_of(value)
+            try:
+                raw_key = None if made is None else serialize_key(made)
+            except UNWRITABLE as failure:
+                raise unwritable("key", made, name, failure) from failure
+        sent = headers if headers_of is None else written_headers(headers_of(value), name)
+        size = (0 if raw is None else len(raw)) + (0 if raw_key is None else len(raw_key)) + headers_size(sent)
+        if size > bytes_max:
+            raise too_large("An output", name, size, bytes_max)
+        earliest, latest = times.bounds(name)
+        if not earliest <= timestamp <= latest:
+            raise times.refusal(name, timestamp)
+        emit(Output(name, raw_key, raw, timestamp, sent))
+        child(value, key, timestamp, headers)
+
+    return send
+
+
+def null_key(function: object) -> NullKey:
+    """The error for a message without a key at a stateful step."""
+    name = getattr(function, "__name__", repr(function))
+    return NullKey(
+        f"A message without a key reached the stateful step {name!r}: state belongs to a key.",
+        action="Produce messages with keys, filter messages without a key, or set `dead_letter_topic`.",
+        step=name,
+    )
+
+
+def unwritable(part: str, value: Any, topic: str, failure: Exception) -> ValueUnwritable:
+    """The error for a key or a value that the serializer refused."""
+    where = "`group_by`" if is_repartition_topic(topic) else f"`app.topic({topic!r})`"
+    return ValueUnwritable(
+        f"A {part} of type {type(value).__name__} can't be written to topic {topic}: {failure}.",
+        action=f"Set a `{part}_serializer` in {where} that takes this type.",
+        topic=topic,
+    )

@@ -1,0 +1,156 @@
+"""The descriptions of an application's stores, made from its steps and from what it declares about stores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from holdfast.processors.engine.steps.checked_arguments import StepInvalid
+from holdfast.processors.engine.steps.node import Node, steps_of
+from holdfast.processors.engine.steps.step import Kept, StoreForm
+from holdfast.processors.engine.steps.store_options import StoreOptions
+from holdfast.processors.engine.topology import KEY_VALUE, StoreSpec
+
+if TYPE_CHECKING:
+    from holdfast.processors.engine.schema.types import StoreSchema
+
+
+def described_stores(
+    nodes: list[Node], users: Mapping[str, Sequence[str]], declared: Mapping[str, StoreOptions]
+) -> tuple[StoreSpec, ...]:
+    """The descriptions of an application's stores; ``users`` has by store the topics whose streams use it.
+
+    Raises:
+        StepInvalid: Steps that share a store contradict each other.
+        SchemaInvalid: A model can't become columns.
+    """
+    kept, schemas = kept_by_store(nodes), schemas_by_store(nodes, declared)
+    described = []
+    for store, topics in users.items():
+        if len(topics) > 1 and any(node.unnamed for node in nodes if node.store == store):
+            raise StepInvalid(
+                f"Store {store!r} is the unnamed store of one stream, and a step of another stream has the same store; "
+                f"the streams are {', '.join(topics)}.",
+                action=f"Write `store={store!r}` in the steps of both streams to share it, or choose another name.",
+                store=store,
+            )
+        made, options = kept.get(store), declared.get(store)
+        if made is not None and options is not None:
+            raise StepInvalid(
+                f"Store {store!r} of {made.called} is declared with `app.store`; its values have a form of their own.",
+                action=f"Take `app.store({store!r}, ...)` out.",
+                store=store,
+            )
+        kind, columns = (KEY_VALUE, ()) if made is None else (made.store_kind, made.lines())
+        columns = columns if options is None else options.describe()
+        steps = [node for node in nodes if node.store == store]
+        if len(steps) > 1 and any(node.store_use.form is StoreForm.OWN for node in steps):
+            raise StepInvalid(
+                f"Store {store!r} of `drop_duplicates` or `moving_average` is used by {len(steps)} steps, not one.",
+                action="Give each of these steps a store of its own: `drop_duplicates(..., store='seen')`.",
+                store=store,
+            )
+        _check_join(store, steps)
+        timers = [node.processing for node in steps if node.processing is not None]
+        if len(timers) > 1:
+            raise StepInvalid(
+                f"Store {store!r} is used by {len(timers)} steps with timers, expected one: it fires its timers.",
+                action=f"Give each of them a store of its own: `{min(each.shared_as for each in timers)}`.",
+                store=store,
+            )
+        columns = (*columns, *("timers" for _ in timers))
+        timed = bool(timers) or (options is not None and options.expires)
+        described.append(StoreSpec(store, tuple(topics), kind, columns=columns, schema=schemas.get(store), timed=timed))
+    return tuple(described)
+
+
+def with_meaning(stores: Sequence[StoreSpec], sources: Mapping[str, Node]) -> tuple[StoreSpec, ...]:
+    """The same stores with the meaning of their steps, and of all steps before these; ``sources`` are by topic.
+
+    What ``group_by`` makes of a key counts up to the next ``group_by``, which gives the messages another one.
+    """
+    nodes, before = steps_of(sources.values()), dict[int, list[Node]]()
+    for node in nodes:
+        for child in node.children:
+            before.setdefault(id(child), []).append(node)
+        if node.topic is not None and node.topic.name in sources and node.topic.repartitions:
+            before.setdefault(id(sources[node.topic.name]), []).append(node)
+    made = []
+    for store in stores:
+        writers = [node for node in nodes if node.store == store.name and node.store_use.writes]
+        found, seen, todo = list[str](), set[tuple[int, bool]](), [(node, False) for node in writers]
+        while todo:
+            node, is_regrouped = todo.pop()
+            if (id(node), is_regrouped) in seen:
+                continue
+            seen.add((id(node), is_regrouped))
+            regroups = node.topic is not None and node.topic.repartitions
+            found += () if regroups and is_regrouped else node.meaning
+            todo += [(each, is_regrouped or regroups) for each in before.get(id(node), ())]
+        made.append(replace(store, meaning=tuple(sorted(set(found)))))
+    return tuple(made)
+
+
+def _check_join(store: str, steps: Sequence[Node]) -> None:
+    """Raises StepInvalid if the store of a join or a table has steps of something else."""
+    uses = [node.store_use for node in steps]
+    joins = {id(use.join) for use in uses if use.form is StoreForm.JOIN}
+    tables = [use for use in uses if use.form is StoreForm.ROWS and use.writes]
+    if not joins and not tables:
+        return
+    form = StoreForm.JOIN if joins else StoreForm.ROWS
+    if len(joins) + len(tables) > 1 or any(use.form is not form for use in uses):
+        raise StepInvalid(
+            f"Store {store!r} is of one join or table, and a step of another one, or a function, uses it, too.",
+            action="Give each its own store: `join_asof(..., name='prices')`, `to_table('planes')`.",
+            store=store,
+        )
+
+
+def schemas_by_store(nodes: list[Node], declared: Mapping[str, StoreOptions]) -> dict[str, StoreSchema]:
+    """The typed columns of each store with a model, an aggregation or windows; raises as ``described_stores``."""
+    modelled: dict[str, Node | StoreOptions] = {
+        store: options for store, options in declared.items() if options.model is not None
+    }
+    for node in nodes:
+        if node.store is None or (node.model is None and node.kept is None):
+            continue
+        other = modelled.setdefault(node.store, node)
+        if other.model != node.model:
+            raise StepInvalid(
+                f"Store {node.store!r} has different models: {other.model!r} and {node.model!r}.",
+                action="Keep `model` in one of its steps, or in `app.store`.",
+                store=node.store,
+            )
+    if not modelled:
+        return {}
+    # Descriptions need this module, workers do not.
+    from holdfast.processors.engine.windows.typed_columns import schema_of_store
+
+    return {
+        store: schema_of_store(each.kept if isinstance(each, Node) else None, each.model)
+        for store, each in modelled.items()
+    }
+
+
+def kept_by_store(nodes: list[Node]) -> dict[str, Kept]:
+    """What built-in steps keep, by the store that has it; raises StepInvalid if another step uses the same store."""
+    users: dict[str, list[Node]] = {}
+    for node in nodes:
+        if node.store is not None:
+            users.setdefault(node.store, []).append(node)
+    found = {}
+    for store, steps in users.items():
+        kept = next((step.kept for step in steps if step.kept is not None), None)
+        if kept is None:
+            continue
+        if len(steps) > 1:
+            raise StepInvalid(
+                f"The store {store!r} of {kept.called} is used by {len(steps)} steps, expected one.",
+                action="Give each aggregation and each window a store of its own: `aggregate(..., store='totals')`, "
+                "`tumbling_window(..., name='hours')`.",
+                store=store,
+            )
+        found[store] = kept
+    return found

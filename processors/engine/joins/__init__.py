@@ -1,0 +1,1 @@
+"""Tables, joins and lookups. Imports ``windows``, ``steps`` and ``state``."""

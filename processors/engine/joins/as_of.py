@@ -1,0 +1,315 @@
+"""The steps of as-of joins: what the right side keeps in the join's store, and what the left side finds there.
+
+State keys of a message key::
+
+    right          [look, sealed, [time, value], ...]: its newest right messages, in the order of their times
+    past/<time>    [end, [time, value], ...]: older ones, from this time on, as they were sealed together
+
+``look`` is the time of the key's entry in the index of ends, 0 without one. Times up to ``sealed`` are below ``past/``;
+-1 before there are any. ``<time>`` has 15 digits. Values are inside lists: None, 0, "" and false are values like
+others.
+
+A right message ends ``grace_ms`` after the one that follows it in time; with a tolerance, also that and ``grace_ms``
+after its own. So no end is stored. What has ended is not found. It leaves with the next right message of its key, or
+when the index comes to the key: an entry for each message would be most of what a join writes. One key's messages are
+one record, which is written once in a commit, however many there were.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.changelog.format import (
+    HEAD_SIZE,
+    ValueNotStorable,
+    decode_json,
+    decode_value,
+    encode_value,
+)
+from holdfast.processors.engine.joins.merge import OnMerge, check_how, check_merge, merge_function, name_of
+from holdfast.processors.engine.state.time.dated_values import Dating, Rest, line_of, place_of, time_text
+from holdfast.processors.engine.state.time.declared import DeclaredState
+from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS
+from holdfast.processors.engine.steps.step import VALUES, Step, StoreForm, StoreUse
+from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOptions
+
+#: The state key of the newest right messages, and what those of sealed ones begin with.
+RIGHT, PAST = "right", "past/"
+#: Messages of a record from which on, or bytes, the older ones are sealed; and how many stay.
+OPEN_MAX, OPEN_BYTES_MAX, OPEN_KEPT = 16, 4_096, 8
+#: Messages of a sealed record that late ones join, before it is divided.
+SEALED_MAX = 32
+#: How long after its end a right message may stay in the store of a join without a tolerance, in milliseconds. The
+#: newest one of each key is kept for good, so a few older ones for some minutes are little beside it.
+SLACK_MS = 600_000
+#: Bytes that a record has around the text of a single message, at most.
+_AROUND = 128
+
+_decode_parts = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+#: A record of right messages, read: the numbers at its beginning, the times of its messages, ascending, and of each
+#: message the text ``[time,value]``.
+Line = tuple[tuple[int, ...], tuple[int, ...], tuple[bytes, ...]]
+_NO_LINE: Line = ((0, -1), (), ())
+
+
+def _line_of(raw: bytes, numbers: int) -> Line:
+    """Reads a record that begins with so many numbers."""
+    try:
+        parts = _decode_parts(raw[HEAD_SIZE:])
+        head = tuple(int(bytes(part)) for part in parts[:numbers])
+        items = tuple(bytes(part) for part in parts[numbers:])
+        return head, tuple(int(item[1 : item.index(b",")]) for item in items), items
+    except (msgspec.DecodeError, ValueError):
+        decode_value(raw)  # its error says that the state is at fault
+        raise
+
+
+def _read_open(state: DeclaredState) -> Line:
+    """The newest right messages of the current message's key, from their record; ``_NO_LINE`` without one."""
+    raw = state.read_plain(RIGHT)
+    line = _NO_LINE
+    if raw is not None:
+        line = state.dated.read[state.message_key] = _line_of(raw, 2)
+    return line
+
+
+@dataclass(frozen=True, slots=True)
+class AsOf:
+    """The declaration of an as-of join; durations in milliseconds, ``tolerance_ms`` None for no limit.
+
+    Raises:
+        JoinInvalid: An argument can't be used.
+    """
+
+    how: Literal["inner", "left"]
+    on_merge: OnMerge
+    grace_ms: int
+    tolerance_ms: int | None
+
+    def __post_init__(self) -> None:
+        check_how(self.how, ("inner", "left"))
+        check_merge(self.on_merge)
+
+    def options(self, store: str) -> StoreOptions:
+        """What the join's store is declared with."""
+        steps = ("join as of, right messages together",)
+        return StoreOptions(store, ttl=BY_VALUE, steps=steps, dating=Dating((PAST,), self.rest_of, 0))
+
+    def is_over(self, time_ms: int, now_ms: int) -> bool:
+        """Whether a right message of this time has ended, whatever follows it."""
+        return self.tolerance_ms is not None and time_ms + self.tolerance_ms + self.grace_ms < now_ms
+
+    def ended(self, times: tuple[int, ...], now_ms: int) -> int:
+        """How many of these right messages have ended, the last of which is the newest one of its key."""
+        newest = len(times) - 1
+        if newest < 0 or self.is_over(times[-1], now_ms):
+            return newest + 1
+        if not self.grace_ms:
+            return newest
+        count, before_ms = 0, now_ms - self.grace_ms
+        while count < newest and times[count + 1] <= before_ms:
+            count += 1
+        return count
+
+    def look_at(self, times: tuple[int, ...]) -> int:
+        """When to look at these right messages of a key for the next time; 0 if none of them ends."""
+        if self.tolerance_ms is not None:
+            look_ms = times[-1] + self.tolerance_ms + self.grace_ms + 1
+        elif len(times) > 1:
+            look_ms = times[-1] + self.grace_ms + SLACK_MS
+        else:
+            return 0
+        return min(look_ms, EVENT_TIME_END_MS - 1)
+
+    def rest_of(self, name: str, raw: bytes, look_ms: int, now_ms: int) -> Rest:
+        """What is left of a record whose entry in the index is due, and when to look again."""
+        if name != RIGHT:
+            end_ms = _line_of(raw, 1)[0][0]
+            return Rest(None) if end_ms <= now_ms else Rest(raw, end_ms)
+        (own_look, sealed), times, items = _line_of(raw, 2)
+        if own_look != look_ms:
+            return Rest(raw)  # it has another entry
+        ended = self.ended(times, now_ms)
+        if ended == len(times):
+            return Rest(None)
+        look_ms = self.look_at(times[ended:])
+        return Rest(_open_record(raw[:HEAD_SIZE], look_ms, sealed, items[ended:]), look_ms or None)
+
+    def describe(self) -> str:
+        """The rule in a line; another rule is another version."""
+        return f"as of, {self.how}, {name_of(self.on_merge)}, grace {self.grace_ms}, tolerance {self.tolerance_ms}"
+
+
+def _open_record(head: bytes, look_ms: int, sealed: int, items: tuple[bytes, ...]) -> bytes:
+    return b"%b[%d,%d,%b]" % (head, look_ms, sealed, b",".join(items))
+
+
+class AsOfRight(Step):
+    """Keeps the messages of the right side."""
+
+    __name__ = "join_asof"
+    ignores_headers = True
+    order = "feeds"
+    store_use: StoreUse = VALUES
+
+    def __init__(self, spec: AsOf) -> None:
+        self.spec = spec
+        self._grace_ms, self._tolerates = spec.grace_ms, spec.tolerance_ms is not None
+        self.store_use = StoreUse(StoreForm.JOIN, join=spec)
+
+    def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> None:
+        """Takes one message."""
+        spec, dated = self.spec, state.dated
+        try:
+            made = encode_value(value, timestamp)
+        except ValueNotStorable:  # raised again with the place, a text that would cost each message time
+            made = encode_value(value, timestamp, where=f" for key {RIGHT!r} of store {state.name!r}")
+        head, item = made[:HEAD_SIZE], b"[%d,%b]" % (timestamp, made[HEAD_SIZE:])
+        (look_ms, sealed), times, items = dated.read.get(state.message_key) or _read_open(state)
+        if self._tolerates or (len(times) > 1 and times[1] <= dated.stream.time_ms - self._grace_ms):
+            ended = spec.ended(times, dated.now_ms())
+            times, items = times[ended:], items[ended:]
+            sealed = sealed if times else -1
+        if not times or timestamp > times[-1]:
+            if self._tolerates and spec.is_over(timestamp, dated.now_ms()):
+                return
+            times, items = ((*times, timestamp), (*items, item)) if self._grace_ms else ((timestamp,), (item,))
+        elif timestamp > sealed:
+            at = bisect_left(times, timestamp)
+            behind = at + (times[at] == timestamp)
+            if behind < len(times) and (not self._grace_ms or times[behind] + self._grace_ms <= dated.now_ms()):
+                return
+            times, items = (*times[:at], timestamp, *times[behind:]), (*items[:at], item, *items[behind:])
+        else:
+            self._put_sealed(state, timestamp, item, head, times[0])
+            return
+        if not look_ms and (look_ms := spec.look_at(times)):
+            dated.ends(RIGHT, look_ms)
+        raw = _open_record(head, look_ms, sealed, items)
+        if len(times) > OPEN_MAX or len(raw) > OPEN_BYTES_MAX or len(raw) > state.record_bytes_max // 2:
+            cut = self._sealable(state, items)
+            if cut:
+                sealed = times[cut - 1]
+                self._seal(state, times[:cut], items[:cut], times[cut] + self._grace_ms, head)
+                times, items = times[cut:], items[cut:]
+                raw = _open_record(head, look_ms, sealed, items)
+        state.write_plain(RIGHT, raw)
+        dated.read[state.message_key] = (look_ms, sealed), times, items
+
+    def _sealable(self, state: DeclaredState, items: tuple[bytes, ...]) -> int:
+        """How many of the first messages are to be sealed, so that the record of the others is small."""
+        state.check_room(RIGHT, max(map(len, items)) + _AROUND)
+        kept, size = 1, len(items[-1])
+        for item in items[-2::-1]:
+            size += len(item)
+            if kept == OPEN_KEPT or size > min(OPEN_BYTES_MAX, state.record_bytes_max) // 2:
+                break
+            kept += 1
+        return len(items) - kept
+
+    def _put_sealed(self, state: DeclaredState, timestamp: int, item: bytes, head: bytes, open_ms: int) -> None:
+        """Keeps a message that is not younger than sealed ones; ``open_ms`` is the first time that is not sealed."""
+        grace_ms = self.spec.grace_ms
+        state.check_room(PAST + time_text(timestamp), len(item) + _AROUND)
+        found = state.neighbour(PAST, PAST + time_text(timestamp + 1), before=True)
+        (end_ms, *_), times, items = _NO_LINE if found is None else _line_of(found[1], 1)
+        at = bisect_left(times, timestamp)
+        behind = at + (times[at : at + 1] == (timestamp,))
+        if behind == len(times):
+            next_ms = _sealed_behind(state, timestamp) or open_ms
+            end_ms = next_ms + grace_ms
+        else:
+            next_ms = times[behind]
+        if next_ms + grace_ms <= state.dated.now_ms():
+            return
+        times, items = (*times[:at], timestamp, *times[behind:]), (*items[:at], item, *items[behind:])
+        most = min(OPEN_BYTES_MAX, state.record_bytes_max // 2)
+        for first, last in _portions(items, most):
+            end = times[last] + grace_ms if last < len(times) else end_ms
+            self._seal(state, times[first:last], items[first:last], end, head)
+
+    def _seal(
+        self, state: DeclaredState, times: tuple[int, ...], items: tuple[bytes, ...], end_ms: int, head: bytes
+    ) -> None:
+        """Writes messages as one record that ends."""
+        place = place_of(line_of(state.message_key, PAST.encode()), times[0])
+        state.write_place(place, b"%b[%d,%b]" % (head, end_ms, b",".join(items)))
+        state.dated.ends(PAST + time_text(times[0]), end_ms)
+
+
+def _portions(items: tuple[bytes, ...], most: int) -> Iterator[tuple[int, int]]:
+    """Divides messages into records of limited size, by the index of the first and the one behind the last."""
+    if len(items) <= SEALED_MAX and sum(map(len, items)) <= most:
+        yield 0, len(items)
+        return
+    first, size = 0, 0
+    for at, item in enumerate(items):
+        size += len(item)
+        if at > first and (at - first == OPEN_MAX or size > most):
+            yield first, at
+            first, size = at, len(item)
+    yield first, len(items)
+
+
+class AsOfLeft(Step):
+    """Finds for each message of the left side the right one as of its time."""
+
+    __name__ = "join_asof"
+    ignores_headers = True
+    order = "reads"
+    store_use: StoreUse = VALUES
+    functions: tuple[Callable[..., Any], ...] = ()
+
+    def __init__(self, spec: AsOf) -> None:
+        self.spec = spec
+        self._merge = merge_function(spec.on_merge)
+        self._inner = spec.how == "inner"
+        self._tolerance_ms = spec.tolerance_ms
+        self.store_use = StoreUse(StoreForm.JOIN, writes=False, join=spec)
+        self.functions = (spec.on_merge,) if callable(spec.on_merge) else ()
+
+    def describe(self) -> str:
+        """The rule in a line; another rule is another version."""
+        return self.spec.describe()
+
+    def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: DeclaredState) -> list[Any]:
+        """The joined value, or nothing."""
+        found = self._found(timestamp, state)
+        if found is not None and (self._tolerance_ms is None or timestamp - found[0] <= self._tolerance_ms):
+            return [self._merge(value, found[1])]
+        return [] if self._inner else [self._merge(value, None)]
+
+    def _found(self, timestamp: int, state: DeclaredState) -> Any:
+        """The time and the value of the newest right message that is not younger, as a list; None without one."""
+        (_, sealed), times, items = state.dated.read.get(state.message_key) or _read_open(state)
+        if not times:
+            return None
+        if times[-1] <= timestamp:
+            over = self._tolerance_ms is not None and self.spec.is_over(times[-1], state.dated.now_ms())
+            return None if over else decode_json(items[-1])
+        open_ms = 0
+        if timestamp < times[0]:
+            older = state.neighbour(PAST, PAST + time_text(timestamp + 1), before=True) if sealed >= 0 else None
+            if older is None:
+                return None
+            open_ms = times[0]
+            _, times, items = _line_of(older[1], 1)
+        at, now_ms = bisect_right(times, timestamp), state.dated.now_ms()
+        next_ms = times[at] if at < len(times) else _sealed_behind(state, timestamp) or open_ms
+        # What followed may have ended and left: then the next one that is known ends this one too late.
+        if next_ms + self.spec.grace_ms <= now_ms or self.spec.is_over(times[at - 1], now_ms):
+            return None
+        return decode_json(items[at - 1])
+
+
+def _sealed_behind(state: DeclaredState, time_ms: int) -> int | None:
+    """The first time of the sealed record behind a time; a late message may have come between two of them."""
+    found = state.neighbour(PAST, PAST + time_text(time_ms + 1), before=False)
+    return None if found is None else int(found[0][len(PAST) :])

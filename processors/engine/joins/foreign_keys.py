@@ -1,0 +1,265 @@
+"""The steps of a join of two tables by a key inside the row: ``left.join(right, on="product")``.
+
+    left table ──► foreign keys ──► …-subscriptions ──┐
+                   (1)              topic, by foreign │
+                                    key               ▼
+                                       right table ──► subscriptions ──► right row ──► …-answers ──► joined rows
+                                                       (2)               (3)           topic, by     (4)
+                                                                                       left key
+    (1) has by left key the version of its newest row, and the foreign key that it was sent to.
+    (2) has by foreign key the left rows that have it.
+    (3) reads the right table.
+    (4) has by left key the joined row, and the version of the newest answer.
+
+A change of a left row is sent to its former foreign key, which forgets it, and to its new one, which answers. A change
+of a right row is answered to all left rows with its key. Two foreign keys may be in two partitions, which are read at
+different speed. So each change of a left row has a greater *version* than the one before, and an answer is dropped if
+one of a greater version was there before it: the joined table ends the same, whichever partition is read first.
+
+Invariants:
+    - A version is never used again for a left key, also after the row was deleted: the version stays in (1) and (4).
+    - Only the foreign key that has the newest version of a left row answers with that version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.joins.interval import ROW
+from holdfast.processors.engine.joins.merge import (
+    JoinInvalid,
+    OnMerge,
+    check_how,
+    check_merge,
+    merge_function,
+    name_of,
+)
+from holdfast.processors.engine.joins.rows_of_both import changed
+from holdfast.processors.engine.state.interface import State
+from holdfast.processors.engine.steps.group_key import text_of_key
+from holdfast.processors.engine.steps.processing import Context, Processing
+from holdfast.processors.engine.steps.step import ROWS_READ, ROWS_WRITTEN, Step
+
+#: The key of the row of another table: a field of the row, or a function of it. None for no row.
+ForeignKey = str | Callable[[Any], Any]
+
+#: Left rows that one message of the right table is answered to; more of them are answered behind the next commits, so
+#: many with each.
+ANSWERED_AT_ONCE = 10_000
+
+_SENT, _VERSION = "sent", "version"
+_LEFT, _NEXT, _MORE = "l/", "next", "more"
+
+#: What a subscription tells: the row is here now; it is not here any more; and that ends it; it has no foreign key.
+_HERE, _GONE, _ENDS, _ALONE = "here", "gone", "ends", "alone"
+
+
+class ForeignKeyInvalid(HoldfastError):
+    """A row has no value that a join of tables can take as the key of another row."""
+
+
+class ForeignKeys(Step):
+    """Tells the former and the new foreign key of a changed left row about it."""
+
+    __name__ = "join"
+    functions: tuple[Callable[..., Any], ...] = ()
+
+    def __init__(self, on: ForeignKey, how: Literal["inner", "left"]) -> None:
+        if not isinstance(on, str) and not callable(on):
+            raise JoinInvalid(
+                f"`on` is {on!r}, expected a field's name or a function of the row.",
+                action='Write, for example, `on="product"`, or `on=lambda row: row["product"]["id"]`.',
+                seen=repr(on)[:80],
+            )
+        self._on, self._keeps = on, how == "left"
+        self.functions = (on,) if callable(on) else ()
+
+    def describe(self) -> str:
+        """The rule in a line; another rule is another version."""
+        return f"foreign key {self._on if isinstance(self._on, str) else 'function'}, {self._keeps}"
+
+    def __call__(self, row: Any, key: Any, timestamp: int, headers: Headers, state: State) -> list[list[Any]]:
+        """[foreign key, left key, version, what, row] for each foreign key; ``state`` has what was sent last."""
+        before: list[Any] = state.get(_SENT) or [0, None, False]
+        version, former, was_alone = max(before[0] + 1, timestamp), before[1], before[2]
+        foreign = self._key_of(row)
+        alone = foreign is None and row is not None and self._keeps
+        if foreign is None and former is None and not alone and not was_alone:
+            return []
+        left = _text(state.message_key)  # type: ignore[attr-defined]
+        state.set(_SENT, [version, foreign, alone])
+        made = []
+        if former is not None and former != foreign:
+            answers = foreign is None and not alone
+            made.append([former, left, version, _ENDS if answers else _GONE, []])
+        if foreign is not None:
+            made.append([foreign, left, version, _HERE, _written(row)])
+        elif alone or was_alone:
+            made.append([left, left, version, _ALONE, _written(row)])
+        return made
+
+    def _key_of(self, row: Any) -> str | None:
+        on = self._on
+        if row is None:
+            return None
+        found = on(row) if callable(on) else row.get(on) if isinstance(row, Mapping) else None
+        if found is None:
+            return None
+        try:
+            return _text(text_of_key(found))
+        except TypeError as failure:
+            raise ForeignKeyInvalid(
+                f"A row has a foreign key that can't be a key: {failure}.",
+                action="Write `on=` as a function that returns the other row's key as a text, bytes or a whole number.",
+                seen=repr(found)[:80],
+            ) from failure
+
+
+class Subscriptions:
+    """Keeps the left rows of a foreign key, and answers them; a value is (is a subscription, value).
+
+    It emits (event time, left key, version, left row, whether it may have a right row).
+    """
+
+    def on_message(self, tagged: tuple[bool, Any], context: Context) -> None:
+        """Takes a change of a left row, or of the right row of this key."""
+        if not tagged[0]:
+            self._answer(context, _LEFT, context.timestamp)
+            return
+        _, left, version, what, row = tagged[1]
+        if what == _HERE:
+            context.state.set(_LEFT + left, [version, row])
+        elif what != _ALONE:
+            context.state.delete(_LEFT + left)
+        if what != _GONE:
+            context.emit((context.timestamp, left, version, row, what == _HERE))
+
+    def on_timer(self, name: str, time: int, context: Context) -> None:
+        """Answers those that the step before left; none if the key was cleared meanwhile."""
+        left = context.state.get(_NEXT)
+        if left is not None:
+            start, at = left
+            self._answer(context, start, at, time)
+
+    def _answer(self, context: Context, start: str, at: int, fired: int = 0) -> None:
+        state = context.state
+        found = state.items(prefix=_LEFT, start=start, limit=ANSWERED_AT_ONCE + 1)
+        for place, (version, row) in found[:ANSWERED_AT_ONCE]:
+            context.emit((at, place[len(_LEFT) :], version, row, True))
+        if len(found) > ANSWERED_AT_ONCE:
+            state.set(_NEXT, [found[-1][0], at])
+            # Not at the time of the timer that fires, which this commit would go on with.
+            context.set_timer(_MORE, max(context.now(), fired) + 1, "processing")
+        elif state.exists(_NEXT):
+            state.delete(_NEXT)
+            context.cancel_timer(_MORE)
+
+
+class SubscriptionsProcessing(Processing):
+    """The declaration of the step that keeps the left rows of a foreign key."""
+
+    def __init__(self) -> None:
+        super().__init__(Subscriptions)
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """None are the user's."""
+        return ()
+
+    def describe(self) -> str:
+        """The rule in a line; another rule is another version."""
+        return "subscriptions"
+
+
+class AnswerTime(Step):
+    """The event time of an answer: that of the change of a table which made it."""
+
+    __name__ = "join"
+
+    def describe(self) -> str:
+        """The rule in a line; another rule is another version."""
+        return "time of the change"
+
+    def __call__(self, emitted: tuple[Any, ...], *_: Any) -> int:
+        """The time in milliseconds since 1970."""
+        time_ms: int = emitted[0]
+        return time_ms
+
+
+class Answer(Step):
+    """Adds the right row; ``state`` is that of the right table."""
+
+    __name__ = "join"
+    store_use = ROWS_READ
+
+    def describe(self) -> str:
+        """The rule in a line; another rule is another version."""
+        return "answer with the right row"
+
+    def __call__(self, emitted: tuple[Any, ...], state: State) -> list[Any]:
+        """[left key, version, left row, right row]."""
+        _, left, version, row, reads = emitted
+        return [left, version, row, _written(state.get(ROW)) if reads else []]
+
+
+class ForeignJoined(Step):
+    """Keeps the joined row of a left key, and sends its changes: a row, or None where there was a row and is none."""
+
+    __name__ = "join"
+    order = "feeds"
+    store_use = ROWS_WRITTEN
+    functions: tuple[Callable[..., Any], ...] = ()
+
+    def __init__(self, how: Literal["inner", "left"], on_merge: OnMerge) -> None:
+        check_how(how, ("inner", "left"))
+        check_merge(on_merge)
+        self._merge, self._needs_right = merge_function(on_merge), how == "inner"
+        self._rule = f"tables by foreign key, {how}, {name_of(on_merge)}"
+        self.functions = (on_merge,) if callable(on_merge) else ()
+
+    def describe(self) -> str:
+        """The rule in a line; another rule is another version."""
+        return self._rule
+
+    def __call__(self, answer: list[Any], state: State) -> list[Any]:
+        """The change, or nothing; ``state`` is that of the result."""
+        _, version, *rows = answer
+        newest = state.get(_VERSION, -1)
+        if version < newest:
+            return []
+        left, right = map(_read, rows)
+        row = None if left is None or (right is None and self._needs_right) else self._merge(left, right)
+        if version > newest:
+            state.set(_VERSION, version)
+        return changed(row, state)
+
+
+def subscription_key(value: list[Any]) -> bytes:
+    """The foreign key of a subscription."""
+    return _raw(value[0])
+
+
+def answer_key(value: list[Any]) -> bytes:
+    """The left key of an answer."""
+    return _raw(value[0])
+
+
+def _text(key: bytes) -> str:
+    """A key as a text of JSON and of state keys, in the order of its bytes."""
+    return key.decode("latin-1")
+
+
+def _raw(key: str) -> bytes:
+    return key.encode("latin-1")
+
+
+def _written(row: Any) -> list[Any]:
+    """A row in a message: a list without it for no row."""
+    return [] if row is None else [row]
+
+
+def _read(written: list[Any]) -> Any:
+    return written[0] if written else None

@@ -1,0 +1,91 @@
+"""How a join makes one value of two: the argument ``on_merge``, with the names and rules of Quix Streams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+from holdfast.infra.errors import BadConfiguration, HoldfastError
+from holdfast.processors.engine.steps.checked_arguments import check_function
+
+#: ``raise`` refuses a field that both have; ``keep-left`` and ``keep-right`` say whose field stays; or a function of
+#: (left, right) makes the value. A side without a match is None.
+OnMerge = Literal["raise", "keep-left", "keep-right"] | Callable[[Any, Any], Any]
+
+_NAMED = ("raise", "keep-left", "keep-right")
+
+
+class JoinInvalid(BadConfiguration):
+    """The declaration of a join can't run."""
+
+
+class MergeFailed(HoldfastError):
+    """Two values that match can't be made one by the join's rule."""
+
+
+def check_how(how: Any, allowed: tuple[str, ...]) -> None:
+    """Raises JoinInvalid unless ``how`` is one of the allowed kinds."""
+    if how not in allowed:
+        raise JoinInvalid(
+            f"`how` is {how!r}, expected {' or '.join(map(repr, allowed))}.",
+            action=f"Write, for example, `how={allowed[0]!r}`.",
+            seen=repr(how),
+        )
+
+
+def check_merge(on_merge: Any) -> None:
+    """Raises JoinInvalid unless it is one of ``OnMerge``, StepInvalid if the function takes other arguments."""
+    if not callable(on_merge) and on_merge not in _NAMED:
+        raise JoinInvalid(
+            f"`on_merge` is {on_merge!r}, expected {', '.join(map(repr, _NAMED))}, or a function of (left, right).",
+            action="Write, for example, `on_merge=lambda left, right: {**left, 'price': right}`.",
+            seen=repr(on_merge),
+        )
+    if callable(on_merge):
+        check_function(on_merge, "`on_merge`", ("left", "right"))
+
+
+def name_of(on_merge: OnMerge) -> str:
+    """The rule in a word. The source of a function is part of the version anyway."""
+    return "function" if callable(on_merge) else on_merge
+
+
+def merge_function(on_merge: OnMerge) -> Callable[[Any, Any], Any]:
+    """The rule as a function of (left, right), in which None stands for no match."""
+    if callable(on_merge):
+        return on_merge
+    if on_merge == "keep-left":
+        return _keep_left
+    return _keep_right if on_merge == "keep-right" else _without_overlap
+
+
+def _keep_left(left: Any, right: Any) -> dict[str, Any]:
+    return {**_object(right, "right"), **_object(left, "left")}
+
+
+def _keep_right(left: Any, right: Any) -> dict[str, Any]:
+    return {**_object(left, "left"), **_object(right, "right")}
+
+
+def _without_overlap(left: Any, right: Any) -> dict[str, Any]:
+    first, second = _object(left, "left"), _object(right, "right")
+    if both := sorted(map(str, first.keys() & second.keys())):
+        raise MergeFailed(
+            f"Both values of a join have the field{'s' if len(both) > 1 else ''} {', '.join(both)[:200]}.",
+            action="Write `on_merge='keep-left'` or `on_merge='keep-right'`, or a function of (left, right).",
+            fields=both[:20],
+        )
+    return {**first, **second}
+
+
+def _object(value: Any, side: str) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if isinstance(value, Mapping):
+        return value
+    raise MergeFailed(
+        f"The {side} value of a join is of type {type(value).__name__}, expected an object of which fields are taken.",
+        action="Write `on_merge=` as a function of (left, right).",
+        side=side,
+        seen=repr(value)[:80],
+    )

@@ -1,0 +1,244 @@
+"""The joins of a stream: methods of ``StreamingDataFrame`` that join it with another stream or with a table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Generic, Literal
+
+from holdfast.processors.engine.joins.as_of import AsOf, AsOfLeft, AsOfRight
+from holdfast.processors.engine.joins.global_tables import GlobalRead, GlobalTable, On
+from holdfast.processors.engine.joins.interval import (
+    ROW,
+    How,
+    Interval,
+    IntervalProcessing,
+    RowMerge,
+    RowTime,
+    TablePut,
+    TableRead,
+    Tag,
+)
+from holdfast.processors.engine.joins.merge import JoinInvalid, OnMerge
+from holdfast.processors.engine.joins.tables import Table, check_table, shown_side
+from holdfast.processors.engine.joins.versioned_tables import VersionedPut, VersionedRead, history_options
+from holdfast.processors.engine.schema.types import INFER
+from holdfast.processors.engine.steps.durations import milliseconds
+from holdfast.processors.engine.steps.meaning import field_or_function, lines_of
+from holdfast.processors.engine.steps.node import Node
+from holdfast.processors.engine.steps.store_options import StoreOptions, declare
+from holdfast.processors.engine.windows.declared import Stream
+
+#: How long right messages are kept for left ones that come out of order, and the other way round.
+_GRACE = timedelta(days=7)
+
+
+class StreamJoins(Generic[Stream]):
+    """The methods of a stream that join it."""
+
+    declared: dict[str, StoreOptions]
+
+    def to_table(
+        self: Any, name: str | None = None, *, model: Any = None, history_retention: int | timedelta | None = None
+    ) -> Table[Stream]:
+        """Keeps the newest value of each key as a row; None deletes it.
+
+        Args:
+            name: The store; None takes ``<topic>-table``.
+            model: The model of the rows, for typed columns in the warehouse, as in ``apply``.
+            history_retention: How long older rows are kept, in milliseconds or as a timedelta, so that a join finds the
+                row as of the message's time; None keeps the row that came last.
+
+        Raises:
+            StepInvalid: The store's name can't be used.
+            DurationInvalid: ``history_retention`` is out of range.
+        """
+        kept = self._store(name, f"{self.topic.label}-table")
+        means = lines_of("to_table", kept, history_retention=history_retention)
+        if history_retention is not None:
+            put = VersionedPut(kept_ms := milliseconds("history_retention", history_retention, least=1))
+            means = lines_of("to_table", kept, history_retention=f"{kept_ms} ms")
+            declare(self.declared, history_options(kept))
+            typed = model if model is None or model == INFER or isinstance(model, Mapping) else {ROW: model}
+            return Table(
+                kept, self._then(Node("filter", put, kept, metadata=True, model=typed, meaning=means)), has_history=True
+            )
+        return Table(kept, self._in_place(Node("update", TablePut(), kept, model=model, meaning=means)))
+
+    def join_table(
+        self: Any,
+        table: Table[Stream] | GlobalTable,
+        how: Literal["inner", "left"] = "inner",
+        on_merge: OnMerge = "raise",
+        *,
+        on: On = None,
+    ) -> Stream:
+        """Joins each message with the row of its key.
+
+        Args:
+            table: A table or a global table of the same application.
+            how: ``inner`` drops a message without a row; ``left`` merges it with None.
+            on_merge: How to make one value of two: ``raise`` (a field that both have is an error), ``keep-left``,
+                ``keep-right``, or a function of (left, right).
+            on: For a global table: the field of the value that has the row's key, or a function of the value that
+                returns it; None for the message's key. A key or a value of None finds no row.
+
+        Raises:
+            JoinInvalid: An argument can't be used, or the table is of another application.
+        """
+        if isinstance(table, GlobalTable):
+            if not table.is_of(self.declared):
+                raise self._two_applications(table)
+            read = GlobalRead(table, how, on_merge, on)
+            means = lines_of("join_table", table.topic.name, on=field_or_function(on), how=how, on_merge=on_merge)
+            found: Stream = self._then(Node("apply", read, expand=True, metadata=True, meaning=means))
+            return found
+        check_table("join_table", table)
+        if on is not None:
+            raise JoinInvalid(
+                f"`join_table` got `on={on!r}` with a table; its rows are found by the message's key, as the row of "
+                "another key may be on another worker.",
+                action="Write `sdf.group_by(...)` before `join_table`, and leave `on` out; or make a global table: "
+                "`app.global_table(topic)`.",
+                seen=repr(on)[:80],
+            )
+        self._check_same_application(table.stream)
+        if table.has_history:
+            self._check_two_groupings(table.stream, "join_table", "The table")
+        row = (VersionedRead if table.has_history else TableRead)(how, on_merge)
+        means = lines_of("join_table", table.name, on=field_or_function(None), how=how, on_merge=on_merge)
+        made: Stream = self._then(
+            Node("apply", row, table.name, expand=True, metadata=table.has_history, meaning=means)
+        )
+        return made
+
+    def join_asof(
+        self: Any,
+        right: Any,
+        how: Literal["inner", "left"] = "inner",
+        on_merge: OnMerge = "raise",
+        grace_ms: int | timedelta = _GRACE,
+        name: str | None = None,
+        *,
+        tolerance_ms: int | timedelta | None = None,
+    ) -> Stream:
+        """Joins each message with the newest one of ``right`` that has the same key and is not younger.
+
+        Args:
+            right: Another stream of the same application, or another branch of this one.
+            how: ``inner`` drops a message without a match; ``left`` merges it with None.
+            on_merge: As in ``join_table``.
+            grace_ms: How late a left message may be and still find what was the newest at its time. The newest right
+                message of each key is kept for good.
+            name: The store; None takes ``<topic>-<right topic>-asof``.
+            tolerance_ms: How much older a match may be; None for no limit. What is older leaves the store.
+
+        Raises:
+            JoinInvalid: An argument can't be used.
+            DurationInvalid: A duration is out of range.
+        """
+        self._check_stream(right, "join_asof")
+        self._check_two_groupings(right, "join_asof", "The right side")
+        tolerance = None if tolerance_ms is None else milliseconds("tolerance_ms", tolerance_ms, least=0)
+        spec = AsOf(how, on_merge, milliseconds("grace_ms", grace_ms, least=0), tolerance)
+        kept = self._store(name, f"{self.topic.label}-{right.topic.label}-asof")
+        declare(self.declared, spec.options(kept), argument="name")
+        means = lines_of(
+            "join_asof",
+            kept,
+            right=right.topic.label,
+            how=how,
+            on_merge=on_merge,
+            grace_ms=spec.grace_ms,
+            tolerance_ms=spec.tolerance_ms,
+        )
+        right._in_place(Node("update", AsOfRight(spec), kept, metadata=True, meaning=means))
+        made: Stream = self._then(Node("apply", AsOfLeft(spec), kept, expand=True, metadata=True, meaning=means))
+        return made
+
+    def join_interval(  # tidy: allow-wide because these are the argument names of Quix Streams.
+        self: Any,
+        right: Any,
+        how: How = "inner",
+        on_merge: OnMerge = "raise",
+        grace_ms: int | timedelta = _GRACE,
+        name: str | None = None,
+        backward_ms: int | timedelta = 0,
+        forward_ms: int | timedelta = 0,
+    ) -> Stream:
+        """Joins each message with all of ``right`` that have the same key and a time near its own.
+
+        A joined row has the event time of the later message; one without a match has its own. A row has no headers.
+
+        Args:
+            right: Another stream of the same application, or another branch of this one.
+            how: ``inner``; or ``left``, ``right``, ``outer``: messages of that side without a match are merged with
+                None, once, when stream time has passed the last time of a match and the grace.
+            on_merge: As in ``join_table``.
+            grace_ms: How late a message may be and still find its matches.
+            name: The store; None takes ``<topic>-<right topic>-interval``.
+            backward_ms: How much older than the left message a match may be.
+            forward_ms: How much younger than the left message a match may be.
+
+        Raises:
+            JoinInvalid: An argument can't be used.
+            DurationInvalid: A duration is out of range.
+        """
+        self._check_stream(right, "join_interval")
+        given = {"backward_ms": backward_ms, "forward_ms": forward_ms, "grace_ms": grace_ms}
+        durations = {each: milliseconds(each, of, least=0) for each, of in given.items()}
+        spec = Interval(how, on_merge, **durations)
+        kept = self._store(name, f"{self.topic.label}-{right.topic.label}-interval")
+        declare(self.declared, spec.options(kept), argument="name")
+        tagged = (self._then(Node("apply", Tag(left=True))), right._then(Node("apply", Tag(left=False))))
+        means = lines_of("join_interval", kept, right=right.topic.label, how=how, on_merge=on_merge, **durations)
+        processing = IntervalProcessing(spec)
+        joined = Node("apply", processing, kept, expand=True, metadata=True, meaning=means, of_several=True)
+        rows = tagged[0].concat(tagged[1])._then(joined)
+        # A row may have a past time: it moves no stream time.
+        timed = rows._then(Node("set_timestamp", RowTime(), metadata=True, max_ahead_ms=None))
+        made: Stream = timed._then(Node("apply", RowMerge(on_merge)))
+        return made
+
+    def _check_stream(self: Any, other: Any, call: str) -> None:
+        """Raises JoinInvalid unless the right side is a stream of the same application."""
+        if not isinstance(other, StreamJoins):
+            table = isinstance(other, Table)
+            raise JoinInvalid(
+                f"`{call}` got {shown_side(other)}; expected a stream.",
+                action=f"Write `join_table(table)`; or join the changes of the table: `{call}(table.to_stream())`."
+                if table
+                else f"Write `{call}(app.dataframe(topic))`.",
+                seen=shown_side(other),
+            )
+        self._check_same_application(other)
+
+    def _check_two_groupings(self: Any, other: Any, call: str, side: str) -> None:
+        """Raises JoinInvalid if one repartition topic has the messages of both sides.
+
+        It is read in its own order, which is not that of times: a right message behind a left one would not be there.
+        """
+        streams = {} if self._groups is None else self._groups.by_topic
+        topics = {each.topic.label: each.topic for each in streams.values() if each.topic.repartitions}
+        shared = sorted(topics.keys() & set(self._topics) & set(other._topics))
+        if not shared:
+            return
+        grouping = topics[shared[0]].group_by
+        raise JoinInvalid(
+            f"`{call}` got two branches of the grouping {grouping}: they are one topic, which has the messages of "
+            "several tasks in the order in which they were written. An older message may stand behind a younger one.",
+            action=f"Group twice, under two names. {side} comes from `sdf.group_by(..., name='{grouping}-right')`.",
+            grouping=grouping,
+        )
+
+    def _check_same_application(self: Any, other: Any) -> None:
+        if getattr(other, "declared", None) is not self.declared:
+            raise self._two_applications(other)
+
+    def _two_applications(self: Any, other: Any) -> JoinInvalid:
+        mine = ", ".join(self._topics)
+        return JoinInvalid(
+            f"The stream of topic {mine} can't be joined with {shown_side(other)}: they are of two applications.",
+            action="Declare both with one `app`; read another processor's results from its output topic.",
+            seen=shown_side(other),
+        )

@@ -1,0 +1,94 @@
+"""The steps of a join of two tables: ``left.join(right)``, whose result is a table again.
+
+    left table ───┐
+                  ├──► left row ──► right row ──► joined row: merged, kept, sent
+    right table ──┘
+
+A change of either table reads both rows of its key. The result has a store of its own, with its row under the state
+key ``row``, as every table: it is queried, joined, audited and snapshotted as one. A pair is
+(left row, right row), with None for no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from holdfast.processors.engine.joins.interval import ROW
+from holdfast.processors.engine.joins.merge import OnMerge, check_how, check_merge, merge_function, name_of
+from holdfast.processors.engine.state.interface import State
+from holdfast.processors.engine.steps.step import ROWS_READ, ROWS_WRITTEN, Step
+
+TablesHow = Literal["inner", "left", "outer"]
+
+
+class LeftRow(Step):
+    """Reads the left table's row of a changed key; the value of the change is what one of the tables stored."""
+
+    __name__ = "join"
+    store_use = ROWS_READ
+
+    def describe(self) -> str:
+        """The rule in a line; another rule is another version."""
+        return "row of the left table"
+
+    def __call__(self, _: Any, state: State) -> Any:
+        """The row, None for no row; ``state`` is that of the left table."""
+        return state.get(ROW)
+
+
+class RightRow(Step):
+    """Adds the right table's row of the key."""
+
+    __name__ = "join"
+    store_use = ROWS_READ
+
+    def describe(self) -> str:
+        """The rule in a line; another rule is another version."""
+        return "row of the right table"
+
+    def __call__(self, left: Any, state: State) -> tuple[Any, Any]:
+        """The pair; ``state`` is that of the right table."""
+        return left, state.get(ROW)
+
+
+class JoinedRow(Step):
+    """Keeps the joined row of a key, and sends its changes: a row, or None where there was a row and is none."""
+
+    __name__ = "join"
+    order = "feeds"
+    store_use = ROWS_WRITTEN
+    functions: tuple[Callable[..., Any], ...] = ()
+
+    def __init__(self, how: TablesHow, on_merge: OnMerge) -> None:
+        check_how(how, ("inner", "left", "outer"))
+        check_merge(on_merge)
+        self._merge = merge_function(on_merge)
+        self._needs_left, self._needs_right = how != "outer", how == "inner"
+        self._rule = f"tables, {how}, {name_of(on_merge)}"
+        self.functions = (on_merge,) if callable(on_merge) else ()
+
+    def describe(self) -> str:
+        """The rule in a line; another rule is another version."""
+        return self._rule
+
+    def __call__(self, pair: tuple[Any, Any], state: State) -> list[Any]:
+        """The change, or nothing; ``state`` is that of the result."""
+        row = self._merge(*pair) if self._is_wanted(*pair) else None
+        return changed(row, state)
+
+    def _is_wanted(self, left: Any, right: Any) -> bool:
+        if left is None and (self._needs_left or right is None):
+            return False
+        return right is not None or not self._needs_right
+
+
+def changed(row: Any, state: State) -> list[Any]:
+    """Set the row of a result, or delete it for None; returns the change, or nothing where there was no row."""
+    if row is not None:
+        state.set(ROW, row)
+        return [row]
+    if not state.exists(ROW):
+        return []
+    state.delete(ROW)
+    return [None]

@@ -1,0 +1,148 @@
+"""Tables as an application declares them: what ``app.table``, ``sdf.to_table`` and joins of tables return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, cast
+
+from holdfast.processors.engine.joins.foreign_keys import (
+    Answer,
+    AnswerTime,
+    ForeignJoined,
+    ForeignKey,
+    ForeignKeys,
+    SubscriptionsProcessing,
+    answer_key,
+    subscription_key,
+)
+from holdfast.processors.engine.joins.global_tables import GlobalTable
+from holdfast.processors.engine.joins.interval import ROW, Tag
+from holdfast.processors.engine.joins.merge import JoinInvalid, OnMerge
+from holdfast.processors.engine.joins.rows_of_both import JoinedRow, LeftRow, RightRow, TablesHow
+from holdfast.processors.engine.schema.types import INFER
+from holdfast.processors.engine.steps.checked_arguments import check_function
+from holdfast.processors.engine.steps.meaning import field_or_function, lines_of
+from holdfast.processors.engine.steps.node import Node
+from holdfast.processors.engine.windows.declared import Stream
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Generic[Stream]):
+    """The newest value of each key of a stream, in a store.
+
+    Attributes:
+        name: The store.
+        has_history: Whether a stream is joined with the row as of its message's time.
+    """
+
+    name: str
+    stream: Stream
+    has_history: bool = False
+
+    def to_stream(self) -> Stream:
+        """The changes of the table as a stream: a value for each message, None where a row is deleted.
+
+        Messages that are older than the row of a table with a history are no changes. `group_by` refuses the stream: a
+        row that moves to another key would count under both.
+        """
+        changes: Stream = cast(Any, self.stream)._as_changes_of(self.name)
+        return changes
+
+    def join(
+        self,
+        other: Table[Stream],
+        how: TablesHow = "inner",
+        on_merge: OnMerge = "raise",
+        name: str | None = None,
+        *,
+        on: ForeignKey | None = None,
+        model: Any = None,
+    ) -> Table[Stream]:
+        """A table of the rows of two tables that have the same key. A change of either one changes it.
+
+        Args:
+            other: Another table of the same application, or this one.
+            how: ``inner`` has a row where both have one, ``left`` where this table has one, ``outer`` where any of both
+                has one. A missing row is merged as None.
+            on_merge: As in ``join_table``. A result of None is no row.
+            name: The store of the result; None takes ``<store>-<other store>-join``.
+            on: The key of the other table's row: a field of this table's row, or a function of it, which gives a text,
+                bytes or a whole number; None for no row. Without it, the rows of one key are joined.
+            model: The model of the rows, for typed columns in the warehouse.
+
+        Raises:
+            JoinInvalid: An argument can't be used, or the table is of another application.
+            StepInvalid: The store's name can't be used, or a function takes other arguments.
+        """
+        check_table("join", other)
+        mine: Any = self.stream
+        mine._check_same_application(other.stream)
+        kept = mine._store(name, f"{self.name}-{other.name}-join")
+        if on is not None:
+            return self._join_by(on, other, how, on_merge, kept, model)
+        joined = JoinedRow(how, on_merge)
+        means = lines_of("join", kept, other=other.name, on=field_or_function(None), how=how, on_merge=on_merge)
+        changes = mine.concat(other.stream)
+        left = changes._then(Node("apply", LeftRow(), self.name))
+        pairs = left._then(Node("apply", RightRow(), other.name))
+        return Table(kept, pairs._then(Node("apply", joined, kept, expand=True, model=model, meaning=means)))
+
+    def _join_by(
+        self, on: ForeignKey, other: Table[Stream], how: TablesHow, on_merge: OnMerge, kept: str, model: Any
+    ) -> Table[Stream]:
+        """The join by a foreign key; the module ``foreign_keys`` draws it."""
+        if how == "outer":
+            raise JoinInvalid(
+                "`table.join` got `on=` and `how='outer'`; a row of the other table that no row refers to has no key "
+                "in the result.",
+                action="Write `how='left'`, or leave `on` out to join the rows of one key.",
+            )
+        mine, theirs = cast(Any, self.stream), cast(Any, other.stream)
+        if shared := set(mine._topics) & set(theirs._topics):
+            raise JoinInvalid(
+                f"`table.join` got `on=` and two tables of topic {', '.join(sorted(shared))}: a row would be sent to "
+                "the task that it comes from, and wait for itself.",
+                action="Join a global table: `table.to_stream().join_table(app.global_table(topic), on=...)`.",
+                topic=min(shared),
+            )
+        if callable(on):
+            check_function(on, "`on` of `join`", ("row",))
+        joined, keys = ForeignJoined(how, on_merge), ForeignKeys(on, how)
+        typed = model if model is None or model == INFER or isinstance(model, Mapping) else {ROW: model}
+        sent = mine._store(None, f"{kept}-foreign-keys")
+        means = lines_of("join", kept, other=other.name, on=field_or_function(on), how=how, on_merge=on_merge)
+        told = mine._then(Node("apply", keys, sent, expand=True, metadata=True, meaning=means))
+        subscribed = told._between(subscription_key, f"{kept}-subscriptions")
+        tagged = (subscribed._then(Node("apply", Tag(left=True))), theirs._then(Node("apply", Tag(left=False))))
+        subscriptions = mine._store(None, f"{kept}-subscriptions")
+        found = tagged[0].concat(tagged[1])
+        found = found._then(Node("apply", SubscriptionsProcessing(), subscriptions, expand=True, metadata=True))
+        timed = found._then(Node("set_timestamp", AnswerTime(), metadata=True, max_ahead_ms=None))
+        answers = timed._then(Node("apply", Answer(), other.name))._between(answer_key, f"{kept}-answers")
+        return Table(kept, answers._then(Node("apply", joined, kept, expand=True, model=typed)))
+
+
+def check_table(method: str, given: Any) -> None:
+    """Raises JoinInvalid if the argument of a join is no table."""
+    if not isinstance(given, Table):
+        shown = shown_side(given)
+        raise JoinInvalid(
+            f"`{method}` got {shown}; expected a table.",
+            action=f"Write `{method}(other.to_table())`, or join the streams: `join_asof(other)`."
+            if hasattr(given, "to_table")
+            else "Make one: `app.table(topic)`, or `sdf.to_table()`.",
+            seen=shown,
+        )
+
+
+def shown_side(seen: Any) -> str:
+    """What a join got, by its topic."""
+    if isinstance(seen, Table):
+        return f"the table {seen.name!r}"
+    if isinstance(seen, GlobalTable):
+        return repr(seen)
+    topics = getattr(seen, "_topics", None)
+    if topics:
+        return f"the stream of topic {', '.join(topics)}"
+    return f"{repr(seen)[:80]} of type {type(seen).__name__}"

@@ -1,0 +1,81 @@
+"""The steps of a table with a history: a join reads the row as of the message's time.
+
+State keys of a message key, in the table's store::
+
+    row            the newest row, as in every table; none if it was deleted
+    since          the event time of the newest row or deletion
+    past/<time>    [row] of an older version, [] for a deletion; it ends ``retention_ms`` after the version that took
+                   its place
+
+The time of a deletion ends as an older version does, so a deleted key leaves nothing behind. ``<time>`` has 15 digits.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.infra.kafka.records import Headers
+from holdfast.processors.engine.joins.as_of import PAST
+from holdfast.processors.engine.joins.interval import ROW, TablePut, TableRead
+from holdfast.processors.engine.state.interface import State
+from holdfast.processors.engine.state.time.dated_values import time_text
+from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOptions
+
+_SINCE = "since"
+
+
+def history_options(store: str) -> StoreOptions:
+    """What the store of a table with a history is declared with."""
+    return StoreOptions(store, ttl=BY_VALUE, steps=("table with history",), asked_by_older=True)
+
+
+class VersionedPut(TablePut):
+    """Keeps the row of each key with the greatest event time, and older ones for ``retention_ms``."""
+
+    def __init__(self, retention_ms: int) -> None:
+        super().__init__()
+        self._retention_ms = retention_ms
+
+    def describe(self) -> str:
+        """The rule in a line; another rule is another version."""
+        return f"table with a history of {self._retention_ms} ms"
+
+    def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: State) -> bool:  # type: ignore[override]
+        """Whether the message is the newest version of its key."""
+        row, since = state.get(ROW), state.get(_SINCE)
+        if since is None and row is not None:
+            since = 0  # it was stored before the table had a history
+        if since is not None and timestamp < since:
+            newer = state.keys(start=PAST + time_text(timestamp + 1), prefix=PAST, limit=1)
+            next_ms = int(newer[0][len(PAST) :]) if newer else since
+            state.set(PAST + time_text(timestamp), _version(value), ttl=next_ms - timestamp + self._retention_ms)
+            return False
+        if since is not None and since < timestamp:
+            state.set(PAST + time_text(since), _version(row), ttl=self._retention_ms)
+        if value is None:
+            state.delete(ROW)
+            state.set(_SINCE, timestamp, ttl=self._retention_ms)
+        else:
+            state.set(ROW, value)
+            state.set(_SINCE, timestamp)
+        return True
+
+
+class VersionedRead(TableRead):
+    """Finds for each message the row of its key as of the message's time."""
+
+    def describe(self) -> str:
+        """The rule in a line; another rule is another version."""
+        return f"{super().describe()}, as of the message"
+
+    def __call__(self, value: Any, key: Any, timestamp: int, headers: Headers, state: State) -> list[Any]:  # type: ignore[override]
+        """The joined value, or nothing."""
+        since = state.get(_SINCE)
+        if since is None or since <= timestamp:
+            return self.joined(value, state.get(ROW))
+        older = state.items(prefix=PAST, end=PAST + time_text(timestamp + 1), reverse=True, limit=1)
+        return self.joined(value, older[0][1][0] if older and older[0][1] else None)
+
+
+def _version(row: Any) -> list[Any]:
+    return [] if row is None else [row]

@@ -1,0 +1,41 @@
+"""One worker reads partition n of all inputs that feed a store; else two workers would each count a part of a key.
+
+The assignor of the group decides who reads what, and every member has its say: a member with another subscription, or
+with another assignor, can part the inputs. So the worker checks what it was given, whatever the assignor is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.processors.engine.runtime.ports import TopicView
+from holdfast.processors.engine.runtime.task.task import Task
+from holdfast.processors.engine.state.errors import InputsParted
+from holdfast.processors.engine.topology import Topology
+
+
+def check_together(group: str, topology: Topology, tasks: Iterable[Task], topics: TopicView) -> None:
+    """Check that the group gave this worker all inputs of each task.
+
+    Raises:
+        InputsParted: Another member reads the same partition number of an input that feeds the same stores.
+    """
+    inputs = {sub.name: sub.inputs for sub in topology.subtopologies}
+    missing = [(task, name) for task in tasks for name in inputs[task.subtopology] if name not in task.inputs]
+    described = topics.describe(sorted({name for _, name in missing})) if missing else {}
+    for task, name in missing:  # a topic with fewer partitions has none of this number
+        if name in described and described[name].partitions > task.partition:
+            raise _parted(group, task, name)
+
+
+def _parted(group: str, task: Task, missing: str) -> InputsParted:
+    given = " and ".join(f"{topic}[{task.partition}]" for topic in task.inputs)
+    return InputsParted(
+        f"Group {group} gave this worker {given} without {missing}[{task.partition}]; their streams share a store, "
+        "so one worker must read both. Another member of the group has another assignor or reads other topics.",
+        action=f"Stop all members of group {group}, then start workers of one version of the processor. Leave "
+        "`partition.assignment.strategy` out of `consumer_extra_config`. Nothing was processed.",
+        group=group,
+        seen=given,
+        expected=f"{missing}[{task.partition}]",
+    )

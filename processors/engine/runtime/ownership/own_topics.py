@@ -1,0 +1,44 @@
+"""The topics of a worker that starts: those that are missing are created, and its repartition topics are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.infra.kafka.errors import AccessRefused, TopicUnusable
+from holdfast.infra.kafka.records import TopicFacts
+from holdfast.processors.engine import key_places, provisioning
+from holdfast.processors.engine.changelog.names import other_processors_of
+from holdfast.processors.engine.runtime.ports import TopicView
+from holdfast.processors.engine.topology import Topology
+
+
+def prepare(
+    topics: TopicView, topology: Topology, *, may_create: bool
+) -> tuple[Mapping[str, TopicFacts], tuple[str, ...]]:
+    """Create the missing topics of a processor that starts, if allowed.
+
+    Returns the facts of all its topics, and warnings about their keys, which are logged.
+
+    Raises:
+        TopicUnusable: Another processor has a repartition topic of the same name, and has read it; and what
+            ``provisioning.prepare`` and ``key_places.check_at_start`` raise.
+    """
+    facts = provisioning.prepare(topics, topology, may_create=may_create)
+    for spec in topology.repartitions:
+        for other in other_processors_of(spec.topic, topology.processor):
+            if _has_read(topics, other, spec.topic):
+                raise TopicUnusable(
+                    f"Topic {spec.topic} of `group_by` {spec.name!r} is also the topic of a `group_by` of processor "
+                    f"{other}, which has read it: each would count the messages of the other.",
+                    action=f"Give the `group_by` another `name`. If {other} is gone, delete its consumer group.",
+                    topic=spec.topic,
+                    other=other,
+                )
+    return facts, key_places.check_at_start(topics, topology, facts)
+
+
+def _has_read(topics: TopicView, group: str, topic: str) -> bool:
+    try:
+        return any(place.topic == topic for place in topics.committed_offsets(group))
+    except AccessRefused:  # this client may not ask about the other group
+        return False

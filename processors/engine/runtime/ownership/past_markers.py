@@ -1,0 +1,66 @@
+"""Positions move past markers and aborted records at the end of an input: no record is missed there later.
+
+    input     m m m C                        C: the marker of the producer's transaction, m: messages
+                    ↑ └─ the end
+                    └─ behind the last message: 1 offset before the end
+
+A position before the marker would be below the log's first offset once retention or a purge has emptied the log: the
+coherence guard and Dagster's check would miss records where there were none. A commit of a task takes the step along. A
+task that rests makes one commit for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from holdfast.infra.clock import Clock
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.runtime.open_work import OpenWork
+from holdfast.processors.engine.runtime.ports import GroupMember
+from holdfast.processors.engine.runtime.task.task import Task, TaskPhase
+
+#: Seconds without a change of position after which a task makes a commit for this alone.
+REST_S = 5.0
+#: Seconds between two looks.
+LOOK_EVERY_S = 1.0
+
+
+class PastMarkers:
+    """Moves positions of tasks that have read all messages of an input."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._looked_at = 0.0
+        #: By task, its committed offsets and since when they are as they are.
+        self._rests: dict[str, tuple[dict[str, int], float]] = {}
+
+    def move(self, tasks: Sequence[Task], member: GroupMember, *, bounded: bool = False) -> None:
+        """Move the positions of tasks that are committed now; those of a worker with bounds stay below them."""
+        for task in tasks:
+            if not bounded and task.phase is TaskPhase.RUNNING and task.progressed:
+                task.positions.update(_behind(task, member))
+
+    def rest(self, tasks: Sequence[Task], member: GroupMember, work: OpenWork) -> None:
+        """Move the positions of tasks that rest, and commit them soon."""
+        now = self._clock.monotonic()
+        if now - self._looked_at < LOOK_EVERY_S:
+            return
+        self._looked_at, former = now, self._rests
+        self._rests = {}
+        for task in tasks:
+            if task.phase is not TaskPhase.RUNNING or task.progressed:
+                continue
+            committed, since = former.get(task.name, ({}, now))
+            since = since if committed == task.committed else now
+            self._rests[task.name] = dict(task.committed), since
+            if now - since >= REST_S and (behind := dict(_behind(task, member))):
+                task.positions.update(behind)
+                work.commit_in(0.0, now)
+
+
+def _behind(task: Task, member: GroupMember) -> Iterator[tuple[str, int]]:
+    """By input of a task, the offset behind what is no record at its position."""
+    for topic, position in task.positions.items():
+        end = member.without_records(Partition(topic, task.partition), position)
+        if end is not None:
+            yield topic, end

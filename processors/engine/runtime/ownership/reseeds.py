@@ -1,0 +1,145 @@
+"""The tasks of a worker that wait until their changelogs are rewritten from local state (a re-seed).
+
+Invariants:
+    - The local state of a waiting task is at the group's committed offsets, and is never dropped.
+    - Its offsets name no topic until its changelogs are complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+import structlog
+
+from holdfast.processors.engine.runtime.ownership.restore import TaskRestore
+from holdfast.processors.engine.state.coherence import ChangelogFacts
+from holdfast.processors.engine.state.errors import StateIncoherent
+from holdfast.processors.engine.state.task_store import RESEEDING, StoreOffset, TaskMeta, TaskStore
+
+_log = structlog.get_logger("runtime.reseeds")
+
+
+def stores_to_reseed(
+    task: str,
+    meta: TaskMeta | None,
+    changelogs: Mapping[str, ChangelogFacts],
+    committed: Mapping[str, int | None],
+    holds_data: Callable[[str], bool],
+) -> tuple[str, ...]:
+    """Those of the requested stores whose changelog does not match the local state.
+
+    Args:
+        meta: The offsets in the local store; None when it is new, so that there is nothing to re-seed from.
+        changelogs: Facts of the changelogs of the requested stores, by store.
+        committed: The group's committed offset of each input topic.
+
+    Raises:
+        StateIncoherent: The local state is not at the committed offsets, or the changelog can't be repaired.
+    """
+    if meta is None or meta == TaskMeta():
+        return ()
+    found = []
+    for store, facts in changelogs.items():
+        at = meta.stores.get(store)
+        if at is not None and at.topic_id == facts.topic_id and at.offset <= facts.end:
+            continue  # the changelog matches the local state
+        if at is None and facts.end > 0 and not holds_data(store):
+            continue  # no local data, but the changelog has records: an ordinary restore
+        begun = at is not None and at.topic_id == RESEEDING
+        if facts.start > 0:
+            raise StateIncoherent(
+                f"Task {task}: changelog {facts.topic} begins at offset {facts.start}; expected 0. A changelog without "
+                "its first records can't be restored from.",
+                action=f"Delete {facts.topic} and create it again, then re-seed it.",
+                cause="changelog-truncated",
+                task=task,
+                store=store,
+                seen=facts.start,
+                expected=0,
+            )
+        if meta.restoring and not begun:
+            raise StateIncoherent(
+                f"Task {task}: a restore of store {store} was interrupted; the local state is incomplete.",
+                action="Clear the store and reset the group's input offsets, to rebuild its state.",
+                cause="state-missing",
+                task=task,
+                store=store,
+            )
+        if dict(meta.inputs) != dict(committed):
+            raise StateIncoherent(
+                f"Task {task}: the local state of store {store} holds the inputs up to {dict(meta.inputs)}, but the "
+                f"group committed {dict(committed)}. It can't be re-seeded from.",
+                action="Re-seed from the machine that ran the task last; else clear the store and reset the offsets.",
+                cause="offsets-reset",
+                task=task,
+                store=store,
+                seen=str(dict(meta.inputs)),
+                expected=str(dict(committed)),
+            )
+        found.append(store)
+    return tuple(found)
+
+
+class Reseeds:
+    """The tasks of one worker whose changelogs are being rewritten; ``asked`` are the stores that its start names."""
+
+    def __init__(self, asked: frozenset[str]) -> None:
+        self._asked = asked
+        self._stores: dict[str, tuple[str, ...]] = {}
+        self._ready: list[TaskRestore] = []
+        #: By task, restores that are complete except for the re-seed.
+        self.waiting: dict[str, TaskRestore] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether tasks wait for a re-seed, or to run after one."""
+        return bool(self.waiting or self._ready)
+
+    def stores_of(self, task: str) -> tuple[str, ...]:
+        """The stores of a task whose changelogs are being rewritten."""
+        return self._stores.get(task, ())
+
+    def decide(
+        self,
+        task: str,
+        store: TaskStore | None,
+        changelogs: Mapping[str, ChangelogFacts],
+        committed: Mapping[str, int | None],
+    ) -> dict[str, ChangelogFacts]:
+        """Choose the stores to re-seed and mark them on disk; return the changelogs that are replayed, by store."""
+        self.forget(task)
+        asked = {name: facts for name, facts in changelogs.items() if name in self._asked}
+        if store is None or not asked:
+            return dict(changelogs)
+        meta = store.meta()
+        found = stores_to_reseed(task, meta, asked, committed, store.holds_data)
+        if found and meta is not None:
+            _log.warning("changelogs are rewritten from local state", task=task, stores=found, inputs=dict(meta.inputs))
+            marks = {name: StoreOffset(changelogs[name].topic, RESEEDING, 0) for name in found}
+            store.write([], replace(meta, stores={**meta.stores, **marks}))
+            self._stores[task] = found
+        return {name: facts for name, facts in changelogs.items() if name not in found}
+
+    def hold(self, restore: TaskRestore) -> bool:
+        """Keep a complete restore back if its task is re-seeded; return whether it was kept."""
+        if restore.task.name not in self._stores:
+            return False
+        self.waiting[restore.task.name] = restore
+        return True
+
+    def done(self, task: str) -> None:
+        """Let the task run: its changelogs are complete."""
+        self._ready.append(self.waiting.pop(task))
+        del self._stores[task]
+
+    def take_ready(self) -> list[TaskRestore]:
+        """Remove and return the restores whose re-seed is done."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def forget(self, task: str) -> None:
+        """Forget a revoked task; records already written are not written again the next time."""
+        self._stores.pop(task, None)
+        self.waiting.pop(task, None)
+        self._ready = [restore for restore in self._ready if restore.task.name != task]

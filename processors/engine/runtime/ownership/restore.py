@@ -1,0 +1,470 @@
+"""Restore: replay changelogs into stores, by a consumer of its own, in steps between polls of the group consumer.
+
+``assignment`` chooses the start of each replay. The target is the changelog's high watermark, read after the former
+owner was fenced; the consumer reads read_committed. A partition is done when the position reaches the target, or at an
+end of partition at or after the target: commit markers take offsets, and compaction can remove the last ones.
+
+A table with ``changelog="source"`` is replayed from its topic: up to the group's committed offset, and each record is
+made to a row (``joins.source_rows``).
+
+Invariants:
+    - Data is written before the offsets that cover it; an interrupted restore resumes at the last offsets written.
+    - During a replay the store is marked ``restoring``: nothing treats it as the state of its inputs.
+"""
+
+from __future__ import annotations
+
+import gc
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import cast
+
+import msgspec
+import structlog
+
+from holdfast.infra.kafka.records import Batch, Partition
+from holdfast.processors.engine.changelog.format import META_KEY, Commands, check_records, decode_meta
+from holdfast.processors.engine.joins.source_rows import rows_of
+from holdfast.processors.engine.runtime.ownership.store_replay import StoreReplay
+from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
+from holdfast.processors.engine.runtime.task.task import Task
+from holdfast.processors.engine.state.coherence import ChangelogFacts
+from holdfast.processors.engine.state.errors import StateFailed, StateIncoherent
+from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.restore_start import RestorePlan
+from holdfast.processors.engine.state.task_store import RESEEDING, StoreOffset, TaskMeta
+from holdfast.processors.engine.topology import SourceLog
+
+_log = structlog.get_logger("runtime.restore")
+
+#: Records asked for in one step.
+RECORDS_PER_STEP = 10_000
+#: Replays of this many offsets or more use the database's bulk mode.
+BULK_RECORDS_MIN = 50_000
+#: Seconds between two writes of the replayed offsets beside the data: a killed replay repeats at most this much.
+NOTE_EVERY_S = 1.0
+#: A pause between two steps longer than this, in seconds, does not count as lack of progress.
+ABSENT_S = 5.0
+#: Seconds without a new record after which a restore stops with a diagnosis.
+NO_PROGRESS_S = 120.0
+#: After so many seconds without progress, something open may hold the changelog back.
+HELD_S = 5.0
+
+
+def is_for_bulk(records: int) -> bool:
+    """Whether a replay of this many offsets is worth opening its database twice: in bulk mode, then as usual."""
+    return records >= BULK_RECORDS_MIN
+
+
+@dataclass(slots=True)
+class TaskRestore:
+    """The replays of one task and their progress."""
+
+    task: Task
+    replays: dict[Partition, StoreReplay]
+    committed: Mapping[str, int | None]
+    started_at: float
+    progress_at: float
+    #: Wall-clock time at which the target was read: state that reaches the target is complete up to that time.
+    target_at: float
+    #: Wall-clock time up to which the local state was complete at the start.
+    complete_at: float
+    #: Topic ids of the sources that the state was built from.
+    sources: Mapping[str, str]
+    #: Transactional id of the last commit replayed; empty before the first.
+    owner: str = ""
+    #: Names of the commands whose effects the state holds, by the last commit replayed.
+    commands: Commands = msgspec.UNSET
+    records: int = 0
+    #: Offsets to replay at the start.
+    started_with: int = 0
+    #: When the offsets were last written beside the data.
+    noted_at: float = 0.0
+    noted_remaining: int = 0
+    #: All records are written; in bulk mode the database is flushing them.
+    flushing: bool = False
+
+    @property
+    def bulk(self) -> bool:
+        """Whether the store is in bulk mode, from this restore or from an interrupted one before."""
+        return self.task.store is not None and self.task.store.in_bulk
+
+    @property
+    def done(self) -> bool:
+        """Whether every changelog reached its target."""
+        return all(replay.done for replay in self.replays.values())
+
+    @property
+    def remaining(self) -> int:
+        """Offsets left to replay, over all stores of the task."""
+        return sum(max(0, replay.facts.end - replay.position) for replay in self.replays.values())
+
+    def state_inputs(self) -> dict[str, Mapping[str, int]]:
+        """By store, the input offsets that its state holds."""
+        return {replay.store: replay.held(self.committed) for replay in self.replays.values()}
+
+    @property
+    def keys(self) -> dict[str, tuple[str, ...]]:
+        """By store, what its keys are made of; no entry where no commit told."""
+        replayed = {replay.store: replay.keys for replay in self.replays.values()}
+        kept = {name: lines for name, lines in self.task.meta.keys.items() if name not in replayed}
+        return kept | {name: lines for name, lines in replayed.items() if lines is not msgspec.UNSET}
+
+    @property
+    def facts(self) -> dict[str, ChangelogFacts]:
+        """By store, the facts about its changelog."""
+        return {replay.store: replay.facts for replay in self.replays.values()}
+
+    @property
+    def sources_replayed(self) -> set[str]:
+        """The topics that tables are restored from."""
+        return {replay.facts.topic for replay in self.replays.values() if replay.facts.source is not None}
+
+    def never_written(self, stores: Set[str]) -> frozenset[str]:
+        """Those of ``stores`` whose changelog has no committed record; it may have those of an aborted first commit."""
+        store = self.task.store
+        return frozenset(
+            each.store
+            for each in self.replays.values()
+            if each.store in stores and not each.inputs and (store is None or not store.holds_data(each.store))
+        )
+
+    def begun(self, stores: Set[str], inputs: Mapping[str, int]) -> dict[str, StoreOffset]:
+        """Changelog offsets of those of ``stores``, at these input offsets."""
+        return {
+            each.store: StoreOffset(each.facts.topic, each.facts.topic_id, each.position, inputs)
+            for each in self.replays.values()
+            if each.store in stores
+        }
+
+    def progress(self, now: float) -> dict[str, float | None]:
+        """Records, records per second, seconds and seconds left, for status and logs; ``now`` is monotonic."""
+        seconds = max(now - self.started_at, 1e-3)
+        replayed = self.started_with - self.remaining
+        return {
+            "records": self.records,
+            "remaining": self.remaining,
+            "records_per_s": round(self.records / seconds, 1),
+            "seconds": round(seconds, 3),
+            "seconds_left": round(self.remaining * seconds / replayed, 1) if replayed > 0 else None,
+        }
+
+
+class Restorer:
+    """Restores any number of tasks at once, with one consumer.
+
+    A step reads at most ``records_max`` records, by default ``RECORDS_PER_STEP``.
+    """
+
+    def __init__(self, cluster: Cluster, records_max: int | None = None) -> None:
+        self._records_max = RECORDS_PER_STEP if records_max is None else records_max
+        self._cluster = cluster
+        self._clock = cluster.clock
+        self._consumer: ChangelogReplayer | None = None
+        self._tasks: dict[str, TaskRestore] = {}
+        self._logged_at = 0.0
+        self._stepped_at = 0.0
+        #: Whether the consumer is assigned the current replays; tasks that begin together cause one assign.
+        self._assigned = True
+
+    @property
+    def active(self) -> Mapping[str, TaskRestore]:
+        """Restores under way, by task name."""
+        return self._tasks
+
+    def begin(
+        self,
+        task: Task,
+        decided: RestorePlan,
+        changelogs: Mapping[str, ChangelogFacts],
+        committed: Mapping[str, int | None],
+        looked_at: float,
+        *,
+        often: bool = False,
+    ) -> None:
+        """Start restoring a task as planned, from facts that were read at ``looked_at`` (wall-clock seconds).
+
+        A task restored ``often`` never uses bulk mode, which reopens the database and interrupts its compaction.
+        """
+        assert task.store is not None or not changelogs
+        if decided.wipe is not None and task.store is not None:
+            _log.warning("local state is dropped and restored from the beginning", task=task.name, why=decided.wipe)
+            task.store.wipe(aside=decided.aside)
+            task.meta = TaskMeta()
+        replays = {}
+        for store, facts in changelogs.items():
+            at = task.meta.stores.get(store)
+            replays[Partition(facts.topic, task.partition)] = StoreReplay(
+                store,
+                facts,
+                decided.starts[store],
+                at.inputs if at is not None else {},
+                store_prefix(store),
+                task.meta.keys.get(store, msgspec.UNSET),
+            )
+        now = self._clock.monotonic()
+        complete_at = task.meta.complete_at if task.meta.stores else looked_at
+        restore = TaskRestore(task, replays, committed, now, now, looked_at, complete_at, task.meta.sources)
+        restore.commands = task.meta.commands
+        restore.started_with = restore.remaining
+        self._tasks[task.name] = restore
+        if is_for_bulk(restore.started_with) and not often and task.store is not None and not restore.bulk:
+            task.store.begin_bulk(restore.started_with)
+        if restore.started_with:
+            # Before the first data: a half-replayed store must never look like the state of its inputs. This holds in
+            # bulk mode, too: a process that dies loses a suffix of its writes, and this write is the first.
+            self._note(restore)
+        self._assigned = False
+
+    def forget(self, task: Task) -> None:
+        """Stop the restore of a task that was revoked; the replayed records stay on disk for the next time."""
+        restore = self._tasks.pop(task.name, None)
+        if restore is not None:
+            self._note_if_possible(restore)
+            self._assigned = False
+
+    def excuse(self) -> None:
+        """Restart the no-progress timers, because Kafka is unreachable or the worker was busy."""
+        for restore in self._tasks.values():
+            restore.progress_at = self._clock.monotonic()
+
+    @property
+    def waits_s(self) -> float:
+        """For how many seconds some restore has made no progress."""
+        now = self._clock.monotonic()
+        return max((now - restore.progress_at for restore in self._tasks.values()), default=0.0)
+
+    def step(self, timeout_s: float) -> list[TaskRestore]:
+        """Replay some records; return the complete restores. StateIncoherent after ``NO_PROGRESS_S`` without one."""
+        now = self._clock.monotonic()
+        if now - self._stepped_at > ABSENT_S:
+            self.excuse()  # the worker was frozen or busy, so it did not poll
+        self._stepped_at = now
+        if not self._assigned:
+            self._assign()
+        if self._consumer is not None and any(restore.started_with for restore in self._tasks.values()):
+            reading = any(not restore.done for restore in self._tasks.values())
+            with _uncollected():
+                batches, ends = self._consumer.poll(self._records_max, timeout_s if reading else min(timeout_s, 0.01))
+                self._apply(batches)
+            self._advance(ends)
+            self._note_in_time(idle=not batches)
+        complete = self._complete()
+        self._watch()
+        return complete
+
+    def close(self) -> None:
+        """Stop all restores and close the consumer; the replayed records stay on disk for the next time."""
+        for restore in self._tasks.values():
+            self._note_if_possible(restore)
+        self._tasks.clear()
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+
+    def _assign(self) -> None:
+        self._assigned = True
+        starts = {
+            partition: replay.position
+            for restore in self._tasks.values()
+            for partition, replay in restore.replays.items()
+            if not replay.done
+        }
+        if self._consumer is None:
+            if not starts:
+                return
+            self._consumer = self._cluster.changelog_consumer()
+        sources = {topic for each in self._tasks.values() for topic in each.sources_replayed}
+        self._consumer.assign(starts, sources)
+
+    def _apply(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            found = self._find(batch.partition)
+            if found is None or found[0].flushing:
+                continue
+            restore, replay = found
+            if replay.facts.source is None:
+                keys, values = _data_of(batch, restore, replay)
+                replay.position = batch.offsets[-1] + 1
+                restore.records += len(batch.keys)
+            else:
+                keys, values = self._rows(batch, restore, replay, replay.facts.source)
+            restore.progress_at = self._clock.monotonic()
+            if keys:
+                assert restore.task.store is not None
+                restore.task.store.load(list(map(replay.prefix.__add__, keys)), values)
+
+    def _rows(
+        self, batch: Batch, restore: TaskRestore, replay: StoreReplay, log: SourceLog
+    ) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
+        """The rows that a batch of a table's topic makes; what is behind the target is no state yet."""
+        assert self._consumer is not None
+        if replay.done:  # the batch was fetched before the partition was dropped
+            return [], []
+        count = bisect_left(batch.offsets, replay.facts.end)
+        replay.position = min(batch.offsets[-1] + 1, replay.facts.end)
+        restore.records += count
+        if replay.done:
+            self._consumer.drop([batch.partition])
+        return rows_of(log, batch.keys[:count], batch.values[:count], batch.timestamps[:count])
+
+    def _note_in_time(self, *, idle: bool) -> None:
+        """Write the replayed offsets when due; flush when no records arrive, as below an open transaction."""
+        now = self._clock.monotonic()
+        for restore in self._tasks.values():
+            due = now - restore.noted_at >= NOTE_EVERY_S and restore.remaining != restore.noted_remaining
+            if due and not restore.done:
+                self._note(restore)
+                if idle and restore.bulk and restore.task.store is not None:
+                    restore.task.store.flush()
+
+    def _advance(self, ends: Mapping[Partition, int]) -> None:
+        """Count control and compacted records at the end of a partition as read."""
+        assert self._consumer is not None
+        waiting = [
+            partition
+            for restore in self._tasks.values()
+            for partition, replay in restore.replays.items()
+            if not replay.done
+        ]
+        positions = self._consumer.positions(waiting) if waiting else {}
+        for partition in waiting:
+            found = self._find(partition)
+            assert found is not None
+            _, replay = found
+            reached = max(positions.get(partition, 0), ends.get(partition, 0))
+            if reached >= replay.facts.end > replay.position:
+                replay.position = replay.facts.end
+
+    def _note(self, restore: TaskRestore) -> None:
+        """Write the replayed offsets beside the data: an interrupted replay resumes here."""
+        task = restore.task
+        assert task.store is not None
+        restore.noted_at = self._clock.monotonic()
+        restore.noted_remaining = restore.remaining
+        task.meta = replace(
+            task.meta,
+            restoring=True,
+            sources=restore.sources,
+            complete_at=restore.complete_at,
+            commands=restore.commands,
+            keys=restore.keys,
+            stores={name: at for name, at in task.meta.stores.items() if at.topic_id == RESEEDING}
+            | {
+                replay.store: StoreOffset(replay.facts.topic, replay.facts.topic_id, replay.position, replay.noted)
+                for replay in restore.replays.values()
+            },
+        )
+        task.store.write([], task.meta)
+
+    def _note_if_possible(self, restore: TaskRestore) -> None:
+        store = restore.task.store
+        if restore.done or store is None or store.failure is not None:
+            return
+        try:
+            self._note(restore)
+        except StateFailed as failure:
+            _log.warning(
+                "an interrupted replay will repeat its last records", task=restore.task.name, error=failure.message
+            )
+
+    def _complete(self) -> list[TaskRestore]:
+        """Remove and return the restores that have all records and whose stores are readable."""
+        complete = []
+        for restore in list(self._tasks.values()):
+            store = restore.task.store
+            if not restore.done:
+                continue
+            if not restore.flushing and restore.started_with:
+                self._note(restore)
+                if self._consumer is not None:
+                    self._consumer.drop(list(restore.replays))
+                if restore.bulk and store is not None:
+                    store.flush(wait=False)
+            restore.flushing = True
+            if restore.bulk and store is not None:
+                if store.flushing:  # beside the loop, so that other tasks are replayed meanwhile
+                    restore.progress_at = self._clock.monotonic()
+                    continue
+                store.end_bulk()
+            del self._tasks[restore.task.name]
+            complete.append(restore)
+        return complete
+
+    def _find(self, partition: Partition) -> tuple[TaskRestore, StoreReplay] | None:
+        for restore in self._tasks.values():
+            replay = restore.replays.get(partition)
+            if replay is not None:
+                return restore, replay
+        return None
+
+    def _watch(self) -> None:
+        now = self._clock.monotonic()
+        for restore in self._tasks.values():
+            if now - restore.progress_at > NO_PROGRESS_S:
+                raise self._stalled(restore)
+        if self._tasks and now - self._logged_at > 5.0:
+            self._logged_at = now
+            for restore in self._tasks.values():
+                _log.info("restoring", task=restore.task.name, **restore.progress(now))
+
+    def _stalled(self, restore: TaskRestore) -> StateIncoherent:
+        partition, replay = next((part, rep) for part, rep in restore.replays.items() if not rep.done)
+        end = self._cluster.topics().end_offsets(partition.topic, committed=False).get(partition.number, 0)
+        if end < replay.facts.end:
+            why, cause, action = (
+                f"its end moved back to {end}, so it was truncated or recreated",
+                "changelog-truncated",
+                "Clear the store and reset the group's input offsets, or re-seed the changelog.",
+            )
+        else:
+            why, cause, action = (
+                "an open transaction holds its committed records back",
+                "changelog-held",
+                "Find the hanging transaction with `kafka-transactions.sh find-hanging`, and abort it.",
+            )
+        return StateIncoherent(
+            f"Restoring {partition.topic}[{partition.number}] got no further than offset {replay.position} of "
+            f"{replay.facts.end} in {NO_PROGRESS_S:.0f} s: {why}.",
+            action=action,
+            cause=cause,
+            topic=partition.topic,
+            task=restore.task.name,
+            store=replay.store,
+            seen=replay.position,
+            expected=replay.facts.end,
+        )
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Pause Python's cycle collector: records have no cycles, and the collector would visit each of them."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _data_of(batch: Batch, restore: TaskRestore, replay: StoreReplay) -> tuple[Sequence[bytes], Sequence[bytes | None]]:
+    """The keys and values of a batch without its meta records, whose content goes into ``replay`` and ``restore``."""
+    topic, number = batch.partition
+    keys, values, offsets = batch.keys, batch.values, batch.offsets
+    metas: list[tuple[int, bytes]] = []
+    if META_KEY in keys or None in keys:
+        rows = list(zip(keys, values, offsets, strict=True))
+        metas = [(offset, value) for key, value, offset in rows if key == META_KEY and value is not None]
+        data = [row for row in rows if row[0] is not None and row[0] != META_KEY]
+        keys, values, offsets = [row[0] for row in data], [row[1] for row in data], [row[2] for row in data]
+    check_records(topic, number, cast(list[bytes], keys), values, offsets)
+    for offset, raw in metas:
+        meta = decode_meta(topic, number, offset, raw)
+        replay.inputs, replay.keys = meta.inputs, meta.keys
+        restore.sources = meta.sources or restore.sources
+        restore.owner = meta.owner
+        restore.commands = meta.commands
+    return cast(list[bytes], keys), values

@@ -1,0 +1,120 @@
+"""Detects a changelog that was deleted or recreated while its tasks run, by its topic id; and other missing topics.
+
+Kafka's clients know topics by name. They wait for a deleted topic as for a broker that is down, and they write to a
+recreated topic as to the old one: the earlier records are then only on this worker's disk. A missing output or
+dead-letter topic counts once a transaction was aborted: until then nothing is written to it.
+
+Invariants:
+    - A separate thread asks Kafka; a turn of the loop only compares the answer.
+    - Only two equal answers in a row count, because a restarted broker may know its topics only after a while.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.processors.engine.runtime.ports import Cluster
+from holdfast.processors.engine.runtime.task.task import Task, TaskPhase
+from holdfast.processors.engine.state.coherence import changelog_recreated, topic_missing
+from holdfast.processors.engine.state.task_store import RESEEDING
+from holdfast.processors.engine.topology import Topology
+
+#: Seconds between two checks, and before the check that confirms a difference.
+EVERY_S = 10.0
+AGAIN_S = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Parted:
+    """A store whose changelog has another topic id than its state; ``seen`` is None when the topic is missing."""
+
+    task: str
+    store: str
+    topic: str
+    seen: str | None
+    expected: str
+
+
+def parted(tasks: Iterable[Task], seen: Mapping[str, str | None]) -> Parted | None:
+    """The first store of a running task whose changelog has another topic id than its state; None without one.
+
+    ``seen`` has the topic ids of the changelogs by name; None for a missing topic.
+    """
+    for task in tasks:
+        if task.phase is TaskPhase.RUNNING:
+            for store, at in dict(task.meta.stores).items():
+                if at.topic_id != RESEEDING and seen.get(at.topic, at.topic_id) != at.topic_id:
+                    return Parted(task.name, store, at.topic, seen[at.topic], at.topic_id)
+    return None
+
+
+class SameChangelogs:
+    """Checks the topic ids of a worker's changelogs every ``EVERY_S`` seconds."""
+
+    def __init__(self, topology: Topology, cluster: Cluster) -> None:
+        self._topology = topology
+        self._cluster = cluster
+        read = (spec.name for spec in topology.global_tables)
+        self._names = tuple(dict.fromkeys((*topology.written(), *read)))
+        #: Kafka's last answer: topic ids by name, None for a missing topic.
+        self.seen: Mapping[str, str | None] = {}
+        #: The same answer: partitions by name, of the topics that exist.
+        self.widths: Mapping[str, int] = {}
+        self._next_at = 0.0
+        self._look: _Look | None = None
+        self._suspected: Parted | str | None = None
+
+    def check(self, tasks: Iterable[Task], *, failing: bool = False) -> None:
+        """Compare Kafka's last answer, or ask again; returns at once. ``failing``: transactions are being aborted.
+
+        Raises:
+            StateIncoherent: A changelog is missing or another topic.
+            TopicUnusable: An output or dead-letter topic is missing.
+        """
+        now = self._cluster.clock.monotonic()
+        if self._look is None:
+            if self._names and now >= self._next_at:
+                self._look = _Look(self._cluster, self._names)
+            return
+        if self._look.thread.is_alive():
+            return
+        seen, self.widths, self._look = self._look.seen, self._look.widths, None
+        self.seen = seen or {}
+        found: Parted | str | None = None if seen is None else parted(tasks, seen)
+        if found is None and failing:
+            found = next((name for name, topic_id in (seen or {}).items() if topic_id is None), None)
+        confirmed = found is not None and found == self._suspected
+        self._suspected = found
+        self._next_at = now + (EVERY_S if found is None else AGAIN_S)
+        if found is not None and confirmed:
+            if isinstance(found, str) or found.seen is None:
+                raise topic_missing(found if isinstance(found, str) else found.topic, self._topology)
+            raise changelog_recreated(found.task, found.store, found.topic, found.seen, found.expected)
+
+    def finish(self) -> None:
+        """Wait for the thread of a running check, if there is one."""
+        if self._look is not None:
+            self._look.thread.join()
+
+
+class _Look:
+    """One request for the topic ids, on a daemon thread of its own."""
+
+    def __init__(self, cluster: Cluster, names: tuple[str, ...]) -> None:
+        self._topics = cluster.topics()
+        self._names = names
+        #: None when Kafka did not answer.
+        self.seen: Mapping[str, str | None] | None = None
+        self.widths: Mapping[str, int] = {}
+        self.thread = threading.Thread(target=self._run, name="changelogs", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        with suppress(HoldfastError):  # the loop reports unreachable brokers
+            facts = self._topics.describe(self._names)
+            self.widths = {name: each.partitions for name, each in facts.items()}
+            self.seen = {name: facts[name].topic_id if name in facts else None for name in self._names}

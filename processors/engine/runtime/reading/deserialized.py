@@ -1,0 +1,97 @@
+"""Values, keys and headers of consecutive messages, deserialized together, up to the first that can't be read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.errors import HeadersUnreadable
+from holdfast.infra.kafka.records import Batch, Headers
+from holdfast.processors.engine.steps.serialization import Deserializer, ValueUnreadable, as_is
+
+#: Not subclasses of Exception, but raised by the user's function: they count as failures of the message.
+ENDING = (SystemExit, GeneratorExit)
+
+#: Records deserialized at once: few enough to stay in the CPU caches until they are processed, many enough that the
+#: cost per call does not matter.
+RECORDS_AT_ONCE = 100
+
+
+@dataclass(slots=True)
+class Readable:
+    """Values and keys of consecutive messages; ``failure`` is why the message behind them can't be read."""
+
+    values: list[Any]
+    keys: list[Any]
+    #: Empty where they are not wanted.
+    headers: Sequence[Headers] = ()
+    failure: BaseException | None = None
+
+
+def read(
+    batch: Batch,
+    first: int,
+    last: int,
+    deserialize_value: Deserializer,
+    deserialize_key: Deserializer,
+    wants_headers: bool,
+) -> Readable:
+    """Deserialize as many records as can be read; their headers are read only if they are wanted."""
+    headers: Sequence[Headers] = ()
+    unread: HeadersUnreadable | None = None
+    if wants_headers:
+        try:
+            headers = batch.headers[first:last]
+        except HeadersUnreadable as failure:
+            unread, last = failure, batch.offsets.index(failure.fields["offset"], first)
+            headers = batch.headers[first:last]
+    raw_keys, raw_values = batch.keys[first:last], batch.values[first:last]
+    with suppress(Exception, *ENDING):
+        return Readable(
+            _all_of(raw_values, deserialize_value), _all_of(raw_keys, deserialize_key), headers, failure=unread
+        )
+    # One record can't be deserialized: deserialize them one by one, up to that record.
+    readable = Readable([], [], headers, unread)
+    for raw_key, raw in zip(raw_keys, raw_values, strict=True):
+        part, shown = "value", raw
+        try:
+            value = None if raw is None else deserialize_value(raw)
+            part, shown = "key", raw_key
+            key = None if raw_key is None else deserialize_key(raw_key)
+        except (HoldfastError, *ENDING) as failure:
+            readable.failure = failure
+        except Exception as failure:
+            readable.failure = _unreadable(batch, first + len(readable.values), part, shown, failure)
+            readable.failure.__cause__ = failure
+        else:
+            readable.values.append(value)
+            readable.keys.append(key)
+            continue
+        readable.headers = headers[: len(readable.values)]
+        break
+    return readable
+
+
+def _all_of(raws: list[bytes | None], deserialize: Deserializer) -> list[Any]:
+    if deserialize is as_is:
+        return raws
+    if all(raws):
+        return list(map(deserialize, raws))  # type: ignore[arg-type]
+    return [None if raw is None else deserialize(raw) for raw in raws]
+
+
+def _unreadable(batch: Batch, index: int, part: str, raw: bytes | None, failure: Exception) -> ValueUnreadable:
+    """The error for a record whose ``part``, key or value, can't be deserialized from ``raw``."""
+    partition, offset = batch.partition, batch.offsets[index]
+    said = "The message" if part == "value" else "The key of the message"
+    return ValueUnreadable(
+        f"{said} at {partition.topic}[{partition.number}] offset {offset} can't be read: {failure} "
+        f"(the {part} begins with {(raw or b'')[:40]!r}).",
+        action=f"Correct the producer or the topic's `{part}_deserializer`, or set `dead_letter_topic`.",
+        topic=partition.topic,
+        partition=partition.number,
+        offset=offset,
+    )

@@ -1,0 +1,313 @@
+"""The order of reading for a task with repartition topics among its inputs: no message before an older one upstream.
+
+    orders (source)      o50 o60                      o50 waits: p1 may still send an older price
+    prices (regrouped)   p51 p52 W(p0)=52 │ …         heard: p0 at 52, p1 at 20  ──► open below 20
+
+A repartition topic has the messages of several tasks in the order in which they were written, so its head is not its
+oldest message. Its *low* is: the smallest time of what is buffered, and of what the tasks before it may still send
+(``heard``). A head is *safe* if the lows of all other inputs are later. Of the safe heads, the smallest is next.
+
+If no head is safe, an older message is behind a younger one of the same topic, which has to go first: offsets are
+committed in their order. But first goes what it is joined with (``rights``): a row of a later time is kept with its
+time, but a row that is not there yet can't be found. That may be a left side, too, and wait for what is its own right::
+
+    alerts  a52 a40   ──joined with──►  flights  f50 f42   ──joined with──►  weather  w45 w41
+                                                     order: w45 w41, f50 f42, a52 a40
+
+If each of two streams is joined with the other, no order serves both: the smallest head goes. With one task before each
+topic, this is the order by heads.
+
+Invariants:
+    - Stream time that words tell doesn't pass an input that is not read to its end, as no message does.
+    - While a message waits for a watermark, that watermark can come: the input that brings it is not paused, or the
+      messages in its full buffer are processed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from holdfast.infra.kafka.records import Batch
+from holdfast.processors.engine.runtime.reading.interleaved import Run
+from holdfast.processors.engine.runtime.reading.reading_order import Buffer, Piece, ReadingOrder, TimesOf, reach
+from holdfast.processors.engine.runtime.reading.upstream_times import NEVER, Heard
+from holdfast.processors.engine.runtime.reading.watermarks import InHand
+from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME
+
+#: A time in milliseconds and the rank of its input.
+_Place = tuple[int, int]
+_LAST: _Place = (NEVER + 1, 0)
+#: Less than the time of every message.
+_UNKNOWN = NO_TIME - 1
+
+
+@dataclass(slots=True)
+class _Lows:
+    """The smallest times of the pieces of one buffer, from each piece on to the last one."""
+
+    #: By piece, its smallest times from each record on.
+    of_piece: dict[int, list[int]] = field(default_factory=dict)
+    #: Number and smallest time of those pieces behind which none has a smaller one.
+    chain: list[tuple[int, int]] = field(default_factory=list)
+    #: The number of the first piece in the buffer, and of the next one that is added.
+    first: int = 0
+    count: int = 0
+
+    def add(self, lows: list[int]) -> None:
+        while self.chain and self.chain[-1][1] >= lows[0]:
+            self.chain.pop()
+        self.chain.append((self.count, lows[0]))
+        self.of_piece[self.count] = lows
+        self.count += 1
+
+    def drop_to(self, first: int) -> None:
+        for number in range(self.first, first):
+            del self.of_piece[number]
+        self.first = first
+        if self.chain and self.chain[0][0] < first:
+            del self.chain[: bisect_left(self.chain, (first, _UNKNOWN))]
+
+    def behind(self, number: int) -> int:
+        """The smallest time of the pieces behind one."""
+        at = bisect_left(self.chain, (number + 1, _UNKNOWN))
+        return self.chain[at][1] if at < len(self.chain) else NEVER
+
+    def clear(self) -> None:
+        self.of_piece.clear()
+        self.chain.clear()
+        self.first = self.count
+
+
+class _Bound(NamedTuple):
+    """What an input may still bring besides its buffer: nothing earlier than ``time_ms``."""
+
+    time_ms: int
+    #: Whether others wait for it.
+    holds: bool
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """A place in the buffer of one input; behind it nothing is taken yet."""
+
+    topic: str
+    buffer: Buffer
+    lows: _Lows | None
+    bound: _Bound
+    #: The inputs that this one is joined with.
+    rights: frozenset[str]
+    full: bool
+    index: int = 0
+    at: int = 0
+
+    @property
+    def piece(self) -> Piece:
+        return self.buffer.pieces[self.index]
+
+    @property
+    def has_head(self) -> bool:
+        return self.index < len(self.buffer.pieces)
+
+    @property
+    def head(self) -> _Place:
+        return self.piece.times[self.at], self.buffer.rank
+
+    @property
+    def buffered_low(self) -> int:
+        """The smallest time in the buffer; of a source, which has an order of its own, that of its head."""
+        if not self.has_head:
+            return NEVER
+        if self.lows is None:
+            return self.piece.times[self.at]
+        number = self.lows.first + self.index
+        return min(self.lows.of_piece[number][self.at], self.lows.behind(number))
+
+    @property
+    def low(self) -> _Place:
+        if self.lows is None and self.has_head:
+            return self.head
+        low, bound = self.buffered_low, self.bound
+        return (min(low, bound.time_ms) if bound.holds else low), self.buffer.rank
+
+    @property
+    def next_ms(self) -> int:
+        """The smallest time that it has in hand; less than every time while a source may bring whatever comes next."""
+        if self.lows is None and not self.has_head and self.bound.holds:
+            return self.bound.time_ms
+        return self.buffered_low
+
+    @property
+    def goes(self) -> bool:
+        """Whether its head may go, though a younger one than it may still come: none can come to a full buffer."""
+        if self.lows is None or not self.has_head:
+            return self.has_head
+        return self.full or not self.bound.holds or self.buffered_low <= self.bound.time_ms
+
+    def take(self, last: int) -> Run:
+        piece, first = self.piece, self.at
+        self.at = last
+        if last == piece.end:
+            self.index += 1
+            self.at = self.piece.at if self.has_head else 0
+        return Run(piece.batch, first, last)
+
+    def reach_low(self, most: int, bound: _Place) -> int:
+        """The index behind the last record that has one earlier than ``bound`` behind it, or all if there is none."""
+        piece = self.piece
+        end = min(piece.end, self.at + most)
+        if self.lows is None:
+            return self.at + 1
+        number, rank = self.lows.first + self.index, self.buffer.rank
+        if (self.lows.behind(number), rank) < bound:
+            return end
+        found = (bisect_right if rank < bound[1] else bisect_left)(self.lows.of_piece[number], bound[0], self.at, end)
+        return found if found > self.at else end
+
+    def reach(self, most: int, bound: _Place) -> int:
+        """The index behind the last record in a row that is earlier than ``bound``, but for the first."""
+        return reach(self.piece, self.at, min(self.piece.end, self.at + most), bound, self.buffer.rank)
+
+
+class GroupedOrder(ReadingOrder):
+    """Buffers of the inputs of one task, some of which are repartition topics.
+
+    Args:
+        times_of: By input topic, the event times of a batch; of equal times, the topic that comes first here is next.
+        heard: By repartition topic, what its tasks tell.
+        rights: By input, those that it is joined with.
+        wait_s: For how long an input is waited for, in seconds; None for as long as it takes.
+    """
+
+    def __init__(
+        self,
+        times_of: Mapping[str, TimesOf],
+        heard: Mapping[str, Heard],
+        rights: Mapping[str, frozenset[str]],
+        wait_s: float | None = None,
+    ) -> None:
+        super().__init__(times_of, wait_s)
+        self.heard = heard
+        self._rights = {topic: rights.get(topic, frozenset()) for topic in times_of}
+        self._lows = {topic: _Lows() for topic in heard}
+        #: What is in the buffers, or was at the last ``runs``; before the first one, nobody knows.
+        self.in_hand = InHand(all_ms=_UNKNOWN)
+        #: The smallest time in the buffers at the last ``runs``.
+        self._oldest_ms = NEVER
+        #: The newest time that came, of all inputs.
+        self.newest_ms = NO_TIME
+
+    def add(self, batch: Batch, end: int) -> None:
+        """Takes the first ``end`` records of a batch."""
+        topic = batch.partition.topic
+        if not end:
+            return
+        if topic in self.heard:
+            times, lows = self.heard[topic].hear(batch, end)
+            self._buffers[topic].append(batch, times, end)
+            self._lows[topic].add(lows)
+            self.in_hand.grouped_ms = min(self.in_hand.grouped_ms, lows[0])
+        else:
+            super().add(batch, end)
+            lows = [self._buffers[topic].pieces[-1].times[0]]
+        self.newest_ms = max(self.newest_ms, *self._buffers[topic].pieces[-1].times[:end])
+        self.in_hand.all_ms = min(self.in_hand.all_ms, lows[0])
+
+    def clear(self) -> None:
+        """Forgets what is buffered: it is read again. Paused inputs stay paused until ``change_of_pauses``."""
+        super().clear()
+        for topic, lows in self._lows.items():
+            lows.clear()
+            self.heard[topic].begin()
+        self.newest_ms = NO_TIME
+        self.in_hand.all_ms, self.in_hand.grouped_ms = _UNKNOWN, EVENT_TIME_END_MS
+
+    def runs(self, positions: Mapping[str, int], most: int, now: float, is_ended: Callable[[str], bool]) -> list[Run]:
+        """What ``ReadingOrder.runs`` returns."""
+        cursors = [self._cursor(topic, positions[topic], now, is_ended) for topic in self._buffers]
+        self.in_hand.all_ms = min(each.next_ms for each in cursors)
+        if self.in_hand.all_ms >= self.in_hand.ahead_ms:
+            self.in_hand.ahead_ms = NO_TIME
+        self._oldest_ms = min(each.buffered_low for each in cursors)
+        self.in_hand.grouped_ms = min(each.buffered_low for each in cursors if each.lows is not None)
+        runs, left = list[Run](), most
+        while left:
+            chosen = _next(cursors, left)
+            if chosen is None:
+                break
+            cursor, last, in_order = chosen
+            if cursor.lows is None and not in_order:
+                self.in_hand.ahead_ms = max(self.in_hand.ahead_ms, cursor.head[0])
+            runs.append(cursor.take(last))
+            left -= runs[-1].last - runs[-1].first
+        self._note_waits(cursors, now)
+        return runs
+
+    def held_by(self, topics: Iterable[str]) -> dict[str, list[str]]:
+        """What ``ReadingOrder.held_by`` returns."""
+        return {topic: self.heard[topic].behind(self._oldest_ms) for topic in topics if topic in self.heard}
+
+    def _cursor(self, topic: str, position: int, now: float, is_ended: Callable[[str], bool]) -> _Cursor:
+        buffer, lows = self._buffers[topic], self._lows.get(topic)
+        before = len(buffer.pieces)
+        buffer.advance(position)
+        if lows is not None:
+            lows.drop_to(lows.first + before - len(buffer.pieces))
+        ended, heard = is_ended(topic), self.heard.get(topic)
+        reached = heard.reached(position) if heard else NEVER if ended else _UNKNOWN
+        since, most = buffer.awaited_since, self._wait_s
+        holds = most is None or (most > 0 and (since is None or now - since < most))
+        made = _Cursor(topic, buffer, lows, _Bound(reached, holds), self._rights[topic], topic in self.paused)
+        made.at = made.piece.at if made.has_head else 0
+        return made
+
+    def _note_waits(self, cursors: list[_Cursor], now: float) -> None:
+        """Remembers since when inputs are waited for."""
+        for each in cursors:
+            others = [other.head for other in cursors if other is not each and other.has_head]
+            behind = min(each.buffered_low, each.bound.time_ms) if each.lows or not each.has_head else NEVER
+            held = bool(others) and (behind, each.buffer.rank) < min(others)
+            if not held or each.buffered_low <= each.bound.time_ms:
+                each.buffer.awaited_since = None
+            elif each.buffer.awaited_since is None:
+                each.buffer.awaited_since = now
+
+
+class _Next(NamedTuple):
+    """The input whose head is next, and the index behind the last record to take."""
+
+    cursor: _Cursor
+    last: int
+    #: Whether no older message of another input comes behind it.
+    in_order: bool
+
+
+def _next(cursors: list[_Cursor], most: int) -> _Next | None:
+    """What is next; None while an input is waited for."""
+    by_low = sorted(cursors, key=lambda each: each.low)
+    first, second = by_low[0], by_low[1].low
+    bounds = [(each, second if each is first else first.low) for each in cursors if each.has_head]
+    safe = [(each, bound) for each, bound in bounds if each.head < bound]
+    if safe:
+        each, bound = min(safe, key=lambda one: one[0].head)
+        return _Next(each, each.reach(most, bound), in_order=True)
+    return _before_older_ones(cursors, first, second, most) if first.goes else None
+
+
+def _before_older_ones(cursors: list[_Cursor], chosen: _Cursor, bound: _Place, most: int) -> _Next | None:
+    """What ``_next`` returns, where an older message of ``chosen``, earlier than ``bound``, is behind its head."""
+    passed = list[_Cursor]()
+    while chosen not in passed:
+        rights = [each for each in cursors if each.topic in chosen.rights]
+        before = [each for each in rights if each.low < chosen.head]
+        if not before:
+            last = chosen.reach(most, min((each.low for each in rights), default=_LAST))
+            return _Next(chosen, min(last, chosen.reach_low(most, bound)), in_order=False)
+        passed.append(chosen)
+        chosen, bound = min(before, key=lambda each: each.low), chosen.head
+        if not chosen.goes:
+            return None
+    circle = sorted(passed[passed.index(chosen) :], key=lambda each: each.head)
+    return _Next(circle[0], circle[0].reach(most, circle[1].head), in_order=False)

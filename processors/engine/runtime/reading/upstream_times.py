@@ -1,0 +1,90 @@
+"""What the order of reading hears of the tasks before a repartition topic: from which time on messages may come.
+
+    log of the topic     m m m W  m m W  m │ m m W ...
+                                           └ buffered up to here: these watermarks are heard, long before their turn
+
+``watermarks.Upstream`` moves the stream time when a watermark has its turn. The order of reading needs to know sooner:
+a message of another input waits until no older one can come.
+
+Invariants:
+    - Messages of other inputs wait for a task that is at its end, too, until it has been there for a while longer
+      (``told``). Only words behind the end that the topic had when a message was in hand count for it: with a backlog,
+      the words that are read first are from before the message.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import NamedTuple
+
+from holdfast.infra.kafka.records import Batch
+from holdfast.processors.engine.runtime.reading.upstream import Before, Watermark
+from holdfast.processors.engine.runtime.reading.watermarks import told_of
+from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
+
+#: Later than every event time, in milliseconds.
+NEVER = 2**62
+
+
+class HeardTimes(NamedTuple):
+    """By record, its time; a watermark has the one that it tells. ``lows``: the smallest of messages from there on."""
+
+    times: list[int]
+    lows: list[int]
+
+
+class Heard:
+    """What one task has heard of those before one of its inputs.
+
+    Args:
+        topic: The repartition topic.
+        tasks: The names of the tasks that write to it.
+        stream: The stream time of the task, which keeps the watermarks up to its last commit; None for a task without.
+    """
+
+    def __init__(self, topic: str, tasks: frozenset[str], stream: StreamTime | None = None) -> None:
+        self._topic, self._stream = topic, stream
+        self._before = Before(tasks)
+        #: The offset behind the last record that was heard, and up to which records have to be heard again.
+        self._next = self._again_to = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """The records from the task's positions on are heard again."""
+        heard, self._next = self._next, 0
+        if self._stream is None:
+            self._again_to = max(self._again_to, heard)
+        self._before.begin(self._before.times if self._stream is None else told_of(self._stream, self._topic))
+
+    def hear(self, batch: Batch, end: int) -> HeardTimes:
+        """Takes the watermarks among the first ``end`` records of a batch; returns the times of these records."""
+        times, lows = list(batch.timestamps[:end]), list(batch.timestamps[:end])
+        for index in [index for index, key in enumerate(batch.keys[:end]) if key is None]:
+            read = Watermark.read(batch.values[index])  # processing it says if it is none
+            known = None if read is None else self._before.take(read)
+            times[index], lows[index] = NO_TIME if read is None or known is None else read.time_ms, NEVER
+        self._next = batch.offsets[end - 1] + 1
+        lows.reverse()
+        lows = list(accumulate(lows, min))
+        lows.reverse()
+        return HeardTimes(times, lows)
+
+    def wants_end(self, newest_ms: int) -> bool:
+        """Whether ``mark`` has to be called: messages of all inputs came up to this time."""
+        return self._before.wants_end(newest_ms + 1)
+
+    def mark(self, end: int, newest_ms: int) -> None:
+        """Takes the topic's end as of now, and the newest time of all messages that came, of all inputs."""
+        self._before.mark(end, newest_ms + 1)
+
+    def reached(self, position: int) -> int:
+        """The time below which no message comes that is not heard yet; ``position`` is the next offset to process."""
+        heard_to = max(position, self._next)
+        if heard_to < self._again_to:
+            return NO_TIME
+        self._before.look(heard_to)
+        return self._before.reached_ms()
+
+    def behind(self, time_ms: int) -> list[str]:
+        """The tasks that hold messages of this time."""
+        return self._before.behind(time_ms)

@@ -1,0 +1,342 @@
+"""How far the tasks before a repartition topic have read, and the stream time that follows from it behind the topic.
+
+    task flights-0  ──┐                                    ┌──► task …-repartition-0
+      at 10:00, reads │  messages, and behind them         │      clock: 09:40, the smallest of all tasks that hold
+    task flights-1  ──┴► a watermark for each partition ───┘
+      at 09:40, reads
+
+A *watermark* is a record without a key, which a task writes behind its messages, in the same transaction: its stream
+time, and whether its inputs are read to their ends. A task at its end says so again and again (``told``). Behind the
+topic, no message is late only because another task before it was read further, or because the worker of its partition
+is gone. Flink's watermarks and idle inputs are the same idea.
+
+Invariants:
+    - Until every task before the topic has told its time, the stream time behind it stays as it was committed.
+    - What the tasks tell is committed with the stream time. What a task told before this one started holds, until the
+      owner of its partition tells it again. Each task tells its time at its start.
+    - What a task tells to a topic depends on the inputs that lead to that topic. So none waits for its own work.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import msgspec
+import structlog
+
+from holdfast.infra.kafka.records import Headers, TopicFacts
+from holdfast.processors.engine.runtime.reading.upstream import REPEAT_MOST_S, REPEAT_PART, REPEAT_S, Before, Watermark
+from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
+from holdfast.processors.engine.topology import Subtopology, Topology
+
+_log = structlog.get_logger("runtime.watermarks")
+
+#: Watermarks that all tasks before a wide topic write in a second, at most: with a hundred tasks on each side, they
+#: come every fifth second.
+WATERMARKS_PER_S = 2_000.0
+#: Topics that would get them more often than in so many seconds have them with each commit: twelve tasks on each side.
+EACH_COMMIT_S = 0.1
+#: The header of a watermark, for people who read the topic.
+HEADERS: Headers = [("holdfast.watermark", b"1")]
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """A repartition topic: its width in partitions, and the names of the tasks that write to it.
+
+    ``ordered``: whether the tasks that read it have other inputs, too, and wait for its watermarks. They don't where
+    they, or a task behind them, write to it themselves: they would wait for their own work. ``circular``: whether they
+    do.
+    """
+
+    partitions: int
+    tasks: frozenset[str]
+    ordered: bool = False
+    circular: bool = False
+
+    @property
+    def writers(self) -> int:
+        """How many tasks write to it."""
+        return len(self.tasks)
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """What a task needs to know of repartition topics: all of the processor's."""
+
+    topics: Mapping[str, Grouping]
+    monotonic: Callable[[], float] = time.monotonic
+
+
+def groupings_of(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[str, Grouping]:
+    """The repartition topics of a processor; ``facts`` are those of all its topics."""
+    widths = {name: seen.partitions for name, seen in facts.items()}
+    before = {spec.topic: {topology.subtopology_of(name) for name in spec.sources} for spec in topology.repartitions}
+    found = {}
+    for topic, writers in before.items():
+        tasks = frozenset(sub.task(number) for sub in writers for number in range(sub.width(widths)))
+        reader = topology.subtopology_of(topic)
+        circular = reader in _all_before(topic, before)
+        found[topic] = Grouping(widths.get(topic, 0), tasks, len(reader.inputs) > 1 and not circular, circular)
+    return found
+
+
+def _all_before(topic: str, before: Mapping[str, set[Subtopology]]) -> set[Subtopology]:
+    """The subtopologies whose messages come to a repartition topic, through whatever other ones."""
+    found, look_at = set[Subtopology](), [topic]
+    while look_at:
+        new = before[look_at.pop()] - found
+        found |= new
+        look_at += [name for sub in new for name in sub.inputs if name in before]
+    return found
+
+
+#: For a processor without ``group_by``.
+NO_GROUPS = Groups({})
+
+#: What is the same as long as a task is silent: its work so far, and the silences of the tasks before it.
+Quiet = tuple[int, ...]
+
+
+class _Told(NamedTuple):
+    time_ms: int
+    #: The number of the silence; 0 for a task that has input.
+    stretch: int = 0
+
+
+class Teller:
+    """Decides when a task writes watermarks, and which.
+
+    A commit that moves the time has them, however soon it comes: those behind wait for it, and new input may not come
+    for long. Only where the topics are very wide, they come less often.
+
+    Args:
+        task: The name of the task.
+        topics: The repartition topics that it writes to.
+        inputs: Its inputs that lead to these topics.
+        hears: Whether one of them is a repartition topic, so that the task's time depends on what it hears.
+        own: Whether the task hears its own words behind these topics: what it tells depends on ``inputs`` alone.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        topics: Mapping[str, Grouping],
+        inputs: frozenset[str] = frozenset(),
+        *,
+        hears: bool = False,
+        own: bool = False,
+    ) -> None:
+        self._task = task
+        self.topics, self.inputs, self.hears, self.own = topics, inputs, hears, own
+        #: Ends of its repartition topics that Kafka told, and when; how many words of silences had come when it last
+        #: spoke.
+        self.asked: tuple[float, Mapping[str, int]] | None = None
+        self.said: tuple[int, ...] = ()
+        every_s = sum(each.partitions * each.writers for each in topics.values()) / WATERMARKS_PER_S
+        self._every_s = every_s if every_s > EACH_COMMIT_S else 0.0
+        self._told: _Told | None = None
+        self._pending: _Told | None = None
+        self._told_at = 0.0
+        #: A worker that is paused never looks.
+        self._looked = False
+        #: The present silence; None while there is none. Its number, and since when (monotonic seconds).
+        self._quiet: Quiet | None = None
+        self._stretch, self._since = 0, 0.0
+        #: When the inputs were at their ends, by the last look, in monotonic seconds; None if they were not.
+        self._ended_at: float | None = None
+
+    def look(self, time_ms: int, now: float, quiet: Quiet | None, confirm: Callable[[], float | None]) -> bool:
+        """Whether a commit has to write watermarks now.
+
+        Args:
+            time_ms: The time of the task.
+            now: Monotonic seconds.
+            quiet: What the silence of the task is; None while it has input.
+            confirm: Asks since when at the latest nothing is behind what the inputs have brought, in monotonic seconds;
+                None if there is more. Called for a silence of some length only.
+        """
+        self._looked = True
+        if quiet is not None and quiet != self._quiet:
+            self._stretch, self._since = self._stretch + 1, now
+        self._quiet = quiet
+        silent_s = now - self._since
+        every_s = max(self._every_s, min(silent_s * REPEAT_PART, REPEAT_MOST_S))
+        lasts = quiet is not None and silent_s >= REPEAT_S and now - self._told_at >= every_s
+        self._ended_at = confirm() if lasts else None
+        if self._ended_at is not None and self._ended_at <= max(self._told_at, self._since):
+            self._ended_at = None  # the next word speaks of a moment after this one was committed
+        return self._is_due(time_ms, now)
+
+    def tell(self, time_ms: int, now: float) -> bytes | None:
+        """The value of the watermarks that the next commit has to write; None for none."""
+        if (not self._looked and time_ms == NO_TIME) or not self._is_due(time_ms, now):
+            return None
+        ended_at, self._ended_at = self._ended_at, None
+        self._pending, self._told_at = _Told(time_ms, 0 if ended_at is None else self._stretch), now
+        if ended_at is None:
+            return msgspec.json.encode(Watermark(self._task, time_ms, False))
+        return msgspec.json.encode(
+            Watermark(self._task, time_ms, True, int((ended_at - self._since) * 1000), self._stretch)
+        )
+
+    def _is_due(self, time_ms: int, now: float) -> bool:
+        if self._told is None or self._ended_at is not None:
+            return True
+        if self._told.stretch and self._quiet is not None and self._told.stretch == self._stretch:
+            return False  # the next word of the silence tells it
+        moved = self._told.time_ms != time_ms or self._told.stretch != 0
+        return moved and now - self._told_at >= self._every_s
+
+    def owes(self, time_ms: int) -> bool:
+        """Whether the tasks behind have not been told this time: in a silence, its next word does."""
+        return time_ms > (NO_TIME if self._told is None else self._told.time_ms)
+
+    def committed(self) -> None:
+        """The commit of the last ``tell`` is done."""
+        if self._pending is not None:
+            self._told, self._pending = self._pending, None
+
+    def restore(self) -> None:
+        """The commit was dropped."""
+        self._pending = self._quiet = self._ended_at = None
+
+    def begin(self) -> None:
+        """Forgets what it has told, so that all of it comes again."""
+        self.restore()
+        self._told, self._looked = None, False
+        self.asked, self.said = None, ()
+
+
+@dataclass(slots=True)
+class InHand:
+    """The smallest times of messages that are not processed: of all inputs, and of those in hand of repartition topics.
+
+    What an input that is not read to its end brings next may have any time.
+    """
+
+    all_ms: int = EVENT_TIME_END_MS
+    grouped_ms: int = EVENT_TIME_END_MS
+    #: The newest message of a source that went before an older one of another input.
+    ahead_ms: int = NO_TIME
+
+    @property
+    def order_ms(self) -> int:
+        """Up to here, what came was in order: nothing older is in hand, or may come."""
+        return self.all_ms if self.all_ms < self.ahead_ms else EVENT_TIME_END_MS
+
+
+class Upstream:
+    """The stream time of a task that reads repartition topics; ``stream`` keeps what they tell, with each commit.
+
+    Args:
+        stream: The stream time of the task.
+        topics: The repartition topics that it reads.
+    """
+
+    def __init__(self, stream: StreamTime, topics: Mapping[str, Grouping]) -> None:
+        self._stream = stream
+        self._before = {topic: Before(each.tasks) for topic, each in topics.items()}
+        self._known = {f"{topic}/{task}" for topic, each in topics.items() for task in each.tasks}
+        #: What the order of reading has in hand: stream time is not beyond it.
+        self.in_hand = InHand()
+
+    def begin(self) -> None:
+        """Begins with what is committed, but for tasks that there are no longer: they would hold the time for good."""
+        self._stream.told = {key: told for key, told in self._stream.told.items() if key in self._known}
+        for topic, before in self._before.items():
+            before.begin(told_of(self._stream, topic))
+        self.reads_by(self.in_hand)
+        self._stream.let_go_to(NO_TIME)  # until the first look at what was told
+
+    def reads_by(self, in_hand: InHand) -> None:
+        """The task reads by an order which has this in hand: what came before may have gone before older messages."""
+        self.in_hand = in_hand
+        in_hand.ahead_ms = max([self._stream.time_ms, *self._stream.ahead])
+
+    def take(self, topic: str, offset: int, value: bytes | None, now: float) -> None:
+        """Takes a record without a key; ``now`` is monotonic seconds."""
+        read = Watermark.read(value)
+        if read is None:
+            _log.warning(
+                "a record without a key in a repartition topic is no watermark; it is skipped",
+                topic=topic,
+                offset=offset,
+                next="find out who writes to this topic: it belongs to the processor alone",
+            )
+            return
+        time_ms = self._before[topic].take(read, now)
+        if time_ms is None:  # of a task that is gone
+            return
+        self._stream.told[f"{topic}/{read.task}"] = (time_ms, read.ended)
+
+    def newest_ms(self, topic: str) -> int:
+        """The newest time that is there besides what the tasks before a topic have told to it."""
+        return max([self._stream.come_ms, *(each.newest_ms for name, each in self._before.items() if name != topic)])
+
+    @property
+    def waits(self) -> bool:
+        """Whether a time has come, or a task before told one, that stream time has not reached."""
+        newest_ms = max([self._stream.come_ms, *(before.newest_ms for before in self._before.values())])
+        return newest_ms > self._stream.time_ms
+
+    def wants_end(self, topic: str) -> bool:
+        """Whether ``mark`` has to be called for a topic."""
+        return self._before[topic].wants_end(self.newest_ms(topic))
+
+    def mark(self, topic: str, end: int) -> None:
+        """Takes a topic's end as of now: words behind it let go what other inputs have brought so far."""
+        self._before[topic].mark(end, self.newest_ms(topic))
+
+    def look(self, positions: Mapping[str, int]) -> None:
+        """Takes the next offsets to process."""
+        for topic, before in self._before.items():
+            before.look(positions[topic])
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The repartition topics that the task reads."""
+        return self._before.keys()
+
+    def time_ms(self, topics: Collection[str] | None = None) -> int:
+        """The stream time that the tasks before these topics, or all, have reached.
+
+        ``NO_TIME`` while one of them has not told its own.
+        """
+        return min(self._reached_ms(topics), self.in_hand.all_ms)
+
+    def limit_ms(self) -> int:
+        """Up to which event time messages of other inputs count: that of the slowest task before that holds."""
+        return min(self._reached_ms(), self.in_hand.grouped_ms, self.in_hand.order_ms)
+
+    def _reached_ms(self, topics: Collection[str] | None = None) -> int:
+        return min((before.reached_ms() for before in self._of(topics)), default=EVENT_TIME_END_MS)
+
+    def _of(self, topics: Collection[str] | None) -> list[Before]:
+        return [before for topic, before in self._before.items() if topics is None or topic in topics]
+
+    def quiet(self, topics: Collection[str] | None = None) -> Quiet | None:
+        """The silence of the tasks before these topics, or all; None while one of them has input."""
+        befores = self._of(topics)
+        if not all(before.ended for before in befores):
+            return None
+        return tuple(stretch for before in befores for stretch in before.stretches)
+
+    def said(self, topics: Collection[str]) -> tuple[int, ...]:
+        """How many words came of the silences of the tasks before these topics."""
+        return tuple(said for before in self._of(topics) for said in before.said)
+
+    def silent_until(self, now: float) -> float:
+        """Until when all tasks before are known to be silent, in monotonic seconds; 0 while one of them is not."""
+        if self.quiet() is None:
+            return 0.0
+        return min([now, *(before.heard_at for before in self._before.values())])
+
+
+def told_of(stream: StreamTime, topic: str) -> dict[str, int]:
+    """By task, the time that it told to a repartition topic, as a stream time keeps it."""
+    begin = len(topic) + 1
+    return {key[begin:]: time_ms for key, (time_ms, _) in stream.told.items() if key.startswith(f"{topic}/")}

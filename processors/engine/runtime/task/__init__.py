@@ -1,0 +1,1 @@
+"""One task: its facts, its steps, its time and its failures. Imports ``reading``."""

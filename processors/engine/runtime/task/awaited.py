@@ -1,0 +1,241 @@
+"""A stream with ``apply_async`` in one task: the calls of consecutive messages wait together, then the rest runs.
+
+    messages ──► steps before ──► calls, many at once ──► results in the order of the messages ──► steps behind
+                                   │                        │
+                                   └── fails: a failed message, at its turn
+
+The steps behind run as for every stream, message by message: state, outputs and position change together. Calls are
+made before that and are no part of it, so they may be repeated.
+
+Calls that are begun together are over within ``CALLS_WITHIN_MS`` (``call_schedule``): the messages behind them are
+processed in a later turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any
+
+from holdfast.infra.kafka.message_headers import MessageHeaders
+from holdfast.infra.kafka.records import Batch, Headers
+from holdfast.processors.engine.dataframe.calls import call_of
+from holdfast.processors.engine.dataframe.generated_loop import uses_headers
+from holdfast.processors.engine.dataframe.plain_loop import Compiled, CurrentMessage, Timing, compile_steps
+from holdfast.processors.engine.record_times import RecordTimes
+from holdfast.processors.engine.runtime.reading.deserialized import ENDING, RECORDS_AT_ONCE, Readable
+from holdfast.processors.engine.runtime.task.call_schedule import CallSchedule, Place
+from holdfast.processors.engine.steps.async_calls import AsyncCall, AsyncCallFailed, awaited
+from holdfast.processors.engine.steps.node import Node
+from holdfast.processors.engine.steps.outbox import Output
+
+#: Runs the steps behind for messages; returns the index behind the last one that is processed.
+RunBehind = Callable[[Batch, Readable], int]
+#: Decides about a failed message, by its index in the batch.
+Fail = Callable[[int, BaseException], None]
+
+#: How long late calls may take to end when the process ends, seconds.
+ENDING_S = 1.0
+
+_of_thread = threading.local()
+
+
+@dataclass(slots=True)
+class _Job:
+    """A message on its way: what the steps before made of it, then what its call answered."""
+
+    index: int
+    value: Any = None
+    timestamp_ms: int = 0
+    headers: Headers = None
+    dropped: bool = True
+    error: BaseException | None = None
+    place: Place | None = None
+
+
+class AwaitedStream:
+    """The steps of a stream up to its call, compiled; ``behind`` are the steps to compile for its results."""
+
+    def __init__(self, before: Sequence[Node], node: Node, source: Node, times: RecordTimes, timing: Timing) -> None:
+        call = node.call
+        assert call is not None
+        self._call = call
+        self.behind = Node("source", None, max_ahead_ms=source.max_ahead_ms, children=node.children)
+        self._job = _Job(0)
+        #: Whether a step before or behind the call reads headers.
+        self.wants_headers = uses_headers(source)
+        #: Whether the last ``process`` made calls: what comes after them is for a later turn.
+        self.called = False
+        tail = Node("update", self._collect, metadata=True)
+        for each in reversed(before):
+            tail = replace(each, children=[tail])
+        first = replace(source, children=[tail])
+        self._before: Compiled = compile_steps(first, {}, CurrentMessage(), _no_output, {}, times, timing)
+
+    def _collect(self, value: Any, key: Any, timestamp_ms: int, headers: Headers) -> None:
+        job = self._job
+        job.value, job.timestamp_ms, job.headers, job.dropped = value, timestamp_ms, headers, False
+
+    @property
+    def at_once(self) -> int:
+        """How many messages to deserialize for calls that are begun together."""
+        most = self._call.concurrency * self._call.rounds
+        return min(RECORDS_AT_ONCE, most) if self._call.known is None else RECORDS_AT_ONCE
+
+    def process(self, batch: Batch, first: int, readable: Readable, run: RunBehind, fail: Fail) -> int:
+        """Processes messages that are deserialized; returns the index behind the last one that is.
+
+        Messages whose calls would not be over in time are left: ``called`` is true then, as after all calls.
+        """
+        jobs = self._jobs(batch, first, readable)
+        called = [job for job in jobs if job.place is not None]
+        self.called = bool(called)
+        if called:
+            _loop().run_until_complete(_all(self._call, called))
+        failed = [job.index for job in jobs if job.error is not None]
+        bounds = [first - 1, *failed, first + len(jobs)]
+        for before, end in pairwise(bounds):
+            made = [job for job in jobs[before + 1 - first : end - first] if not job.dropped]
+            if made:
+                reached = run(_batch_of(batch, made), _readable_of(made, readable, first))
+                if reached < len(made):
+                    return made[reached].index
+            if end < first + len(jobs):
+                error = jobs[end - first].error
+                assert error is not None
+                fail(end, error)
+        return first + len(jobs)
+
+    def _jobs(self, batch: Batch, first: int, readable: Readable) -> list[_Job]:
+        """The messages up to the first one whose call would not be over in time."""
+        jobs, schedule = [], CallSchedule(self._call.concurrency, self._call.rounds, by_key=self._call.by_key)
+        for place, value in enumerate(readable.values):
+            index = first + place
+            self._job = job = _Job(index)
+            headers = readable.headers[place] if readable.headers else None
+            try:
+                self._before(value, readable.keys[place], batch.timestamps[index], headers)
+            except (Exception, *ENDING) as error:
+                job.error = error
+            if not job.dropped and job.error is None and not self._is_known(job):
+                job.place = schedule.place(batch.keys[index])
+                if job.place is None:
+                    break
+            jobs.append(job)
+        return jobs
+
+    def _is_known(self, job: _Job) -> bool:
+        answer = None if self._call.known is None else self._call.known(job.value)
+        if answer is not None:
+            job.value = answer[0]
+        return answer is not None
+
+
+def awaited_stream(source: Node, times: RecordTimes, timing: Timing) -> AwaitedStream | None:
+    """The part of a stream up to its call; None for a stream without one."""
+    found = call_of(source)
+    return None if found is None else AwaitedStream(found[0], found[1], source, times, timing)
+
+
+async def _all(call: AsyncCall, jobs: Sequence[_Job]) -> None:
+    """Make the calls of these jobs, each in its place."""
+    over, lanes = [asyncio.Event() for _ in jobs], dict[int, list[tuple[int, int, _Job]]]()
+    for number, job in enumerate(jobs):
+        assert job.place is not None
+        lanes.setdefault(job.place.lane, []).append((job.place.round, number, job))
+
+    async def one_lane(of_lane: list[tuple[int, int, _Job]]) -> None:
+        for _, number, job in sorted(of_lane, key=itemgetter(0)):
+            assert job.place is not None
+            try:
+                if job.place.after is not None:
+                    await over[job.place.after].wait()
+                answer = await _in_time(call, job.value)
+            finally:
+                over[number].set()
+            if isinstance(answer, BaseException):
+                job.error = answer
+            else:
+                job.value = answer[0]
+
+    await asyncio.gather(*map(one_lane, lanes.values()))
+
+
+async def _in_time(call: AsyncCall, value: Any) -> tuple[Any] | BaseException:
+    """The answer of a call in a tuple, or its error."""
+    name = getattr(call.func, "__qualname__", repr(call.func))
+    task = asyncio.ensure_future(awaited(call.func, value))
+    done, _ = await asyncio.wait({task}, timeout=call.timeout_ms / 1000)
+    if not done:
+        task.cancel()  # it is not awaited: one that does not let itself be cancelled would hold the worker
+        task.add_done_callback(_forget)
+        return AsyncCallFailed(
+            f"{name} did not answer within {call.timeout_ms / 1000:g} s.",
+            action="Look at the system that it asks; raise `timeout`; or set `dead_letter_topic` to put such messages "
+            "aside.",
+            function=name,
+        )
+    if task.cancelled():
+        return AsyncCallFailed(
+            f"A call of {name} was cancelled.",
+            action="Let the function finish, or raise an error that says why it can't.",
+            function=name,
+        )
+    error = task.exception()
+    return (task.result(),) if error is None else error
+
+
+def _forget(late: asyncio.Task[Any]) -> None:
+    """Take the error of a call that ended after its time: asyncio would log it as never seen."""
+    if not late.cancelled():
+        late.exception()
+
+
+def _batch_of(batch: Batch, jobs: Sequence[_Job]) -> Batch:
+    """These messages as a batch; keys, values, offsets and headers are those that Kafka has."""
+    offsets, indices = [batch.offsets[job.index] for job in jobs], [job.index for job in jobs]
+    return Batch(
+        batch.partition,
+        [batch.keys[job.index] for job in jobs],
+        [batch.values[job.index] for job in jobs],
+        [job.timestamp_ms for job in jobs],
+        offsets,
+        MessageHeaders(batch.partition, offsets, indices, batch.headers.__getitem__),
+    )
+
+
+def _readable_of(jobs: Sequence[_Job], readable: Readable, first: int) -> Readable:
+    headers = [job.headers for job in jobs] if readable.headers else ()
+    return Readable([job.value for job in jobs], [readable.keys[job.index - first] for job in jobs], headers)
+
+
+def _loop() -> asyncio.AbstractEventLoop:
+    """The event loop of this thread: one for the whole life of a worker, so that connections can be kept."""
+    loop: asyncio.AbstractEventLoop | None = getattr(_of_thread, "loop", None)
+    if loop is None or loop.is_closed():
+        loop = _of_thread.loop = asyncio.new_event_loop()
+        atexit.register(_close, loop)
+    return loop
+
+
+def _close(loop: asyncio.AbstractEventLoop) -> None:
+    """Close a loop at the end of the process; a call that is late and can't be cancelled ends with the process."""
+    if loop.is_running():  # on a thread that the end of the process does not wait for
+        return
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.wait(left, timeout=ENDING_S))
+    # asyncio would log each that still waits as destroyed
+    loop.set_exception_handler(lambda _, __: None)
+    loop.close()
+
+
+def _no_output(output: Output) -> None:
+    raise AssertionError(f"a step before apply_async sent to {output.topic}")

@@ -1,0 +1,268 @@
+"""Runs of messages by columns, for streams that are one built-in aggregation or window and nothing else.
+
+    source ── aggregate ── to_topic (one or more)
+    source ── window.current() ── to_topic (one or more)
+    source ── window.final() ── any steps
+
+The values are JSON, the keys stay bytes. All other streams, and every run whose result would differ in a bit, go
+through the stream's steps message by message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+from holdfast.infra.files import package_folder
+from holdfast.infra.installation import install_line
+from holdfast.infra.kafka.errors import HeadersUnreadable
+from holdfast.infra.kafka.records import Batch
+from holdfast.processors.engine.aggregates.aggregation import Aggregation, aggregation_of
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.record_size import UNLIMITED
+from holdfast.processors.engine.record_times import RecordTimes
+from holdfast.processors.engine.runtime.task.task_time import TaskTime
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.steps.node import Node
+from holdfast.processors.engine.steps.outbox import Outbox, Outboxes
+from holdfast.processors.engine.steps.serialization import as_is, deserializer, headers_size, serializer
+from holdfast.processors.engine.windows.fixed import WindowStore
+
+if TYPE_CHECKING:
+    from holdfast.processors.engine.aggregates.columnar import ColumnarAggregation
+    from holdfast.processors.engine.windows.by_columns import ColumnarWindows
+
+_log = structlog.get_logger("columns")
+
+#: Fewer messages than this are faster one by one.
+RUN_MIN = 48
+#: The data of more messages does not stay in the CPU caches until it is used again.
+RUN_MAX = 500
+#: After slices that went mostly message by message, at most this many slices skip the attempt.
+REST_MAX = 64
+#: Bytes of a record that outputs leave free for headers; runs with longer headers go message by message.
+HEADERS_ROOM = 4096
+
+
+class Leaves(Protocol):
+    """State by columns."""
+
+    def leave(self, keys: Iterable[bytes | None]) -> None:
+        """Gives what is held of these keys back to the store, before the steps use them."""
+
+
+class ColumnarStream:
+    """Processes one stream of one task by columns; a subclass takes the runs."""
+
+    def __init__(self, columns: Leaves) -> None:
+        self._leaves = columns
+        self._rest, self._rested = 0, 0
+        #: Total messages processed by columns, and message by message.
+        self.taken = self.left = 0
+
+    def runs(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Parts of a slice to try by columns; none after slices that could not be."""
+        if self._rest:
+            self._rest -= 1
+            return
+        taken, left = self.taken, self.left
+        yield from ((begin, min(begin + RUN_MAX, last)) for begin in range(first, last, RUN_MAX))
+        if self.left - left <= self.taken - taken:
+            self._rested = 0
+        else:
+            self._rest = self._rested = min(REST_MAX, max(1, 2 * self._rested))
+
+    def take(self, batch: Batch, first: int, last: int) -> bool:
+        """Process a run; False when nothing was done, and the steps must process it."""
+        done = last - first >= RUN_MIN and self._taken(batch, first, last)
+        if done:
+            self.taken += last - first
+        return done
+
+    def _taken(self, batch: Batch, first: int, last: int) -> bool:
+        raise NotImplementedError
+
+    def split(self, first: int, last: int) -> int | None:
+        """The middle of a run that could not be taken; None when it is too short to halve."""
+        return (first + last) // 2 if last - first >= 2 * RUN_MIN else None
+
+    def leave(self, batch: Batch, first: int, last: int) -> None:
+        """Write back what the columns hold of these messages' keys; the steps process them next."""
+        self._leaves.leave(batch.keys[first:last])
+        self.left += last - first
+
+
+class AggregationStream(ColumnarStream):
+    """A stream that is an aggregation; ``boxes`` are the outboxes of its outputs.
+
+    ``headers_room`` are the bytes that each output leaves for the headers of its message; ``times`` are the times that
+    the outputs' topics take.
+    """
+
+    def __init__(
+        self, columns: ColumnarAggregation, boxes: list[Outbox], headers_room: int, times: RecordTimes
+    ) -> None:
+        super().__init__(columns)
+        self._columns, self._boxes, self._headers_room, self._times = columns, boxes, headers_room, times
+
+    def _taken(self, batch: Batch, first: int, last: int) -> bool:
+        try:
+            keys, timestamps, sent = batch.keys[first:last], batch.timestamps[first:last], batch.headers[first:last]
+        except HeadersUnreadable:
+            return False
+        headers = {index: pairs for index, pairs in enumerate(sent) if pairs} if any(sent) else {}
+        if headers and max(map(headers_size, headers.values())) > self._headers_room:
+            return False
+        for topic in [box.topic for box in self._boxes if self._times.limits(box.topic)]:
+            newest = max(timestamps)
+            earliest, latest = self._times.bounds(topic)
+            if newest > latest and self._times.learn(batch.partition.topic, newest):
+                earliest, latest = self._times.bounds(topic)
+            if min(timestamps) < earliest or newest > latest:
+                return False
+        outputs = self._columns.run(keys, batch.values[first:last], timestamps)
+        if outputs is None:
+            return False
+        for box in self._boxes:
+            box.headers.update((len(box.values) + index, pairs) for index, pairs in headers.items())
+            box.values.extend(outputs)
+            box.keys.extend(keys)
+            box.timestamps.extend(timestamps)
+        return True
+
+
+class WindowedStream(ColumnarStream):
+    """A stream that is a window; ``boxes`` are the outboxes of its current results, none for final ones."""
+
+    def __init__(self, columns: ColumnarWindows, boxes: list[Outbox], times: RecordTimes) -> None:
+        super().__init__(columns)
+        self._columns, self._boxes, self._times = columns, boxes, times
+
+    def _taken(self, batch: Batch, first: int, last: int) -> bool:
+        run = self._columns.computed(batch.keys[first:last], batch.values[first:last], batch.timestamps[first:last])
+        if run is None:
+            return False
+        for topic in [box.topic for box in self._boxes if run.starts and self._times.limits(box.topic)]:
+            earliest, latest = self._times.bounds(topic)
+            if min(run.starts) < earliest or max(run.starts) > latest:
+                return False
+        self._columns.keep(run)
+        for box in self._boxes:
+            box.values.extend(run.results)
+            box.keys.extend(run.keys)
+            box.timestamps.extend(run.starts)
+        return True
+
+
+def columnar_stream(  # tidy: allow-wide because these are what the steps of a stream are compiled with
+    frame: StreamingDataFrame,
+    frames: Sequence[StreamingDataFrame],
+    states: Mapping[str, StoreState],
+    outboxes: Outboxes,
+    record_bytes_max: Mapping[str, int],
+    times: RecordTimes,
+    time: TaskTime | None = None,
+) -> ColumnarStream | None:
+    """The stream by columns; None when it lacks the form that the module draws, or numpy. ``frames`` are its task's."""
+    if len(frame.source.children) != 1:
+        return None
+    step = frame.source.children[0]
+    if step.store is None or (time is not None and time.timers is not None):  # timers fire between messages
+        return None
+    if any(node is step for each in frames if each is not frame for node in each.source.walk()):
+        return None  # behind `concat`: each stream would have rows of its own
+    windows = None if time is None else time.windows.get(step.store)
+    if (windows is None) is (aggregation_of(step) is None) or (time is not None and windows is None):
+        return None  # and an aggregation moves no stream time
+    if windows is not None and frame.source.max_ahead_ms is None:
+        return None  # messages behind a repartition topic move no stream time
+    sinks = step.walk()[1:]
+    if windows is not None and windows.spec.final:
+        sinks = []
+    elif not sinks or not all(map(_is_plain, sinks)):
+        return None
+    if frame.topic.timestamp_extractor is not None or frame.topic.deserialize_value is not deserializer("json"):
+        return None
+    if frame.topic.deserialize_key is not as_is:
+        return None
+    topics = [node.topic.name for node in sinks if node.topic is not None]
+    if len(set(topics)) < len(topics):
+        return None
+    if not _numpy_is_there():
+        return None
+    # Imported here: numpy costs a tenth of a second at the start, and most of the modules of a worker.
+    from holdfast.processors.engine.aggregates.columns import Unfit
+
+    boxes = [outboxes[topic] for topic in topics]
+    output_bytes_max = min((record_bytes_max.get(topic, UNLIMITED) for topic in topics), default=UNLIMITED)
+    try:
+        if isinstance(windows, WindowStore) and time is not None:
+            return _windowed(
+                windows, states[step.store], time, frame.source.max_ahead_ms or 0, output_bytes_max, boxes, times
+            )
+        aggregation = aggregation_of(step)
+        if aggregation is not None:
+            return _aggregated(aggregation, states[step.store], output_bytes_max, boxes, times)
+    except Unfit:
+        pass
+    return None
+
+
+def _aggregated(
+    aggregation: Aggregation, state: StoreState, output_bytes_max: int, boxes: list[Outbox], times: RecordTimes
+) -> ColumnarStream:
+    from holdfast.processors.engine.aggregates.columnar import ColumnarAggregation
+
+    headers_room = min(HEADERS_ROOM, output_bytes_max // 4)
+    columns = ColumnarAggregation(
+        aggregation,
+        state,
+        output_bytes_max=output_bytes_max - headers_room,
+        state_bytes_max=state.record_bytes_max,
+        rows_bytes_max=state.cache_bytes,
+    )
+    state.attach(columns)
+    return AggregationStream(columns, boxes, headers_room, times)
+
+
+def _windowed(
+    windows: WindowStore,
+    state: StoreState,
+    time: TaskTime,
+    max_ahead_ms: int,
+    output_bytes_max: int,
+    boxes: list[Outbox],
+    times: RecordTimes,
+) -> ColumnarStream:
+    from holdfast.processors.engine.windows.by_columns import ColumnarWindows
+
+    columns = ColumnarWindows(
+        windows,
+        state,
+        time.stream,
+        max_ahead_ms,
+        output_bytes_max=output_bytes_max,
+        state_bytes_max=state.record_bytes_max,
+        rows_bytes_max=state.cache_bytes,
+    )
+    windows.rows = columns
+    state.attach(columns)
+    return WindowedStream(columns, boxes, times)
+
+
+@cache
+def _numpy_is_there() -> bool:
+    if package_folder("numpy") is not None:
+        return True
+    _log.info("no columns: numpy is not installed", install=install_line("columns"))
+    return False
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether the node sends values as JSON under the message's own key and headers."""
+    if node.topic is None or node.function is not None or node.headers is not None:
+        return False
+    return node.topic.serialize_value is serializer("json")

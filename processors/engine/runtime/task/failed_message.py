@@ -1,0 +1,126 @@
+"""What the failure policy decides about: a message, a timer or a result that raised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.errors import HeadersUnreadable
+from holdfast.infra.kafka.records import Batch, Headers, Partition
+from holdfast.processors.engine.changelog.format import encode_json
+from holdfast.processors.engine.runtime.reading.deserialized import ENDING
+from holdfast.processors.engine.state.time.stream_time import shown
+from holdfast.processors.engine.state.time.timers import Due
+from holdfast.processors.engine.steps.outbox import Output
+from holdfast.processors.engine.windows.stored import Closing
+
+#: The clock of a timer, for people.
+_CLOCK_WORDS = {"stream": "stream time", "processing": "the worker's clock"}
+
+
+class FunctionExits(HoldfastError):
+    """A user's function raised ``SystemExit`` or ``GeneratorExit``, which would end the process in mid-message."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedMessage:
+    """A message whose processing raised; its state writes and outputs are already undone."""
+
+    partition: Partition
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp_ms: int
+    headers: Headers
+    error: Exception
+    #: What raised, where it was no message but a timer or the result of a window behind the one at this offset.
+    made: str = ""
+    #: The name of the timer that raised.
+    timer: str | None = None
+    #: Whether it is of a repartition topic: its value is what the steps before that topic made.
+    regrouped: bool = False
+    #: Whether its headers can't be read; ``headers`` is None then.
+    without_headers: bool = False
+
+    @property
+    def place(self) -> str:
+        """Where the message is, in words."""
+        return f"the message at {self.partition.topic}[{self.partition.number}] offset {self.offset}"
+
+
+#: Decides about a failed message: returns its dead letter, or None to skip the message; raises to stop the worker.
+OnFailure = Callable[[FailedMessage], Output | None]
+
+
+def as_json(value: Any) -> bytes:
+    """A result or a timer as the value of its dead letter; of what JSON can't write there is the type."""
+    try:
+        return encode_json(value)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError):
+        return encode_json({name: _writable(part) for name, part in value.items()})
+
+
+def _writable(part: Any) -> Any:
+    try:
+        encode_json(part)
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.EncodeError):
+        return f"{type(part).__name__} that JSON can't write"
+    return part
+
+
+def exits(error: BaseException) -> FunctionExits:
+    """The error in place of one that would end the process."""
+    return FunctionExits(
+        f"A function raised {type(error).__name__}({error}), which would end the process in mid-message.",
+        action="Raise an Exception for a message that can't be processed; call `Application.stop()` to stop.",
+        error=type(error).__name__,
+    )
+
+
+def failed_record(batch: Batch, index: int, error: BaseException, *, regrouped: bool) -> FailedMessage:
+    """A record of a batch as a failed message; without its headers, if they can't be read."""
+    try:
+        headers, unread = batch.headers[index], False
+    except HeadersUnreadable:
+        headers, unread = None, True
+    return FailedMessage(
+        batch.partition,
+        batch.offsets[index],
+        batch.keys[index],
+        batch.values[index],
+        batch.timestamps[index],
+        headers,
+        error if isinstance(error, Exception) else exits(error),
+        regrouped=regrouped,
+        without_headers=unread,
+    )
+
+
+def failed_result(place: Partition, offset: int, closing: Closing, error: BaseException) -> FailedMessage:
+    """A window's result that raised, behind the last message of its stream."""
+    key, start = closing.message_key, closing.start
+    words = f"The result of the window of key {key!r} from {shown(start)} on was sent"
+    return _made(place, offset, (key, closing.result, start), words, error)
+
+
+def failed_timer(place: Partition, offset: int, due: Due, error: BaseException) -> FailedMessage:
+    """A timer that raised, behind the last message of its stream."""
+    (name, at, clock), key = due
+    words = f"Timer {name!r} of key {key!r}, set to {shown(at)} by {_CLOCK_WORDS[clock]}, fired"
+    made = _made(place, offset, (key, {"timer": name, "time": at, "clock": clock}, at), words, error)
+    return replace(made, timer=name)
+
+
+def _made(
+    place: Partition, offset: int, entry: tuple[bytes, Any, int], words: str, error: BaseException
+) -> FailedMessage:
+    if not isinstance(error, (Exception, *ENDING)):
+        raise error
+    key, value, timestamp_ms = entry
+    raised = error if isinstance(error, Exception) else exits(error)
+    failed = FailedMessage(place, offset, key, as_json(value), timestamp_ms, None, raised)
+    return replace(failed, made=f"{words} behind {failed.place}")

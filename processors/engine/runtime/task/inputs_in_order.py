@@ -1,0 +1,301 @@
+"""The order of reading in the loop: the next records of a task with several inputs, and the inputs to pause."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from functools import partial
+
+import structlog
+
+from holdfast.infra.kafka.records import Batch, Partition
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.runtime.options import RuntimeOptions
+from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
+from holdfast.processors.engine.runtime.reading.fresh_ends import FreshEnds
+from holdfast.processors.engine.runtime.reading.grouped_order import GroupedOrder
+from holdfast.processors.engine.runtime.reading.interleaved import Run, Woven
+from holdfast.processors.engine.runtime.reading.reach import Reach
+from holdfast.processors.engine.runtime.reading.reading_order import ReadingOrder, TimesOf
+from holdfast.processors.engine.runtime.reading.upstream import REPEAT_S
+from holdfast.processors.engine.runtime.reading.upstream_times import Heard
+from holdfast.processors.engine.runtime.reading.watermarks import NO_GROUPS, Groups, Quiet, Teller, Upstream
+from holdfast.processors.engine.runtime.task.task import Task
+from holdfast.processors.engine.runtime.task.task_time import TaskTime
+from holdfast.processors.engine.state.time.stream_time import NO_TIME
+from holdfast.processors.engine.steps.topic import TimestampType
+
+_log = structlog.get_logger("runtime.inputs_in_order")
+
+#: Seconds after which a log line says for which input a task waits.
+TOLD_AFTER_S = 10.0
+
+#: Seconds by which a run with a timeout is longer while messages wait for what the tasks before tell: in a chain of
+#: ``group_by``, several such words pass before the next message.
+WORDS_S = 10.0
+#: Seconds in which a word that was told is heard by the tasks behind.
+HEARD_S = 1.0
+
+#: Returns the next records to process, at most so many; none when there are none.
+NextRuns = Callable[[int], Sequence[Run | Woven]]
+
+
+def in_one_batch(task: Task, batch: Batch, end: int, most: int) -> Sequence[Run]:
+    """The next records of a batch that a task has not processed, before the index ``end``."""
+    first = bisect_left(batch.offsets, task.positions[batch.partition.topic], 0, end)
+    return [Run(batch, first, min(end, first + most))] if first < end else []
+
+
+def has_messages(task: Task, batch: Batch) -> bool:
+    """Whether a batch has more than watermarks, which come as long as the tasks before run."""
+    return batch.partition.topic not in task.regrouped or any(key is not None for key in batch.keys)
+
+
+class InputsInOrder:
+    """Takes the next records of tasks with several inputs; ``reach`` has the worker's bounds."""
+
+    def __init__(self, reach: Reach, cluster: Cluster) -> None:
+        self._reach = reach
+        self._clock = cluster.clock
+        self._told: set[str] = set()
+        self._fresh_ends, self._again_at = FreshEnds(cluster), 0.0
+        #: When the stream time of a task last moved by what it heard, in monotonic seconds.
+        self.moved_at = 0.0
+        #: When a message or a time last waited for words.
+        self._waited_at = -HEARD_S
+
+    def next_runs(self, task: Task, member: GroupMember, left: int | None, most: int) -> Sequence[Run | Woven]:
+        """The next records of a task in the order of their event times; ``left`` limits them, too."""
+        order = task.order
+        assert order is not None
+
+        def is_ended(topic: str) -> bool:
+            return self._is_ended(task, topic, member)
+
+        runs = order.runs(task.positions, most if left is None else min(most, left), self._clock.monotonic(), is_ended)
+        self._tell(task, order, member)
+        return runs
+
+    def watermarks_move(self, tasks: Sequence[Task], member: GroupMember) -> bool:
+        """Whether a task has to tell those behind it how far it has read, or has heard of those before it."""
+        due, now = False, self._clock.monotonic()
+        again = now >= self._again_at
+        if again:  # all silent tasks in one turn: they share requests and the commit
+            self._again_at = now + REPEAT_S
+            self._fresh_ends.begin()
+            self._look_for_waits(tasks)
+        for task in tasks:
+            if again and isinstance(task.order, GroupedOrder):  # also of a task without stream time
+                self._mark_for_order(task, task.order, member)
+            if (time := task.time) is None:
+                continue
+            for teller in time.tellers:
+                quiet = self._quiet(task, time, teller, member)
+                confirm = partial(self._ended_at, task, time, teller, member) if again else _not_now
+                due |= teller.look(time.told_by(teller), now, quiet, confirm)
+            if time.upstream is not None:
+                if again:
+                    self._mark_for_time(task, time.upstream, member)
+                time.upstream.look(task.positions)
+                if time.hear():
+                    due, self.moved_at = True, now
+        return due
+
+    def _mark_for_order(self, task: Task, order: GroupedOrder, member: GroupMember) -> None:
+        """Ask for the ends of repartition topics, where messages that are not processed wait for words behind them."""
+        for topic, heard in order.heard.items():
+            place = Partition(topic, task.partition)
+            if heard.wants_end(order.newest_ms) and (end := self._fresh_ends.end_of(place, member)) is not None:
+                heard.mark(end, order.newest_ms)
+
+    def _mark_for_time(self, task: Task, upstream: Upstream, member: GroupMember) -> None:
+        """Ask for the ends of repartition topics, where stream time waits for words behind other inputs' messages."""
+        for topic in upstream.topics:
+            place = Partition(topic, task.partition)
+            if upstream.wants_end(topic) and (end := self._fresh_ends.end_of(place, member)) is not None:
+                upstream.mark(topic, end)
+
+    def waits_s(self, tasks: Sequence[Task]) -> float:
+        """Seconds by which a silence is too short to be one: something waits for words, or did until just now."""
+        self._look_for_waits(tasks)
+        return WORDS_S if self._clock.monotonic() - self._waited_at < HEARD_S else 0.0
+
+    def _look_for_waits(self, tasks: Sequence[Task]) -> None:
+        held = any(isinstance(task.order, GroupedOrder) and task.order.buffered for task in tasks)
+        if held or any(task.time.waits for task in tasks if task.time is not None):
+            self._waited_at = self._clock.monotonic()
+
+    def _quiet(self, task: Task, time: TaskTime, teller: Teller, member: GroupMember) -> Quiet | None:
+        """The silence of a task, as far as what it tells depends on it; None while it has input."""
+        heard = teller.inputs & task.regrouped
+        upstream = time.upstream.quiet(heard) if teller.hears and time.upstream is not None else ()
+        if upstream is None or not self._is_read(task, teller.inputs - task.regrouped, member):
+            return None
+        return (time.work, *upstream)
+
+    def _ended_at(self, task: Task, time: TaskTime, teller: Teller, member: GroupMember) -> float | None:
+        """When a silent task was at its end, in monotonic seconds; None if there may be more.
+
+        A source that was read up to the end that Kafka tells is at its end now. A repartition topic is never: the
+        tasks before write their words without end. It is processed up to an end that Kafka told some words ago.
+        """
+        now = self._clock.monotonic()
+        places = [Partition(topic, task.partition) for topic in teller.inputs]
+        if not all(self._fresh_ends.is_read(place, member) for place in places if place.topic not in task.regrouped):
+            return None
+        heard = [place for place in places if place.topic in task.regrouped]
+        if not heard:
+            return now
+        before, teller.asked = teller.asked, None
+        passed = before is not None and all(task.positions[topic] >= end for topic, end in before[1].items())
+        if before is not None and not passed:
+            teller.asked = before
+            return None
+        ends = {place.topic: self._fresh_ends.end_of(place, member) for place in heard}
+        known = {topic: end for topic, end in ends.items() if end is not None}
+        teller.asked = (now, known) if len(known) == len(ends) else None
+        if before is None or (time.upstream is not None and not _is_said_again(time.upstream, teller)):
+            return None
+        return before[0]
+
+    def _is_read(self, task: Task, topics: Collection[str], member: GroupMember) -> bool:
+        """Whether inputs are processed, after all records of the last poll were processed or kept."""
+        kept = 0 if task.order is None else task.order.buffered_of(topics)
+        return not kept and all(self._is_ended(task, topic, member) for topic in topics)
+
+    def _is_ended(self, task: Task, topic: str, member: GroupMember) -> bool:
+        place = Partition(topic, task.partition)
+        return self._reach.is_ended(place, task.positions[topic]) or member.is_ended(place)
+
+    def pause_full(self, task: Task, member: GroupMember, tasks: Sequence[Task]) -> None:
+        """Pauses the inputs whose buffers are full, and resumes those that have room; ``tasks`` share the memory."""
+        assert task.order is not None
+        full, free = task.order.change_of_pauses(sum(len(each.inputs) for each in tasks))
+        if full:
+            member.pause([Partition(topic, task.partition) for topic in full])
+        if free:
+            member.resume([Partition(topic, task.partition) for topic in free])
+
+    def _tell(self, task: Task, order: ReadingOrder, member: GroupMember) -> None:
+        late = order.awaited_for(self._clock.monotonic(), TOLD_AFTER_S)
+        if not late:
+            self._told.discard(task.name)
+        elif task.name not in self._told:
+            self._told.add(task.name)
+            _log.warning(
+                "a task waits for an input that is not read to its end",
+                task=task.name,
+                waits_for=[f"{topic}[{task.partition}]" for topic in late],
+                positions={topic: task.positions[topic] for topic in late},
+                ends={topic: member.high_watermark(Partition(topic, task.partition)) for topic in late},
+                held_by=order.held_by(late),
+                next="nothing, if the input comes; an open transaction of its producer holds it back. "
+                "`Application(max_wait=...)` bounds the wait.",
+            )
+
+
+def _not_now() -> None:
+    return None
+
+
+def order_of(
+    task: Task,
+    declared: Sequence[str],
+    frames: Mapping[str, StreamingDataFrame],
+    options: RuntimeOptions,
+    groups: Groups = NO_GROUPS,
+) -> ReadingOrder | None:
+    """The order in which a task reads its inputs, given all inputs in the order of their declaration; None for one."""
+    own = [frames[topic] for topic in declared if topic in task.inputs]
+    if len(own) < 2:
+        return None
+    rights = _rights(own)
+    ranked = _ranked([each.topic.name for each in own], rights)
+    own.sort(key=lambda frame: ranked.index(frame.topic.name))
+    times_of = {each.topic.name: _times_of(each, options.record_times.stamped) for each in own}
+    stream = task.time.stream if task.time is not None and task.time.is_kept else None
+    heard = {
+        name: Heard(name, groups.topics[name].tasks, stream)
+        for name in times_of
+        if name in groups.topics and groups.topics[name].ordered
+    }
+    if not heard:
+        return ReadingOrder(times_of, options.wait_s, weaves=task.woven is not None)
+    made = GroupedOrder(times_of, heard, rights, options.wait_s)
+    if task.time is not None and task.time.upstream is not None:
+        task.time.upstream.reads_by(made.in_hand)
+    return made
+
+
+def _rights(frames: Sequence[StreamingDataFrame]) -> dict[str, frozenset[str]]:
+    """By topic, the others whose messages it is joined with: right sides of its as-of joins, and changes of its tables.
+
+    A table that is joined with tables only feeds no stream: the stream that changes it may be the left side of another
+    join, and then has to wait for the right side.
+    """
+    writes, reads = defaultdict[str | None, set[str]](set), defaultdict[str, set[str | None]](set)
+    for frame in frames:
+        for node in frame.source.walk():
+            if node.order == "feeds":
+                writes[node.store].add(frame.topic.name)
+            elif node.order == "reads":
+                reads[frame.topic.name].add(node.store)
+    return {
+        topic: frozenset(right for store in stores for right in writes[store]) - {topic}
+        for topic, stores in reads.items()
+    }
+
+
+def _ranked(topics: Sequence[str], rights: Mapping[str, frozenset[str]]) -> list[str]:
+    """The topics as they go of equal times: a row is there for messages of its own millisecond."""
+    joined_with = frozenset[str]().union(*rights.values())
+    ranked, left = list[str](), [topic for topic in topics if topic in joined_with]
+    while left:  # in a circle, none is free: the first one goes
+        free = [topic for topic in left if rights.get(topic, frozenset()).isdisjoint(left)]
+        ranked.append((free or left)[0])
+        left.remove(ranked[-1])
+    return ranked + [topic for topic in topics if topic not in joined_with]
+
+
+def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
+    extract, deserialize = frame.topic.timestamp_extractor, frame.topic.deserialize_value
+    if frame.topic.repartitions:
+        return _with_watermarks
+    if extract is None:
+        return lambda batch: batch.timestamps
+    kinds = TimestampType
+    kind = kinds.TIMESTAMP_LOG_APPEND_TIME if frame.topic.name in stamped else kinds.TIMESTAMP_CREATE_TIME
+
+    def extracted(batch: Batch) -> Sequence[int]:
+        times = []
+        for index, (value, time_ms) in enumerate(zip(batch.values, batch.timestamps, strict=True)):
+            try:
+                read = None if value is None else deserialize(value)
+                found = extract(read, batch.headers[index], time_ms, kind)
+            except Exception:  # processing it raises again, and decides by the failure policy
+                found = time_ms
+            times.append(found if isinstance(found, int) else time_ms)
+        return times
+
+    return extracted
+
+
+def _is_said_again(upstream: Upstream, teller: Teller) -> bool:
+    """Whether each task before has said again that it is at its end, since the last time that this was true."""
+    said = upstream.said(teller.inputs)
+    before = teller.said or (0,) * len(said)
+    # a count that is smaller is of a new silence
+    again = all(now > (then if now >= then else 0) for now, then in zip(said, before, strict=True))
+    if again:
+        teller.said = said
+    return again
+
+
+def _with_watermarks(batch: Batch) -> Sequence[int]:
+    """The times of messages; watermarks, which have no event time, come with the message before them."""
+    times, last = [], NO_TIME
+    for key, time_ms in zip(batch.keys, batch.timestamps, strict=True):
+        last = last if key is None else time_ms
+        times.append(last)
+    return times

@@ -1,0 +1,71 @@
+"""The streams of a task with several inputs as one function, which takes their records in the order of reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from operator import itemgetter
+from typing import Any
+
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.generated_loop import WovenFunction, compile_woven, uses_headers
+from holdfast.processors.engine.dataframe.plain_loop import Timing
+from holdfast.processors.engine.record_times import RecordTimes
+from holdfast.processors.engine.runtime.reading.deserialized import read
+from holdfast.processors.engine.runtime.reading.interleaved import Woven
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.steps.node import Node
+from holdfast.processors.engine.steps.outbox import Outboxes
+from holdfast.processors.engine.steps.serialization import Deserializer
+
+#: How many columns the function of one stream takes: values, raw keys, timestamps, keys, headers.
+WIDTH = 5
+
+
+@dataclass(frozen=True, slots=True)
+class WovenStreams:
+    """The function; by topic the rank of the input, its deserializers, and whether headers are read there."""
+
+    function: WovenFunction
+    inputs: Mapping[str, tuple[int, Deserializer, Deserializer, bool]]
+
+    def columns(self, woven: Woven) -> tuple[Iterator[Any], ...] | None:
+        """What the function takes of these records; None if one of them can't be read."""
+        found: list[list[Sequence[Any]]] = []
+        for batch, first, last in woven.parts:
+            rank, value, key, wants_headers = self.inputs[batch.partition.topic]
+            readable, size = read(batch, first, last, value, key, wants_headers), last - first
+            if readable.failure is not None:
+                return None
+            headers = readable.headers or [None] * size
+            of_batch = batch.keys[first:last], batch.timestamps[first:last], readable.keys, headers
+            found.append([[rank] * size, readable.values, *of_batch])
+        in_order = itemgetter(*woven.order)
+        return tuple(iter(in_order(list(chain.from_iterable(column)))) for column in zip(*found, strict=True))
+
+
+def woven_streams(
+    frames: Sequence[StreamingDataFrame],
+    sources: Sequence[Node],
+    timings: Sequence[Timing],
+    states: Mapping[str, StoreState],
+    outboxes: Outboxes,
+    record_bytes_max: Mapping[str, int],
+    times: RecordTimes,
+) -> WovenStreams | None:
+    """The streams as one; None where windows or ``group_by`` ask which record of which input is next.
+
+    ``sources`` are the steps of the frames, and ``timings`` their times.
+    """
+    nodes = [node for source in sources for node in source.walk()]
+    if any(frame.topic.repartitions for frame in frames) or any(node.kind == "window" for node in nodes):
+        return None
+    function = compile_woven(sources, timings, states, outboxes, record_bytes_max, times)
+    if function is None:
+        return None
+    inputs = {}
+    for rank, (frame, source) in enumerate(zip(frames, sources, strict=True)):
+        topic = frame.topic
+        inputs[topic.name] = rank, topic.deserialize_value, topic.deserialize_key, uses_headers(source)
+    return WovenStreams(function, inputs)

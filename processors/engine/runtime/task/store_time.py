@@ -1,0 +1,138 @@
+"""What time does in the stores of functions: their stream time, and the values that end.
+``task_timers`` has their timers.
+
+A task makes these stores of those that its application declares, before it compiles its steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from holdfast.processors.engine.changelog.format import split_key
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.time.dated_values import DatedValues
+from holdfast.processors.engine.state.time.declared import DeclaredState
+from holdfast.processors.engine.state.time.expiries import Expiries
+from holdfast.processors.engine.state.time.key_times import KeyTimes
+from holdfast.processors.engine.state.time.store_clock import NUMBERED, PLAIN, StoreClock
+from holdfast.processors.engine.state.time.stream_time import Remembered, StreamTime
+from holdfast.processors.engine.state.time.time_records import Look, is_own
+from holdfast.processors.engine.steps.durations import milliseconds
+from holdfast.processors.engine.steps.store_options import StoreOptions
+
+if TYPE_CHECKING:
+    from holdfast.processors.engine.state.typed import TypedValues
+
+#: By store, the store as it is declared, and its declaration.
+DeclaredStores = Mapping[str, tuple[DeclaredState, StoreOptions | None]]
+
+
+class StoreTime:
+    """The time of one declared store in one task.
+
+    Args:
+        state: The store.
+        options: Its declaration; None for one that only has timers.
+        stream: The stream time of the task.
+        regrouped: Whether messages of the task come through ``group_by``.
+    """
+
+    def __init__(
+        self, state: DeclaredState, options: StoreOptions | None, stream: StreamTime, *, regrouped: bool = False
+    ) -> None:
+        self._state = state
+        is_numbered = options is not None and options.dating is not None and options.dating.numbered
+        self._clock = StoreClock(state, stream, NUMBERED if is_numbered else PLAIN)
+        self._expiries = _ends_of(state, options, stream, regrouped=regrouped)
+
+    @property
+    def clock_key(self) -> bytes:
+        """The changelog key of the record that holds the stream time."""
+        return self._clock.key
+
+    @property
+    def late(self) -> int | None:
+        """Messages that came too late, since the task runs; None for a store that takes all."""
+        return self._expiries.late if isinstance(self._expiries, KeyTimes) else None
+
+    def is_over(self, key: bytes, stored: bytes, look: Look) -> bool:
+        """Whether a record of the last commit is of a value that had ended then, and has not left yet."""
+        ends, now_ms = self._expiries, self._clock.saved_ms
+        if ends is None or isinstance(ends, KeyTimes) or is_own(key):
+            return False
+        message_key, name = split_key(key)
+        if isinstance(ends, DatedValues):
+            return ends.has_ended(name, stored, now_ms)
+        return ends.has_ended(message_key, name, look, now_ms)
+
+    def load(self) -> Remembered:
+        """Reads the time as committed, and the times ahead that wait; raises FormatUnknown."""
+        self._look_again()
+        return self._clock.load()
+
+    def restore(self) -> Remembered:
+        """Goes back to the last commit; returns what ``load`` returns."""
+        self._look_again()
+        return self._clock.restore()
+
+    def remove(self, limit: int) -> int:
+        """Deletes values that have ended, by looking at ``limit`` of them at most; returns at how many."""
+        if self._expiries is None:
+            return 0
+        removed = self._expiries.remove(limit)
+        self._state.keep_message()
+        return removed
+
+    def save(self) -> bool:
+        """Writes the time into the store; False if it is as committed."""
+        return self._clock.save()
+
+    def committed(self) -> None:
+        """The commit of the last ``save`` is done."""
+        self._clock.committed()
+
+    def _look_again(self) -> None:
+        if self._expiries is not None:
+            self._expiries.look_again()
+
+
+def declared_stores(states: Mapping[str, StoreState], frames: Sequence[StreamingDataFrame]) -> DeclaredStores:
+    """The stores among ``states`` that the application declares, or that have timers."""
+    declared = frames[0].declared if frames else {}
+    timed = {node.store for frame in frames for node in frame.source.walk() if node.processing is not None}
+    found: dict[str, tuple[DeclaredState, StoreOptions | None]] = {}
+    for name, plain in states.items():
+        options = declared.get(name)
+        if name in timed or (options is not None and (options.typed or options.expires)):
+            found[name] = (DeclaredState(plain, _models_of(options)), options)
+    return found
+
+
+def _models_of(options: StoreOptions | None) -> TypedValues | None:
+    if options is None or not options.typed:
+        return None
+    # A worker whose stores have no models does not load pydantic for them.
+    from holdfast.processors.engine.state.typed import TypedValues
+
+    return TypedValues(options.name, options.models, options.upgrades_by_key)
+
+
+def _ends_of(
+    state: DeclaredState, options: StoreOptions | None, stream: StreamTime, *, regrouped: bool
+) -> Expiries | DatedValues | KeyTimes | None:
+    """What deletes the values of a store that have ended; None where none ends."""
+    if options is None or not options.expires:
+        return None
+    if options.keeping is not None:
+        return state.keep_by_key(KeyTimes(state, stream, options.keeping, regrouped=regrouped))
+    if options.dating is not None:
+        return state.keep_dated(DatedValues(state, stream, options.dating, by_stream=regrouped))
+    made = Expiries(state, options.ttl_ms, stream, by_stream=regrouped and options.asked_by_older)
+    return state.let_expire(made, _read_ttl)
+
+
+def _read_ttl(ttl: int | timedelta) -> int:
+    return milliseconds("ttl", ttl, least=1)

@@ -1,0 +1,502 @@
+"""A task: one processor's work on one partition of a subtopology: its stores, input positions and pending outputs.
+
+    CREATED ──open──► RESTORING ──restored──► RUNNING ──close──► CLOSED
+                          └───────────────close──────────────────►┘
+
+Only ``Task.move`` changes the phase; an illegal move raises.
+
+The three offsets of one input topic, on its line of offsets::
+
+    offset   0 ─────── began ─────────── committed ─────────── positions ────────► end
+                         │                   │                     └─ next record to process
+                         │                   └─ next offset of the last commit: RocksDB and the group have it
+                         └─ where this task began to read; only a command with new positions moves it
+                                             └─────── (1) ─────────┘
+
+    (1) is only in the overlay and in the open transaction. A commit moves ``committed`` up to ``positions``; ``drop``
+    moves ``positions`` back to ``committed``. An input without a committed offset has no ``committed``: ``drop`` goes
+    back to ``began``, and the first commit pins that start.
+
+How ``_run`` finds the message that raised. A run takes messages from iterators; the failed one is taken already, those
+behind it are not. ``length_hint`` counts what is left in the iterator, without a counter in the hot loop::
+
+    index in the batch    first ······ failed   failed+1 ······ last-1
+    iterator of values    [── taken ────────]   [── length_hint ─────]     failed = last - length_hint(values) - 1
+
+The next run continues with the same iterators, behind the failed message.
+
+Invariants:
+    - A message changes state, outputs and position together or not at all.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from operator import length_hint
+from typing import Any
+
+from holdfast.infra.kafka.records import Batch, Partition
+from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.generated_loop import Run as Steps
+from holdfast.processors.engine.dataframe.generated_loop import RunFunction, WovenFunction, compile_run
+from holdfast.processors.engine.dataframe.plain_loop import Timing
+from holdfast.processors.engine.record_size import UNLIMITED
+from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
+from holdfast.processors.engine.runtime.reading.deserialized import ENDING, RECORDS_AT_ONCE, Readable, read
+from holdfast.processors.engine.runtime.reading.interleaved import Run, Woven
+from holdfast.processors.engine.runtime.reading.reading_order import ReadingOrder
+from holdfast.processors.engine.runtime.reading.turns import in_turn, without_watermarks
+from holdfast.processors.engine.runtime.reading.watermarks import NO_GROUPS, Groups, Upstream
+from holdfast.processors.engine.runtime.task.arrivals import Arrivals
+from holdfast.processors.engine.runtime.task.awaited import AwaitedStream, awaited_stream
+from holdfast.processors.engine.runtime.task.columns import ColumnarStream, columnar_stream
+from holdfast.processors.engine.runtime.task.failed_message import (
+    FailedMessage,
+    OnFailure,
+    failed_record,
+    failed_result,
+    failed_timer,
+)
+from holdfast.processors.engine.runtime.task.interleaved_steps import WIDTH, WovenStreams, woven_streams
+from holdfast.processors.engine.runtime.task.store_time import declared_stores
+from holdfast.processors.engine.runtime.task.task_time import TaskTime
+from holdfast.processors.engine.runtime.task.task_timers import OnTimerError, Until
+from holdfast.processors.engine.runtime.task.timed_steps import (
+    add_steps,
+    heard_topics,
+    processors_of,
+    tellers_of,
+    time_of,
+)
+from holdfast.processors.engine.state.errors import StateFailed
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.time.timers import Due
+from holdfast.processors.engine.steps.node import Node
+from holdfast.processors.engine.steps.outbox import Outboxes
+from holdfast.processors.engine.steps.serialization import Deserializer
+from holdfast.processors.engine.steps.topic import TimestampType
+from holdfast.processors.engine.windows.stored import Closing
+
+_NONE: Mapping[str, Any] = {}
+
+
+class TaskPhase(Enum):
+    """The phases of a task, in the order of the module's drawing."""
+
+    CREATED = "created"
+    RESTORING = "restoring"
+    RUNNING = "running"
+    CLOSED = "closed"
+
+
+_MOVES = {
+    TaskPhase.CREATED: {TaskPhase.RESTORING, TaskPhase.CLOSED},
+    TaskPhase.RESTORING: {TaskPhase.RUNNING, TaskPhase.CLOSED},
+    TaskPhase.RUNNING: {TaskPhase.CLOSED},
+    TaskPhase.CLOSED: set(),
+}
+
+
+@dataclass(slots=True)
+class _Stream:
+    run: Steps
+    columns: ColumnarStream | None
+    deserialize: Deserializer
+    deserialize_key: Deserializer
+    wants_headers: bool
+    awaited: AwaitedStream | None = None
+
+
+class Task:
+    """The stores, positions and pending outputs of a task; its name is ``<subtopology>-<partition>``."""
+
+    def __init__(self, name: str, subtopology: str, partition: int, inputs: tuple[str, ...]) -> None:
+        self.name = name
+        self.subtopology = subtopology
+        self.partition = partition
+        self.inputs = inputs
+        self.phase = TaskPhase.CREATED
+        self.store: TaskStore | None = None
+        self.states: dict[str, StoreState] = {}
+        self.meta = TaskMeta()
+        self.committed: dict[str, int] = {}
+        self.positions: dict[str, int] = {}
+        self.began: dict[str, int] = {}  # first offsets read: the committed ones, or those that were chosen
+        self.outboxes = Outboxes()
+        self.held = False  # whether more timers are due before the next message than one commit takes
+        #: Changelog records replayed before the task ran, and seconds of it.
+        self.restored, self.restored_s = 0, 0.0
+        #: Stores that begin empty; the first commit writes this to their changelogs.
+        self.begun_empty: frozenset[str] = frozenset()
+        self._streams: dict[str, _Stream] = {}
+        self.woven: WovenStreams | None = None  # the streams as one
+        self._record_bytes_max: Mapping[str, int] = _NONE
+        self._times = ANY_TIME
+        self.time: TaskTime | None = None  # without windows and values that end, it keeps no stream time
+        self.order: ReadingOrder | None = None  # of several inputs
+        #: Watermarks to send: topic, partition, value and time of the record.
+        self.watermarks: list[tuple[str, int, bytes, int]] = []
+        self.regrouped: frozenset[str] = frozenset()  # the repartition topics among the inputs
+        self._monotonic = NO_GROUPS.monotonic
+        self.arrivals = Arrivals()
+
+    @property
+    def running(self) -> bool:
+        """Whether the task is restored and processes input."""
+        return self.phase is TaskPhase.RUNNING
+
+    def move(self, to: TaskPhase) -> None:
+        """Change the phase; RuntimeError if the module's drawing has no arrow between the two phases."""
+        if to not in _MOVES[self.phase]:
+            raise RuntimeError(f"task {self.name} can't move from {self.phase.value} to {to.value}")
+        self.phase = to
+
+    def open(
+        self,
+        store: TaskStore | None,
+        store_names: tuple[str, ...],
+        changelogs: Mapping[str, str] = _NONE,
+        record_bytes_max: Mapping[str, int] = _NONE,
+        times: RecordTimes = ANY_TIME,
+    ) -> None:
+        """Take the task's RocksDB (None for a task without stores) and start restoring.
+
+        ``changelogs`` has the topic of each store with a changelog, ``record_bytes_max`` the largest record by topic,
+        ``times`` the times that the topics take.
+        """
+        self._times = times
+        self._record_bytes_max = record_bytes_max
+        self.store = store
+        if store is not None:
+            self.meta = store.meta() or TaskMeta()
+            for name in store_names:
+                topic = changelogs.get(name, "")
+                self.states[name] = StoreState(name, store, topic, record_bytes_max.get(topic, UNLIMITED))
+        self.move(TaskPhase.RESTORING)
+
+    def start(
+        self,
+        frames: Mapping[str, StreamingDataFrame],
+        committed: Mapping[str, int],
+        began: Mapping[str, int],
+        groups: Groups = NO_GROUPS,
+    ) -> None:
+        """Compile the steps and become RUNNING; the state is restored.
+
+        ``committed`` has by input topic the next offset that the state holds, ``began`` the first offset to read.
+        """
+        own = [frames[topic] for topic in self.inputs]
+        declared = declared_stores(self.states, own)
+        self.states.update({name: state for name, (state, _) in declared.items()})
+        tellers = tellers_of(self.name, own, groups.topics, frames)
+        self.time = time_of(own, self.states, declared, self._times, tells=bool(tellers))
+        self.regrouped = frozenset(topic for topic in self.inputs if frames[topic].topic.repartitions)
+        self._monotonic = groups.monotonic
+        if self.time is not None:
+            self.time.tellers = tellers
+        if self.time is not None and (hears := heard_topics(own, groups.topics, frames)):
+            self.time.upstream = Upstream(self.time.stream, hears)
+        processors, seen = processors_of(own, self.states, declared, self.time, self._times), set[int]()
+        limits = self._record_bytes_max, self._times
+
+        def compiled(node: Node, timing: Timing) -> Steps:
+            return compile_run(node, self.states, self.outboxes, *limits, timing)
+
+        sources = [each.source.bound({at: one.on_message for at, one in processors.items()}) for each in own]
+        for topic, source in zip(self.inputs, sources, strict=True):
+            frame = frames[topic]
+            awaited = awaited_stream(source, self._times, self._timing(topic))
+            steps = source if awaited is None else awaited.behind
+            run = compiled(steps, self._timing(topic))
+            if self.time is not None:
+                add_steps(self.time, frame, source, processors, compiled, self._timing(topic), seen)
+            columns = columnar_stream(frame, own, self.states, self.outboxes, *limits, self.time)
+            wants_headers = run.wants_headers if awaited is None else awaited.wants_headers
+            how = frame.topic.deserialize_value, frame.topic.deserialize_key, wants_headers
+            self._streams[topic] = _Stream(run, columns, *how, awaited)
+        one_by_one = not any(each.columns or each.awaited for each in self._streams.values())
+        if len(own) > 1 and one_by_one and (self.time is None or self.time.timers is None):
+            timings = [self._timing(topic) for topic in self.inputs]
+            self.woven = woven_streams(own, sources, timings, self.states, self.outboxes, *limits)
+        self.committed = dict(committed)
+        self.began = dict(began)
+        self.positions = dict(began)
+        if self.time is not None:
+            self.time.load()
+        self.arrivals.begin(self.time, self._times.now_ms)
+        self.move(TaskPhase.RUNNING)
+
+    def _timing(self, topic: str) -> Timing:
+        kinds = TimestampType
+        kind = kinds.TIMESTAMP_LOG_APPEND_TIME if topic in self._times.stamped else kinds.TIMESTAMP_CREATE_TIME
+        return Timing(kind=kind) if self.time is None else Timing(self.time.stream, kind, self.time.takers)
+
+    def before_commit(self, on_failure: OnFailure, *, due: bool = True) -> None:
+        """Close windows and fire timers, unless not even what is ``due`` is sent; one that raises is a failed message.
+
+        Raises what ``on_failure`` raises.
+        """
+        if self.time is None:
+            return
+        if not (due or self.held):
+            self.time.keep() if self.progressed else None  # else the stores stay as they were restored
+            return
+
+        def fail(topic: str, closing: Closing, error: BaseException) -> None:
+            self._decide(failed_result(*self._last_of(topic), closing, error), on_failure)
+
+        self.time.before_commit(fail, self._timer_fails(on_failure))
+        for teller in self.time.tellers:
+            if (value := teller.tell(self.time.told_by(teller), self._monotonic())) is not None:
+                places = [(topic, number) for topic, each in teller.topics.items() for number in range(each.partitions)]
+                self.watermarks += [(topic, number, value, self._times.now_ms()) for topic, number in places]
+                self.time.dirty = True
+
+    def _timer_fails(self, on_failure: OnFailure) -> OnTimerError:
+        def fail(topic: str, due: Due, error: BaseException) -> None:
+            self._decide(failed_timer(*self._last_of(topic), due, error), on_failure)
+
+        return fail
+
+    def _last_of(self, topic: str) -> tuple[Partition, int]:
+        """The place of the last message of a stream."""
+        return Partition(topic, self.partition), self.positions[topic] - 1
+
+    def _decide(self, failed: FailedMessage, on_failure: OnFailure) -> None:
+        """Decide about what failed, whose writes are undone, and count it."""
+        if (instead := on_failure(failed)) is not None:
+            self.outboxes.add(instead)
+        self.arrivals.failed(failed, put_aside=instead is not None)
+
+    def keep_time(self) -> None:
+        """Write the stream time into the stores, for a commit that closes nothing."""
+        if self.time is not None:
+            self.time.keep()
+
+    def process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
+        """Process records ``first`` to ``last`` - 1 (indices into the batch); return how many were new.
+
+        Records before ``positions`` are not new; they are skipped. If ``on_failure`` raises, the records before the
+        failed one are processed. It may leave records (``turns``): call it again with the same ones. If ``held`` is
+        true then, commit first.
+        """
+        topic, self.held = batch.partition.topic, False
+        if self.time is not None:
+            self.time.look()
+        first, done = bisect_left(batch.offsets, self.positions[topic], first, last), 0
+        if topic not in self.regrouped or None not in batch.keys[first:last]:
+            return self._process(batch, first, last, on_failure)
+        for run in in_turn(without_watermarks(batch, first, last), self):
+            if batch.keys[run.first] is None:
+                self._take_watermark(batch, run.first)
+            else:
+                done += self._process(*run, on_failure)
+        return done
+
+    def _take_watermark(self, batch: Batch, index: int) -> None:
+        topic, offset = batch.partition.topic, batch.offsets[index]
+        if self.time is not None and self.time.upstream is not None:
+            self.time.upstream.take(topic, offset, batch.values[index], self._monotonic())
+            self.time.hear()
+        self.positions[topic] = offset + 1
+
+    def _process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
+        """Process new records without watermarks among them; return how many were processed."""
+        topic = batch.partition.topic
+        stream = self._streams[topic]
+        index = first
+        if self.time is not None:
+            self.time.work += last - first
+        if stream.columns is not None:
+            for begin, end in stream.columns.runs(first, last):
+                self._by_columns(stream, stream.columns, batch, (begin, end), on_failure)
+                index = end
+            if index < last:
+                stream.columns.leave(batch, index, last)
+        if index < last:
+            last = self._one_by_one(stream, batch, index, last, on_failure)
+        return last - first
+
+    def _by_columns(
+        self, stream: _Stream, columns: ColumnarStream, batch: Batch, run: tuple[int, int], on_failure: OnFailure
+    ) -> None:
+        """Process records by columns; halve a run that can't be, and process the smallest halves one by one."""
+        first, last = run
+        if columns.take(batch, first, last):
+            self.positions[batch.partition.topic] = batch.offsets[last - 1] + 1
+            return
+        middle = columns.split(first, last)
+        if middle is None:
+            columns.leave(batch, first, last)
+            self._one_by_one(stream, batch, first, last, on_failure)
+        else:
+            self._by_columns(stream, columns, batch, (first, middle), on_failure)
+            self._by_columns(stream, columns, batch, (middle, last), on_failure)
+
+    def _one_by_one(self, stream: _Stream, batch: Batch, index: int, last: int, on_failure: OnFailure) -> int:
+        """Process records through the stream's steps, message by message; return the index behind the last one."""
+        self._prefetch(Run(batch, index, last))
+        awaited = stream.awaited
+        while index < last:
+            most = index + (RECORDS_AT_ONCE if awaited is None else awaited.at_once)
+            how = stream.deserialize, stream.deserialize_key, stream.wants_headers
+            readable = read(batch, index, min(most, last), *how)
+            end = index + len(readable.values)
+            run = self._run if awaited is None else self._run_awaited
+            if index < end and (reached := run(stream, Run(batch, index, end), readable, on_failure)) < end:
+                index = reached
+                if self.held or awaited is not None:
+                    return index
+                continue
+            if readable.failure is not None:
+                self._fail(batch, end, readable.failure, on_failure)
+                end += 1
+            index = end
+            if awaited is not None and awaited.called:
+                return index  # the next calls are begun in another turn: together they may take too long
+        return index
+
+    def _prefetch(self, *runs: Run) -> None:
+        """Read the likely state of these records in one call, where that is of use."""
+        asked = [state for state in self.states.values() if state.prefetches]
+        if asked:
+            keys = {key for batch, first, last in runs for key in batch.keys[first:last] if key is not None}
+            for state in asked:
+                state.prefetch(keys)
+
+    def take(self, records: Run | Woven, on_failure: OnFailure) -> int:
+        """``process`` for the next records in the order of reading."""
+        if isinstance(records, Run):
+            return self.process(*records, on_failure)
+        assert self.woven is not None
+        self.held, made = False, self.woven.columns(records)
+        if made is None:  # one of them can't be deserialized
+            return sum(self.process(*run, on_failure) for run in in_turn(records.runs(), self))
+        if self.time is not None:
+            self.time.look()
+            self.time.work += 1
+        self._prefetch(*records.parts)
+        return self._run_function(self.woven.function, records, made, on_failure)
+
+    def _run_awaited(self, stream: _Stream, records: Run, readable: Readable, on_failure: OnFailure) -> int:
+        """Process records behind their calls; returns what ``_run`` returns."""
+        assert stream.awaited is not None
+        batch, first = records.batch, records.first
+
+        def run(made: Batch, values: Readable) -> int:
+            return self._run(stream, Run(made, 0, len(made.offsets)), values, on_failure)
+
+        def fail(index: int, error: BaseException) -> None:
+            self._fail(batch, index, error, on_failure)
+
+        reached = stream.awaited.process(batch, first, readable, run, fail)
+        self.positions.update(records.behind(reached - first))
+        return reached
+
+    def _run(self, stream: _Stream, records: Run, readable: Readable, on_failure: OnFailure) -> int:
+        """Process records that are deserialized; the module's docstring draws how a failed one is found.
+
+        Returns the index behind the last processed record. Less than ``records.last``: read that record and process it
+        again, because the steps may have changed its value; or first commit, if ``held``.
+        """
+        batch, first, last = records
+        # A message that raises stops the run. What is left of the iterators says which one, and feeds the next run.
+        timers = None if self.time is None else self.time.timers
+        values = iter(readable.values) if timers is None else Until(readable.values, timers.stop_messages)
+        raw_keys, timestamps = iter(batch.keys[first:last]), iter(batch.timestamps[first:last])
+        columns = values, raw_keys, timestamps, iter(readable.keys), iter(readable.headers)
+        if self.time is not None:
+            place = self.time.place
+            place.topic, place.partition = batch.partition
+            place.offset = lambda: batch.offsets[last - length_hint(values) - 1]
+        return first + self._run_function(stream.run.function, records, columns, on_failure)
+
+    def _run_function(
+        self,
+        function: RunFunction | WovenFunction,
+        records: Run | Woven,
+        columns: tuple[Iterator[Any], ...],
+        on_failure: OnFailure,
+    ) -> int:
+        """Process records by a generated function, which takes ``columns``; return how many, as ``_run`` does."""
+        count, values = records.size, columns[-WIDTH]
+        timers = None if self.time is None else self.time.timers
+        while True:
+            try:
+                function(*columns)
+            except BaseException as error:
+                for state in self.states.values():
+                    state.undo_message()
+                failed = count - length_hint(values) - 1
+                self.positions.update(records.behind(failed))
+                if isinstance(error, (StateFailed, FormatUnknown)):
+                    raise  # the state is at fault, not the message
+                if not isinstance(error, (Exception, *ENDING)):
+                    raise
+                batch, index = records.place(failed)
+                if isinstance(error, RecordTimeRefused):
+                    newest = records.newest(failed)  # not of each message for itself: each would run twice
+                    if self._times.learn(batch.partition.topic, newest):
+                        return failed
+                self._fail(batch, index, error, on_failure)
+            else:
+                reached = count - length_hint(values)
+                self.positions.update(records.behind(reached))
+                if timers is None or reached == count:
+                    return reached
+                if not timers.fire_between(self._timer_fails(on_failure)):
+                    self.held = True
+                    return reached
+
+    def _fail(self, batch: Batch, index: int, error: BaseException, on_failure: OnFailure) -> None:
+        """Decide about a failed message, whose writes are undone, and move the position behind it."""
+        topic = batch.partition.topic
+        self._decide(failed_record(batch, index, error, regrouped=topic in self.regrouped), on_failure)
+        self.positions[topic] = batch.offsets[index] + 1
+
+    @property
+    def awaits(self) -> bool:
+        """Whether messages wait for calls (``apply_async``)."""
+        return any(stream.awaited is not None for stream in self._streams.values())
+
+    @property
+    def progressed(self) -> bool:
+        """Whether positions moved, or new stores began empty, since the last commit."""
+        return self.positions != self.committed or bool(self.begun_empty) or (self.time is not None and self.time.dirty)
+
+    def dirty_bytes(self) -> int:
+        """Approximate memory of the uncommitted writes, in bytes."""
+        return sum(state.dirty_bytes() for state in self.states.values())
+
+    def drop(self) -> dict[str, int]:
+        """Forget everything uncommitted; return by topic the offset to read again from."""
+        for state in self.states.values():
+            state.drop()
+        if self.time is not None:
+            self.time.restore()
+        if self.order is not None:
+            self.order.clear()
+        for box in self.outboxes.values():
+            box.clear()
+        self.watermarks.clear()
+        self.arrivals.restore()
+        self.positions = {**self.began, **self.committed}
+        return dict(self.positions)
+
+    def close(self) -> None:
+        """Drop uncommitted work and release the RocksDB. Safe to call twice."""
+        if self.phase is TaskPhase.CLOSED:
+            return
+        for state in self.states.values():
+            state.drop()
+        self.states.clear()
+        self._streams.clear()
+        if self.store is not None:
+            self.store.close()
+            self.store = None
+        self.move(TaskPhase.CLOSED)

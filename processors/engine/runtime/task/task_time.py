@@ -1,0 +1,309 @@
+"""The time of one task: its stream time, and the windows and timers that are due before each commit.
+
+    before_commit ──► outputs of closed windows ──► commit (places in the index, with the offsets) ──► committed
+          ▲                                           └──────── failed ──► restore: as at the last commit
+          └── more: the next commit is due at once
+
+Invariants:
+    - A commit closes and removes a bounded number of windows, so it stays within the commit interval.
+    - A window whose result can't be processed goes by the failure policy. Windows before it are closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from operator import length_hint
+
+from holdfast.processors.engine.aggregates.window_aggregates import FailedResult
+from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.dataframe.generated_loop import RunFunction
+from holdfast.processors.engine.record_times import RecordTimes
+from holdfast.processors.engine.runtime.reading.watermarks import Teller, Upstream
+from holdfast.processors.engine.runtime.task.store_time import StoreTime
+from holdfast.processors.engine.runtime.task.task_timers import OnTimerError, TaskTimers
+from holdfast.processors.engine.state.errors import StateFailed
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.time.stream_time import NO_TIME, Remembered, StreamTime
+from holdfast.processors.engine.state.time.window_keys import clock_key
+from holdfast.processors.engine.steps.serialization import Deserializer
+from holdfast.processors.engine.windows.fewer_results import HeldBack
+from holdfast.processors.engine.windows.keys_ahead import KeysAhead
+from holdfast.processors.engine.windows.stored import Closes, Closing, MessagePlace, StoredWindows, Taker
+
+#: Windows that one commit closes, and windows that it removes, of each store at most.
+CLOSED_AT_ONCE = 5_000
+REMOVED_AT_ONCE = 10_000
+
+#: Decides about a window whose result raised in the steps behind it: called with the window's topic and the error.
+OnWindowError = Callable[[str, Closing, BaseException], None]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSteps:
+    """A window of a stream, and the steps behind it as a function of results."""
+
+    topic: str
+    windows: Closes
+    run: RunFunction
+    deserialize_key: Deserializer
+
+
+class TaskTime:
+    """The stream time of a task with windows, timers, or values that end."""
+
+    def __init__(self, states: Mapping[str, StoreState], times: RecordTimes) -> None:
+        self._states, self._times = states, times
+        self.stream = StreamTime()
+        #: Where the current message is.
+        self.place = MessagePlace()
+        self.windows: dict[str, StoredWindows] = {}
+        #: Stores of functions in which values end, or which have timers.
+        self.stores: dict[str, StoreTime] = {}
+        #: None for a task without timers.
+        self.timers: TaskTimers | None = None
+        #: By store, what holds its results back.
+        self.held: dict[str, HeldBack] = {}
+        #: Of windows that their keys close, what closes them at a time that was ahead.
+        self.ahead: list[KeysAhead] = []
+        #: What the tasks before tell; None for a task that reads no repartition topic.
+        self.upstream: Upstream | None = None
+        #: What tells the tasks behind; none for a task that none waits for.
+        self.tellers: tuple[Teller, ...] = ()
+        #: Grows with each run of messages and each rewind: as long as it stands, the task is silent.
+        self.work = 0
+        #: The time at the last commit, for a task without a store that keeps it.
+        self._then = Remembered()
+        self._steps: list[WindowSteps] = []
+        #: Whether windows are due that the next commit closes or removes.
+        self.more = False
+        #: Whether there is something to commit, also where no input moved.
+        self.dirty = False
+        self._reached_ms = NO_TIME
+
+    def add(self, steps: WindowSteps) -> None:
+        """Closes the windows of a step from now on."""
+        self._steps.append(steps)
+
+    @property
+    def takers(self) -> Mapping[str, Taker]:
+        """By store, what takes the messages of its window."""
+        return {**self.windows, **self.held}
+
+    def load(self, *, anew: bool = True) -> None:
+        """Reads the time from the stores, at the start and after a command changed them.
+
+        A time that none of them keeps is forgotten if ``anew``.
+        """
+        if anew:
+            self._then = Remembered()
+        self._go_to([each.load() for each in self._clocks] or [self._then])
+        for teller in self.tellers:
+            teller.begin()
+
+    def recall(self, then: Remembered) -> None:
+        """Goes to the time of the last commit, behind ``load``, where no store keeps it."""
+        if not self.is_kept:
+            self._then = then
+            self._go_to([then])
+
+    def restore(self) -> None:
+        """Goes back to the last commit."""
+        self._go_to([each.restore() for each in self._clocks] or [self._then])
+        for teller in self.tellers:
+            teller.restore()
+
+    def _go_to(self, found: list[Remembered]) -> None:
+        # Stores of one task are at the same input offsets. One that was cleared meanwhile knows no time.
+        then = max(found, key=lambda each: (each.time_ms, each.ahead), default=Remembered())
+        self.stream.set(then.time_ms, then.ahead, then.told)
+        if self.timers is not None:
+            self.stream.settled_ms = then.time_ms if then.settled_ms is None else then.settled_ms
+        self.work += 1
+        if self.upstream is not None:
+            self.upstream.begin()
+        for held in self.held.values():
+            held.restart()
+        # What was due when the worker before ended is due now: the next commit looks for it, without a message.
+        self.more, self.dirty = True, False
+        self._reached_ms = NO_TIME
+        if self.timers is not None:
+            self.timers.look_again()
+        self.look()
+
+    @property
+    def clock_keys(self) -> dict[str, bytes]:
+        """By store, the changelog key of the record that holds the stream time."""
+        return {
+            **dict.fromkeys(self.windows, clock_key()),
+            **{name: each.clock_key for name, each in self.stores.items()},
+        }
+
+    @property
+    def _clocks(self) -> list[StoredWindows | StoreTime]:
+        return [*self.windows.values(), *self.stores.values()]
+
+    @property
+    def idle_ms(self) -> int | None:
+        """After so long without messages, stream time passes as time does; None for never."""
+        asked = [windows.spec.idle_ms for windows in self.windows.values()]
+        return min((idle_ms for idle_ms in asked if idle_ms is not None), default=None)
+
+    def ahead_is_due(self, now_ms: int) -> bool:
+        """Whether a time counts now, by the worker's clock, that was ahead of it."""
+        return self.stream.ahead_is_due(now_ms) or any(each.is_due(now_ms) for each in self.ahead)
+
+    def due_at(self, time_ms: int) -> bool:
+        """Whether a window would close at this time, which is none of a message; not beyond the worker's clock."""
+        self.look()
+        reached_ms = min(time_ms, self.stream.cap_ms)
+        return self.stream.time_ms != NO_TIME and any(each.due_at(reached_ms) for each in self.windows.values())
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether a store keeps the stream time, with each commit."""
+        return bool(self._clocks)
+
+    def told_by(self, teller: Teller) -> int:
+        """The time that a teller tells: from sources, how far they are, whatever the task hears meanwhile."""
+        if self.timers is not None and self.timers.are_due():
+            return self.timers.reached_ms  # what they send is not late behind the topic
+        if teller.hears and teller.own and self.upstream is not None:
+            return max(self.stream.time_ms, min(self.upstream.time_ms(teller.inputs), self.stream.cap_ms))
+        if teller.hears:
+            return self.stream.time_ms
+        in_order_ms = self.stream.come_ms if self.upstream is None else self.upstream.in_hand.order_ms
+        return max(self.stream.time_ms, min(self.stream.come_ms, in_order_ms))
+
+    @property
+    def late(self) -> dict[str, int]:
+        """By store, the windows that messages came too late for, or the messages that it dropped as too old."""
+        late = {name: windows.late for name, windows in self.windows.items()}
+        return late | {name: store.late for name, store in self.stores.items() if store.late is not None}
+
+    @property
+    def waits(self) -> bool:
+        """Whether the tasks before, or those behind, have not had their part in a time that has come."""
+        if self.upstream is not None and self.upstream.waits:
+            return True
+        return any(teller.owes(self.told_by(teller)) for teller in self.tellers)
+
+    def go_on(self, time_ms: int) -> None:
+        """Moves the stream time without a message."""
+        self.stream.go_on(time_ms)
+
+    def stand_at(self, time_ms: int) -> None:
+        """Moves the committed stream time to that of another run, where it stands until ``load`` or the next message.
+
+        All open work is committed.
+        """
+        held = max((each.restore() for each in self._clocks), key=lambda each: each.time_ms)
+        self.stream.set(max(held.time_ms, time_ms), told=held.told)
+        self.more = True
+
+    def look(self) -> None:
+        """Reads the worker's clock, before messages are processed."""
+        self.stream.look(self._times.now_ms())
+
+    def before_commit(self, on_error: OnWindowError, on_timer_error: OnTimerError) -> None:
+        """Fires timers and closes windows that are due, and removes what is over, up to the bounds of one commit.
+
+        Raises what ``on_error`` raises; the windows closed before are part of the next commit.
+        """
+        self.look()
+        removes = self.more or self.stream.time_ms != self._reached_ms or self.ahead_is_due(self.stream.cap_ms)
+        if self.timers is not None:  # before windows close: a row that a timer sends counts at the timer's time
+            self.timers.fire(on_timer_error)
+        if removes:
+            self.more = False
+            with self._as_far_as_timers():
+                for steps in self._steps:
+                    self.more |= self._close(steps, on_error) == CLOSED_AT_ONCE
+                self._remove()
+            self._reached_ms = self.stream.time_ms
+        if self.timers is not None:
+            self.more |= self.timers.more
+        self.keep()
+
+    @contextmanager
+    def _as_far_as_timers(self) -> Iterator[None]:
+        """Windows and values end as far as timers have fired: what they send, and find, is of their time."""
+        self.stream.call_ms = None if self.timers is None else self.timers.reached_ms
+        try:
+            yield
+        finally:
+            self.stream.call_ms = None
+
+    def _remove(self) -> None:
+        for each in self._clocks:
+            removed = each.remove(REMOVED_AT_ONCE)
+            self.more |= removed == REMOVED_AT_ONCE
+            self.dirty |= removed > 0
+
+    def keep(self) -> None:
+        """Writes the time and the places into the stores, for the next commit."""
+        with self._as_far_as_timers():
+            for each in self._clocks:
+                self.dirty |= each.save()
+        self.dirty |= self.timers is not None and self.timers.fired
+
+    def committed(self) -> None:
+        """The commit is done."""
+        self.dirty = False
+        if not self.is_kept:
+            self._then = Remembered(self.stream.time_ms, self.stream.ahead, dict(self.stream.told))
+        for each in self._clocks:
+            each.committed()
+        if self.timers is not None:
+            self.timers.begin()
+        for teller in self.tellers:
+            teller.committed()
+
+    def hear(self) -> bool:
+        """Takes the stream time that the tasks before have reached; True if it moved."""
+        before = self.stream.time_ms
+        if self.upstream is None:
+            return False
+        self.stream.let_go_to(self.upstream.limit_ms())
+        reached = self.upstream.time_ms()
+        if reached > self.stream.time_ms:
+            self.stream.advance(reached)
+        return self.stream.time_ms > before
+
+    def _close(self, steps: WindowSteps, on_error: OnWindowError) -> int:
+        found = steps.windows.closing(CLOSED_AT_ONCE)
+        begin = 0
+        for at, closing in enumerate(found):
+            if isinstance(closing.result, FailedResult):
+                self._send(steps, found[begin:at], on_error)
+                on_error(steps.topic, closing, closing.result.error)
+                begin = at + 1
+        self._send(steps, found[begin:], on_error)
+        if found:
+            steps.windows.closed(found[-1])
+            self.dirty = True
+        return len(found)
+
+    def _send(self, steps: WindowSteps, found: Sequence[Closing], on_error: OnWindowError) -> None:
+        """Runs the steps behind windows that close. All of them are closed then, and those before one that stops."""
+        live = [closing for closing in found if closing.result is not None]
+        values, raw_keys = iter([closing.result for closing in live]), iter([closing.message_key for closing in live])
+        keys = iter([steps.deserialize_key(closing.message_key) for closing in live])
+        starts, headers = iter([closing.start for closing in live]), iter([None] * len(live))
+        while True:
+            try:
+                steps.run(values, raw_keys, starts, keys, headers)
+            except BaseException as error:
+                for state in self._states.values():
+                    state.undo_message()
+                failed = len(live) - length_hint(values) - 1
+                if failed > 0:
+                    steps.windows.closed(live[failed - 1])
+                if isinstance(error, (StateFailed, FormatUnknown)):
+                    raise  # the state is at fault, not the window
+                on_error(steps.topic, live[failed], error)
+            else:
+                break
+        if found:
+            steps.windows.closed(found[-1])

@@ -1,0 +1,195 @@
+"""The timers of one task: they fire between messages, in bounded steps, and like messages.
+
+    message ──► stream time moves ──► stream timers that are due ──► next message
+                                          └── more than a commit takes: the commit comes first
+
+A timer runs through the steps as a message does: what it sets, sends and deletes happens together or not at all. One
+that raises goes by the failure policy, and is deleted unless the worker stops.
+
+Invariants:
+    - No message is processed while a stream timer is due. So results do not depend on when commits are.
+    - A commit has a bounded number of timers that were set and that fired, however many a key has.
+    - In the call of a stream timer, and in the steps behind it, values end by the timer's time. So a value leaves once
+      all timers of a time before its end have fired.
+    - The timers of a step fire in the order of time, message key and name, those of a clock for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from operator import length_hint
+from typing import Any
+
+from holdfast.processors.engine.changelog.format import FormatUnknown
+from holdfast.processors.engine.dataframe.generated_loop import RunFunction
+from holdfast.processors.engine.state.errors import StateFailed
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
+from holdfast.processors.engine.state.time.timers import Due, Pending, TimerClock, Timers
+from holdfast.processors.engine.steps.serialization import Deserializer
+
+#: Timers that one commit fires at most.
+FIRED_AT_ONCE = 5_000
+#: Timers that are set between two commits at most, and those of one more message or timer.
+SET_AT_ONCE = 10_000
+#: Timers that are read from the index at once.
+READ_AT_ONCE = 500
+
+#: Decides about a timer that raised: called with the topic of its stream and the error.
+OnTimerError = Callable[[str, Due, BaseException], None]
+
+
+@dataclass(frozen=True, slots=True)
+class TimerSteps:
+    """The timers of a step, and the step with those behind it as a function of timers."""
+
+    topic: str
+    timers: Timers
+    run: RunFunction
+    deserialize_key: Deserializer
+
+
+class Until:
+    """An iterator that ends early once ``ended`` is true; ``length_hint`` tells what is left."""
+
+    def __init__(self, items: Iterable[Any], ended: Callable[[], bool]) -> None:
+        self._items, self._ended = iter(items), ended
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        if self._ended():
+            raise StopIteration
+        return next(self._items)
+
+    def __length_hint__(self) -> int:
+        return length_hint(self._items)
+
+
+class TaskTimers:
+    """The timers of all steps of a task."""
+
+    def __init__(self, states: Mapping[str, StoreState], stream: StreamTime) -> None:
+        self._states, self._stream = states, stream
+        self._steps: list[TimerSteps] = []
+        self._fired = 0
+        #: The worker's clock as processing timers see it; it stands still while the worker processes nothing.
+        self._now_ms = NO_TIME
+
+    def add(self, steps: TimerSteps) -> None:
+        """Fires the timers of a step from now on."""
+        self._steps.append(steps)
+
+    def pending(self, limit: int) -> dict[str, Pending]:
+        """By store, the timers that have not fired, counted up to ``limit`` for each clock."""
+        return {steps.timers.store: steps.timers.pending(limit) for steps in self._steps}
+
+    def look(self, now_ms: int) -> bool:
+        """Reads the worker's clock for processing timers; True if one may be due."""
+        self._now_ms = now_ms
+        return any(steps.timers.is_due("processing", now_ms) for steps in self._steps)
+
+    def are_due(self) -> bool:
+        """Whether stream timers may be due: no message is processed before they have fired."""
+        # A list, since it is asked before each message: a generator costs twice as much.
+        next_ms = min([steps.timers.on_stream.next_ms for steps in self._steps], default=EVENT_TIME_END_MS)
+        if next_ms <= self._stream.time_ms:
+            return True
+        self._stream.settled_ms = self._stream.time_ms
+        return False
+
+    def stop_messages(self) -> bool:
+        """Whether no message is processed now: stream timers may be due, or a commit comes first."""
+        return self.are_due() or self._is_full()
+
+    def fire_between(self, on_error: OnTimerError) -> bool:
+        """Fires the stream timers that are due; False if a commit comes first: more are due or set than it takes.
+
+        Raises what ``on_error`` raises.
+        """
+        for steps in self._steps:
+            self._fire(steps, "stream", self._stream.time_ms, on_error)
+        return not self.stop_messages()
+
+    def fire(self, on_error: OnTimerError) -> None:
+        """Fires the timers of both clocks that are due, up to what this commit takes; raises as ``fire_between``."""
+        for steps in self._steps:
+            self._fire(steps, "stream", self._stream.time_ms, on_error)
+            self._fire(steps, "processing", self._now_ms, on_error)
+
+    @property
+    def reached_ms(self) -> int:
+        """Up to here values may leave: a timer that is due does not need them."""
+        next_ms = min([steps.timers.on_stream.next_ms for steps in self._steps], default=EVENT_TIME_END_MS)
+        return min(max(next_ms, self._stream.settled_ms), self._stream.time_ms)
+
+    @property
+    def more(self) -> bool:
+        """Whether timers are due that the next commit fires."""
+        return self.are_due() or any(steps.timers.is_due("processing", self._now_ms) for steps in self._steps)
+
+    @property
+    def fired(self) -> bool:
+        """Whether a timer has fired, was set or was found to be gone, since the last commit."""
+        return self._fired > 0 or any(steps.timers.set_since for steps in self._steps)
+
+    def begin(self) -> None:
+        """A commit is done, or everything since the last one was dropped."""
+        self._fired = 0
+        for steps in self._steps:
+            steps.timers.set_since = 0
+
+    def look_again(self) -> None:
+        """The stores went back to their last commit, or were changed by a command."""
+        self.begin()
+        for steps in self._steps:
+            steps.timers.look_again()
+
+    def _is_full(self) -> bool:
+        return max([steps.timers.set_since for steps in self._steps], default=0) >= SET_AT_ONCE
+
+    def _fire(self, steps: TimerSteps, clock: TimerClock, now_ms: int, on_error: OnTimerError) -> None:
+        while self._fired < FIRED_AT_ONCE and not self._is_full() and steps.timers.is_due(clock, now_ms):
+            found = steps.timers.due(clock, now_ms, min(READ_AT_ONCE, FIRED_AT_ONCE - self._fired))
+            if found:
+                self._run(steps, found, on_error)
+
+    def _run(self, steps: TimerSteps, found: list[Due], on_error: OnTimerError) -> None:
+        """Fires timers, up to the first that another one which was set meanwhile comes before, or a commit."""
+        timers, waiting = steps.timers, iter(found)
+
+        def ended() -> bool:
+            left = length_hint(waiting)
+            return left > 0 and (self._is_full() or not timers.comes_first(found[len(found) - left]))
+
+        values = Until(waiting, ended)
+        keys = [due.message_key for due in found]
+        raw_keys, deserialized = iter(keys), iter([steps.deserialize_key(key) for key in keys])
+        times, headers = iter([due.timer.time for due in found]), iter([None] * len(found))
+        try:
+            while True:
+                try:
+                    steps.run(values, raw_keys, times, deserialized, headers)
+                except BaseException as error:
+                    self._decide(steps, found[len(found) - length_hint(waiting) - 1], error, on_error)
+                else:
+                    break
+        finally:
+            self._stream.begin_call(None)
+            fired = len(found) - length_hint(waiting)
+            self._fired += fired
+            for due in found[fired:]:
+                timers.put_back(due)
+
+    def _decide(self, steps: TimerSteps, failed: Due, error: BaseException, on_error: OnTimerError) -> None:
+        """Undo a timer that raised; delete it unless the failure policy stops the worker."""
+        for state in self._states.values():
+            state.undo_message()
+        if isinstance(error, (StateFailed, FormatUnknown)):
+            raise error  # the state is at fault, not the timer
+        on_error(steps.topic, failed, error)
+        steps.timers.give_up(failed)
+        for state in self._states.values():
+            state.keep_message()

@@ -1,0 +1,165 @@
+"""What the steps of a task need of time: its stream time with windows and stores, and the processors with timers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
+from holdfast.processors.engine.dataframe.generated_loop import Run
+from holdfast.processors.engine.dataframe.plain_loop import Timing
+from holdfast.processors.engine.record_times import RecordTimes
+from holdfast.processors.engine.runtime.reading.watermarks import Grouping, Teller
+from holdfast.processors.engine.runtime.task.store_time import DeclaredStores, StoreTime
+from holdfast.processors.engine.runtime.task.task_time import TaskTime, WindowSteps
+from holdfast.processors.engine.runtime.task.task_timers import TaskTimers, TimerSteps
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.steps.node import Node, steps_of
+from holdfast.processors.engine.steps.processing import Processor
+from holdfast.processors.engine.windows.fewer_results import HeldBack
+from holdfast.processors.engine.windows.keys_ahead import KeysAhead
+from holdfast.processors.engine.windows.kinds import stored_windows
+from holdfast.processors.engine.windows.spec import window_of
+
+
+def time_of(
+    frames: Sequence[StreamingDataFrame],
+    states: Mapping[str, StoreState],
+    declared: DeclaredStores,
+    times: RecordTimes,
+    *,
+    tells: bool = False,
+) -> TaskTime | None:
+    """The time of a task with these streams and stores; None for one that needs none, and ``tells`` no other task."""
+    steps = [node for node in steps_of(frame.source for frame in frames) if node.store is not None]
+    timers = {node.store for node in steps if node.processing is not None}
+    expiring = {name for name, (_, options) in declared.items() if options is not None and options.expires}
+    if not (tells or timers or expiring or any(window_of(node) is not None for node in steps)):
+        return None
+    made = TaskTime(states, times)
+    for node in steps:
+        spec = window_of(node)
+        if spec is not None and node.store is not None:
+            state = states[node.store]
+            made.windows[node.store] = windows = stored_windows(spec, state, made.stream, made.place)
+            if spec.final and spec.closing == "key":
+                windows.keys_ahead = KeysAhead(windows, state, made.stream)
+                made.ahead.append(windows.keys_ahead)
+            if spec.every_ms is not None:
+                made.held[node.store] = HeldBack(windows, spec.every_ms, state, made.stream)
+    regrouped = any(frame.topic.repartitions for frame in frames)
+    for name, (state, options) in declared.items():
+        if name in timers or name in expiring:
+            made.stores[name] = StoreTime(state, options, made.stream, regrouped=regrouped)
+    return made
+
+
+def tellers_of(
+    task: str,
+    frames: Sequence[StreamingDataFrame],
+    groupings: Mapping[str, Grouping],
+    by_topic: Mapping[str, StreamingDataFrame],
+) -> tuple[Teller, ...]:
+    """What a task with these streams tells to topics that only sources lead to, and to those behind other groupings.
+
+    It tells the repartition topics behind which a step needs stream time, or the order of reading does. Where it hears
+    its own words behind a topic, each such topic has a teller of its own.
+    """
+    leads: dict[str, set[str]] = {}
+    for frame in frames:
+        for node in steps_of([frame.source]):
+            if node.topic is not None and node.topic.repartitions and node.topic.name in groupings:
+                leads.setdefault(node.topic.name, set()).add(frame.topic.name)
+    regrouped = {frame.topic.name for frame in frames if frame.topic.repartitions}
+    every = frozenset(frame.topic.name for frame in frames)
+    found = []
+    told = {name: by for name, by in leads.items() if _needs_time(by_topic[name], groupings, by_topic)}
+    own = {name for name, by in told.items() if by & regrouped and groupings[name].circular}
+    for hears in (False, True):
+        these = {name: by for name, by in told.items() if bool(by & regrouped) is hears and name not in own}
+        inputs = every if hears else frozenset[str]().union(*these.values())
+        if these:
+            found.append(Teller(task, {name: groupings[name] for name in these}, inputs, hears=hears))
+    found += [
+        Teller(task, {name: groupings[name]}, frozenset(told[name]), hears=True, own=True) for name in sorted(own)
+    ]
+    return tuple(found)
+
+
+def heard_topics(
+    frames: Sequence[StreamingDataFrame], groupings: Mapping[str, Grouping], by_topic: Mapping[str, StreamingDataFrame]
+) -> dict[str, Grouping]:
+    """The repartition topics among the inputs of a task to which the tasks before tell their time."""
+    regrouped = [frame for frame in frames if frame.topic.repartitions]
+    return {one.topic.name: groupings[one.topic.name] for one in regrouped if _needs_time(one, groupings, by_topic)}
+
+
+def _needs_time(
+    frame: StreamingDataFrame, groupings: Mapping[str, Grouping], by_topic: Mapping[str, StreamingDataFrame]
+) -> bool:
+    """Whether a step of a stream needs stream time, or one behind it; the tasks before tell it to no other topic."""
+    known = groupings.get(frame.topic.name)
+    if known is not None and known.ordered:
+        return True
+    for node in frame.source.walk():
+        options = frame.declared.get(node.store or "")
+        if node.processing is not None or window_of(node) is not None:
+            return True
+        if options is not None and options.expires:
+            return True
+        behind = by_topic[node.topic.name] if node.topic is not None and node.topic.repartitions else None
+        if behind is not None and _needs_time(behind, groupings, by_topic):
+            return True
+    return False
+
+
+def processors_of(
+    frames: Sequence[StreamingDataFrame],
+    states: Mapping[str, StoreState],
+    declared: DeclaredStores,
+    time: TaskTime | None,
+    times: RecordTimes,
+) -> dict[int, Processor]:
+    """The processors of the steps with timers, by the id of their node; the task has timers if one of them can fire.
+
+    Raises:
+        ProcessorInvalid: A function made something else than a processor.
+    """
+    found = {}
+    for node in steps_of(frame.source for frame in frames):
+        if node.processing is not None and node.store is not None and time is not None:
+            made = found[id(node)] = Processor(node.processing, declared[node.store][0], time.stream, times.now_ms)
+            if made.fires and time.timers is None:
+                time.timers = TaskTimers(states, time.stream)
+    return found
+
+
+def add_steps(
+    time: TaskTime,
+    frame: StreamingDataFrame,
+    source: Node,
+    processors: Mapping[int, Processor],
+    compiled: Callable[[Node, Timing], Run],
+    timing: Timing,
+    seen: set[int],
+) -> None:
+    """Compile the steps behind windows and timers as functions of results and of timers, but those ``seen``.
+
+    ``source`` has the steps of the frame, bound to the task's processors.
+    """
+    topic = frame.topic
+    for node, declared in zip(source.walk(), frame.source.walk(), strict=True):
+        if id(declared) in seen:
+            continue
+        seen.add(id(declared))
+        if window_of(node) is not None:
+            run = compiled(node, timing)
+            windows = time.windows[node.store or ""]
+            for closes in (windows, windows.keys_ahead, time.held.get(node.store or "")):
+                if closes is not None:
+                    time.add(WindowSteps(topic.name, closes, run.function, topic.deserialize_key))
+        processor = processors.get(id(declared))
+        if processor is not None and processor.fires and time.timers is not None:
+            first = Node("source", children=[replace(node, function=processor.on_timer)])
+            run = compiled(first, replace(timing, stream=None))
+            time.timers.add(TimerSteps(topic.name, processor.timers, run.function, topic.deserialize_key))

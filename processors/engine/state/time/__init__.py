@@ -1,0 +1,1 @@
+"""Stream time, timers, and values that end. Imports the stores of ``state``."""

@@ -1,0 +1,236 @@
+"""A store that an application declares: its values have models, or an end, or its keys have timers.
+
+All other stores are plain ``StoreState`` and pay nothing for it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from holdfast.processors.engine.changelog.format import (
+    CODEC_JSON,
+    VALUE_VERSION,
+    decode_value,
+    encode_bytes,
+    encode_json,
+    encode_value,
+    event_time_ms,
+    key_prefix,
+    pack_head,
+    split_key,
+)
+from holdfast.processors.engine.record_size import too_large
+from holdfast.processors.engine.state.methods import Ttl
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.time.dated_values import DatedValues
+from holdfast.processors.engine.state.time.expiries import Expiries
+from holdfast.processors.engine.state.time.key_times import KeyTimes
+from holdfast.processors.engine.state.time.window_keys import OWN_KEY
+
+if TYPE_CHECKING:
+    from holdfast.processors.engine.state.typed import TypedValues
+
+_OWN = key_prefix(OWN_KEY)
+
+
+class DeclaredState(StoreState):
+    """One declared store of one task.
+
+    Args:
+        plain: The store as it was opened; this one takes its place.
+        typed: The models of its values; None for plain JSON.
+    """
+
+    __slots__ = ("_expiries", "_read_ttl", "_typed", "dated", "key_times")
+
+    #: The values that have a time in their state keys, in a store that ``keep_dated`` gave them.
+    dated: DatedValues
+    #: The times of the keys, in a store whose values end by them.
+    key_times: KeyTimes
+
+    def __init__(self, plain: StoreState, typed: TypedValues | None) -> None:
+        super().__init__(
+            plain.name, plain._backend, plain._topic, plain.record_bytes_max, cache_bytes=plain.cache_bytes
+        )
+        self._typed = typed
+        self._expiries: Expiries | None = None
+        self._read_ttl: Callable[[int | timedelta], int] | None = None
+
+    def let_expire(self, expiries: Expiries, read_ttl: Callable[[int | timedelta], int]) -> Expiries:
+        """Gives values an end from now on; ``read_ttl`` checks a ``ttl`` of ``set``."""
+        self._expiries, self._read_ttl = expiries, read_ttl
+        return expiries
+
+    def keep_dated(self, dated: DatedValues) -> DatedValues:
+        """Gives values a time in their state keys from now on."""
+        self.dated = dated
+        return dated
+
+    def keep_by_key(self, times: KeyTimes) -> KeyTimes:
+        """Lets values end by the times of their own keys from now on."""
+        self.key_times = times
+        return times
+
+    # -- what user functions call ------------------------------------------------------------------------------
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """As in ``State``."""
+        raw = self._load(key)
+        return copy.deepcopy(default) if raw is None else self._decoded(key, raw)
+
+    def delete(self, key: str) -> None:
+        """As in ``State``; also of a value that has ended, which a timer that is behind would still see."""
+        if self.read_plain(key) is not None:
+            self._store(key, None)
+
+    def set(self, key: str, value: Any, *, ttl: Ttl = None) -> None:
+        """As in ``State``."""
+        if self._typed is not None and self._typed.has(key):
+            value = self._typed.written(key, value)
+        self._put(key, encode_value(value, self.timestamp_ms, where=f" for key {key!r} of store {self.name!r}"), ttl)
+
+    def set_bytes(self, key: str, value: bytes, *, ttl: Ttl = None) -> None:
+        """As in ``State``."""
+        if self._typed is not None and self._typed.has(key):
+            raise self._unfit(key, "was set to raw bytes", "a value of its model", "Use `state.set`.")
+        self._put(key, encode_bytes(value, self.timestamp_ms), ttl)
+
+    def _put(self, key: str, raw: bytes, ttl: Ttl) -> None:
+        if ttl is not None and self._read_ttl is None:
+            raise self.without_ttl()
+        ttl_ms = None if ttl is None or self._read_ttl is None else self._read_ttl(ttl)
+        super()._store(key, raw)
+        if self._expiries is not None and not self._expiries.put(key, ttl_ms):
+            self._store(key, None)
+
+    def _load(self, key: str) -> bytes | None:
+        raw = super()._load(key)
+        return None if raw is not None and self._expiries is not None and self._expiries.are_over(key) else raw
+
+    def _store(self, key: str, raw: bytes | None) -> None:
+        super()._store(key, raw)
+        if self._expiries is not None and raw is None:
+            self._expiries.forget(key)
+
+    def _is_shown(self, key: bytes) -> bool:
+        if not super()._is_shown(key):
+            return False
+        return self._expiries is None or not self._expiries.are_over(key.decode())
+
+    def _decoded(self, key: str, raw: bytes) -> Any:
+        typed = self._typed
+        return typed.read(key, raw) if typed is not None and typed.has(key) else decode_value(raw)
+
+    # -- own records -------------------------------------------------------------------------------------------
+
+    def read_own(self, message_key: bytes, state_key: str) -> Any:
+        """The value of an own record of a message key; None without one."""
+        cell, place = self._shared, key_prefix(message_key) + state_key.encode()
+        if place in cell.dirty:
+            raw = cell.dirty[place]
+        else:
+            raw = cell.young[place] if place in cell.young else self._read(cell, place)
+        return None if raw is None else decode_value(raw)
+
+    def write_own(self, message_key: bytes, state_key: str, value: Any) -> None:
+        """Sets the value of an own record; None deletes it."""
+        raw = None
+        if value is not None:  # made of whole numbers and texts: it comes back as it is
+            raw = pack_head(VALUE_VERSION, CODEC_JSON, max(self.timestamp_ms, 0)) + encode_json(value)
+        self._write(self._shared, key_prefix(message_key) + state_key.encode(), state_key, raw)
+
+    def add_entry(self, state_key: bytes) -> None:
+        """Adds an entry of an index, below ``OWN_KEY``."""
+        cell, place = self._shared, _OWN + state_key
+        raw = pack_head(VALUE_VERSION, CODEC_JSON, max(self.timestamp_ms, 0)) + b"1"
+        if len(raw) + len(place) > cell.room:
+            raise self._too_large(state_key.decode(), cell, place, raw)
+        self._write(cell, place, "", raw)
+
+    def delete_entry(self, state_key: bytes) -> bool:
+        """Deletes an entry of an index; False if there is none."""
+        cell, place = self._shared, _OWN + state_key
+        if place in cell.dirty:
+            raw = cell.dirty[place]
+        else:
+            raw = cell.young[place] if place in cell.young else self._read(cell, place)
+        if raw is None:
+            return False
+        self._write(cell, place, "", None)
+        return True
+
+    def overwritten_ms(self, state_key: str) -> int | None:
+        """The event time of the value that the last write, of this state key, took the place of; None without one."""
+        dirty, place, before = self._undo[-1]
+        if isinstance(before, bytes) or before is None:
+            raw = before
+        else:  # it was no uncommitted one
+            cell = self._cells.get(state_key) or self._place(state_key)[0]
+            assert cell.dirty is dirty
+            raw = cell.young[place] if place in cell.young else self._read(cell, place)
+        return None if raw is None else event_time_ms(raw)
+
+    def erase(self, message_key: bytes, state_key: str) -> None:
+        """Deletes a value of a function, and leaves own records as they are."""
+        self.write_value(message_key, state_key, None)
+
+    # -- dated values ------------------------------------------------------------------------------------------
+
+    def read_value(self, message_key: bytes, state_key: str) -> bytes | None:
+        """The stored value of a state key of a message key; None without one."""
+        former, self.message_key = self.message_key, message_key
+        raw = super()._load(state_key)
+        self.message_key = former
+        return raw
+
+    def write_value(self, message_key: bytes, state_key: str, raw: bytes | None) -> None:
+        """Sets the stored value of a state key of a message key; None deletes it."""
+        former, self.message_key = self.message_key, message_key
+        super()._store(state_key, raw)
+        self.message_key = former
+
+    def neighbour(self, prefix: str, bound: str, *, before: bool) -> tuple[str, bytes] | None:
+        """Of the current message's key, the last state key with a prefix before a bound, or the first from there on."""
+        start, end = (None, bound) if before else (bound, None)
+        found = self._range(prefix, start, end, before, 1)
+        return found[0] if found else None
+
+    def check_room(self, state_key: str, size: int) -> None:
+        """Raises RecordTooLarge unless a value of so many bytes of the current message's key fits into a record."""
+        size += len(self.message_key)
+        if size > self.record_bytes_max:
+            what = f"The value of key {state_key!r} in store {self.name!r}"
+            raise too_large(what, self._topic, size, self.record_bytes_max)
+
+    def read_place(self, place: bytes) -> bytes | None:
+        """The stored value of the changelog key of a scattered state key; None without one."""
+        cell = self._shared
+        self.reads += 1
+        if place in cell.dirty:
+            return cell.dirty[place]
+        return cell.young[place] if place in cell.young else self._read(cell, place)
+
+    def write_place(self, place: bytes, raw: bytes | None) -> None:
+        """Sets the stored value of a changelog key of a scattered state key; None deletes it."""
+        cell = self._shared
+        if raw is not None and len(raw) + len(place) > cell.room:
+            raise self._too_large(split_key(place)[1], cell, place, raw)
+        self._write(cell, place, "", raw)
+
+    #: The stored value of a state key of the current message's key, None without one; and what sets it.
+    read_plain, write_plain = StoreState._load, StoreState._store
+
+    def undo_message(self) -> None:
+        """Takes back the writes of a failed message."""
+        super().undo_message()
+        if hasattr(self, "dated"):
+            self.dated.forget(self.message_key)
+
+    def drop(self) -> None:
+        """Forgets all uncommitted writes."""
+        super().drop()
+        if hasattr(self, "dated"):
+            self.dated.forget_all()

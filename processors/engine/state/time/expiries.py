@@ -1,0 +1,123 @@
+"""When the values of a store end: an entry for each value with an end, and an index of these by time.
+
+    message key     state key                                                      value
+    the message's   __holdfast/ends/<state key>                                    [end, place in the index]
+    OWN_KEY         __holdfast/expires/<place>/<message key in hex>/<state key>    1
+
+Times are event times in milliseconds, with 15 digits in keys. A value is not readable from its end on, by the stream
+time of the task or by the event time of the message that reads; what joins keep behind ``group_by``, by stream time
+alone. In the call of a timer it is the timer's time. Its records leave later, in bounded steps.
+
+A value that is set again gets a new end only. Its entry in the index stays where it is, and moves when it is due. So a
+value that is set a thousand times has one entry, and writes one.
+
+Invariants:
+    - A value with an end has one entry in the index, at its end or before. A value without an end has none.
+    - The end of a value never goes back by a late message: one that is older than the message that set the value last.
+    - Removing changes no read: what is removed was not readable before.
+"""
+
+from __future__ import annotations
+
+from holdfast.processors.engine.changelog.format import decode_value
+from holdfast.processors.engine.state.own_keys import ENDS, EXPIRES, RESERVED
+from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
+from holdfast.processors.engine.state.time.time_index import Entry, OwnRecords, TimeIndex
+from holdfast.processors.engine.state.time.time_records import Look
+
+
+class Expiries:
+    """The ends of the values of one store in one task.
+
+    Args:
+        state: The store.
+        ttl_ms: How long a value lasts that is set without a time of its own; None for always.
+        stream: The stream time of the task.
+        by_stream: Whether values end by the stream time alone. Behind ``group_by`` a message may come long before older
+            ones of other partitions, which still ask for what was there before it.
+    """
+
+    def __init__(self, state: OwnRecords, ttl_ms: int | None, stream: StreamTime, *, by_stream: bool = False) -> None:
+        self._state, self._ttl_ms, self._stream, self._by_stream = state, ttl_ms, stream, by_stream
+        self._index = TimeIndex(state, EXPIRES)
+
+    def are_over(self, key: str) -> bool:
+        """Whether the value of a state key of the current message's key has ended."""
+        held = self._state.read_own(self._state.message_key, ENDS + key)
+        return held is not None and held[0] <= self._now_ms()
+
+    def put(self, key: str, ttl_ms: int | None) -> bool:
+        """Gives the value that was just set its end; False if that is over already: the value is to be deleted."""
+        ttl_ms = self._ttl_ms if ttl_ms is None else ttl_ms
+        if ttl_ms is None:
+            self.forget(key)
+            return True
+        state = self._state
+        end_ms = min(max(state.timestamp_ms, 0) + ttl_ms, EVENT_TIME_END_MS - 1)
+        held = state.read_own(state.message_key, ENDS + key)
+        if (held is None and self._ttl_ms is None) or (held is not None and end_ms < held[0]):
+            former_ms = state.overwritten_ms(key)
+            if former_ms is not None and state.timestamp_ms < former_ms:  # a late message brings no end nearer
+                if held is None:
+                    return True
+                end_ms = held[0]
+        if end_ms <= self._now_ms():
+            return False
+        place_ms = end_ms if held is None else held[1]
+        if held is None or end_ms < place_ms:
+            if held is not None:
+                self._index.leave(Entry(place_ms, state.message_key, key))
+            place_ms = end_ms
+            self._index.enter(Entry(end_ms, state.message_key, key))
+        if held != [end_ms, place_ms]:
+            state.write_own(state.message_key, ENDS + key, [end_ms, place_ms])
+        return True
+
+    def forget(self, key: str) -> None:
+        """Forgets the end of a value that was deleted, or that has none from now on."""
+        state = self._state
+        held = state.read_own(state.message_key, ENDS + key)
+        if held is not None:
+            state.write_own(state.message_key, ENDS + key, None)
+            self._index.leave(Entry(held[1], state.message_key, key))
+
+    def remove(self, limit: int) -> int:
+        """Deletes values whose end stream time has passed; looks at ``limit`` entries at most, returns at how many."""
+        state, now_ms = self._state, self._stream.ends_ms
+        if now_ms == NO_TIME:
+            return 0
+        found = self._index.due(now_ms, limit)
+        for entry in found:
+            held = state.read_own(entry.message_key, ENDS + entry.name)
+            self._index.leave(entry)
+            if held is None or held[1] != entry.time_ms:
+                continue  # a command cleared the key meanwhile
+            if held[0] > now_ms:  # it was set again
+                self._index.enter(entry._replace(time_ms=held[0]))
+                state.write_own(entry.message_key, ENDS + entry.name, [held[0], held[0]])
+            else:
+                state.write_own(entry.message_key, ENDS + entry.name, None)
+                state.erase(entry.message_key, entry.name)
+        return len(found)
+
+    @staticmethod
+    def has_ended(message_key: bytes, name: str, look: Look, now_ms: int) -> bool:
+        """Whether a committed value, or the record of its end, is over at a time."""
+        if name.startswith(RESERVED) and not name.startswith(ENDS):
+            return False
+        held = look(message_key, ENDS + name.removeprefix(ENDS))
+        return held is not None and bool(decode_value(held)[0] <= now_ms)
+
+    def look_again(self) -> None:
+        """The store went back to its last commit, or was changed by a command."""
+        self._index.look_again()
+
+    def _now_ms(self) -> int:
+        """The later one of stream time and the message's event time, unless the world has not reached that.
+
+        In the call of a timer it is the timer's time.
+        """
+        at_ms, stream = self._state.timestamp_ms, self._stream
+        if stream.call_ms is not None:
+            return stream.call_ms
+        return stream.time_ms if self._by_stream or at_ms > stream.cap_ms else max(stream.time_ms, at_ms)

@@ -1,0 +1,153 @@
+"""The records that a store keeps about time, by changelog key: which window or message key each one belongs to.
+
+Commands read a store record by record. ``window_keys`` and ``own_keys`` say what the records are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from holdfast.processors.engine.changelog.format import (
+    decode_value,
+    encode_value,
+    event_time_ms,
+    key_prefix,
+    split_key,
+)
+from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE, EXPIRES, RESERVED, TIMERS_BY_CLOCK, index_parts
+from holdfast.processors.engine.state.time.stream_time import NO_TIME
+from holdfast.processors.engine.state.time.timers import CLOCKS
+from holdfast.processors.engine.state.time.window_keys import (
+    CLOCK,
+    HELD,
+    KEY_TIME,
+    OWN_KEY,
+    SESSION,
+    ahead_of,
+    due_entry,
+    first_ahead,
+    first_due,
+    first_hold,
+    held_of,
+    is_session,
+    open_window_of,
+    opened_of,
+    session_key,
+    window_key,
+    window_of,
+)
+
+#: What the changelog keys of a store's own records begin with.
+OWN = key_prefix(OWN_KEY)
+#: The state keys of own records that hold a stream time.
+CLOCKS_OF_STORES = (CLOCK, CLOCK_OF_STORE)
+_INDEXES = (*(f"{TIMERS_BY_CLOCK}{clock}/" for clock in CLOCKS), EXPIRES)
+
+#: The stored value of a message key and a state key; None without one.
+Look = Callable[[bytes, str], bytes | None]
+
+
+class Span(NamedTuple):
+    """Event times from ``start_ms`` up to, and without, ``end_ms``; milliseconds since 1970."""
+
+    start_ms: int
+    end_ms: int
+
+    def meets(self, start: int, end: int) -> bool:
+        """Whether a window contains one of these times."""
+        return start < self.end_ms and end > self.start_ms
+
+
+class Part(NamedTuple):
+    """Whether a record has a part of what was selected, and what is left of it without: None for nothing."""
+
+    selected: bool
+    left: bytes | None = None
+
+
+def is_own(key: bytes) -> bool:
+    """Whether this is the changelog key of a record that a store keeps for itself, not for a message key."""
+    if not key.startswith(OWN):
+        return False
+    state = key[len(OWN) :].decode()
+    return state in CLOCKS_OF_STORES or owner_of(state) is not None
+
+
+def owner_of(state_key: str) -> bytes | None:
+    """The message key that an entry of an index is about; None for other records."""
+    with suppress(ValueError):  # a function may have set a state key that begins as an entry
+        if state_key.startswith(first_due()):
+            return due_entry(state_key).message_key
+        if state_key.startswith(first_hold()):
+            return held_of(state_key)[1]
+        if state_key.startswith(first_ahead()):
+            return ahead_of(state_key)[1]
+        if state_key.startswith(RESERVED):
+            return next((index_parts(kind, state_key)[1] for kind in _INDEXES if state_key.startswith(kind)), None)
+    return None
+
+
+def part_in(span: Span, state_key: str, stored: bytes, others: Collection[int], *, sessions: bool) -> Part:
+    """The part that windows of ``span`` have in a record of a message key.
+
+    ``others`` are the open sessions of the key that are not in the span, by the time that opened them.
+    """
+    window = session_of(state_key, stored) or window_of(state_key) or open_window_of(state_key)
+    if window is not None:
+        return Part(span.meets(*window))
+    if state_key == KEY_TIME:
+        known = decode_value(stored)
+        left = [each for each in known["open"] if (each[1] in others if sessions else not span.meets(*each))]
+        if left == known["open"]:
+            return Part(False)
+        if not left and not others and known["time"] == NO_TIME:
+            return Part(True)
+        return Part(True, encode_value({**known, "open": left}, event_time_ms(stored)))
+    if state_key == HELD:
+        known = decode_value(stored)
+        if known["held"] is not None and span.meets(known["held"][0]["start"], known["held"][0]["end"]):
+            return Part(True, encode_value({**known, "held": None}, event_time_ms(stored)))
+    return Part(False)
+
+
+def session_of(state_key: str, stored: bytes) -> tuple[int, int] | None:
+    """Start and end of an open session; None for other records."""
+    return session_of_value(decode_value(stored)) if is_session(state_key) else None
+
+
+def session_of_value(value: dict[str, Any]) -> tuple[int, int]:
+    """Start and end of an open session, from the value of its record."""
+    return value[SESSION]["start"], value[SESSION]["end"]
+
+
+def is_window_in(span: Span, key: bytes, stored: bytes) -> bool:
+    """Whether a record, by its changelog key, is that of an open or closed window of the span."""
+    if key.startswith(OWN) and is_own(key):
+        return False
+    state_key = split_key(key)[1]
+    window = session_of(state_key, stored) or window_of(state_key)
+    return window is not None and span.meets(*window)
+
+
+def is_entry_in(span: Span, state_key: str, look: Look, *, sessions: bool) -> bool:
+    """Whether an entry of the index belongs to a window of ``span``."""
+    if not state_key.startswith(first_due()):
+        return False
+    entry = due_entry(state_key)
+    if span.meets(entry.start, entry.end):  # of a session, an entry has a part of it
+        return True
+    if not sessions:
+        return False
+    stored = look(entry.message_key, session_key(entry.start))
+    if stored is None:  # of a session that was deleted before its entry, or of a closed one
+        return look(entry.message_key, window_key(entry.start, entry.end)) is None
+    about: dict[str, Any] = decode_value(stored)[SESSION]
+    return about["entered"] == [entry.time_ms, entry.end] and span.meets(about["start"], about["end"])
+
+
+def opened_in(state_key: str, stored: bytes, span: Span) -> int | None:
+    """The time that opened a session which is not in the span; None for all other records."""
+    window = session_of(state_key, stored)
+    return None if window is None or span.meets(*window) else opened_of(state_key)

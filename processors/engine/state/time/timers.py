@@ -1,0 +1,166 @@
+"""The timers of one store: by message key and name, each at a time of one of two clocks.
+
+    message key     state key                                                           value
+    the message's   __holdfast/timers/<name>                                            [clock, time]
+    OWN_KEY         __holdfast/timers-by-<clock>/<time>/<message key in hex>/<name>     1
+
+Times are milliseconds since 1970. ``stream`` timers fire by the stream time of the task, ``processing`` timers by the
+worker's clock.
+
+Invariants:
+    - A timer fires in the transaction that deletes it: once.
+    - A timer has one entry in the index of its clock. An entry without its timer, as after a clear of the key, fires
+      nothing and leaves when it is due.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple, get_args
+
+from holdfast.processors.engine.changelog.format import decode_value
+from holdfast.processors.engine.state.own_keys import TIMERS, TIMERS_BY_CLOCK
+from holdfast.processors.engine.state.ranges import behind, state_keys
+from holdfast.processors.engine.state.time.time_index import Entry, OwnRecords, TimeIndex
+
+#: What fires a timer: the stream time of the task, or the worker's clock.
+TimerClock = Literal["stream", "processing"]
+CLOCKS: tuple[TimerClock, ...] = get_args(TimerClock)
+
+
+class Timer(NamedTuple):
+    """A timer of a message key; ``time`` is milliseconds since 1970."""
+
+    name: str
+    time: int
+    clock: TimerClock
+
+
+class Due(NamedTuple):
+    """A timer that is due, and its message key."""
+
+    timer: Timer
+    message_key: bytes
+
+    @property
+    def entry(self) -> Entry:
+        """Its entry in the index."""
+        return Entry(self.timer.time, self.message_key, self.timer.name)
+
+
+class Pending(NamedTuple):
+    """The timers of a store that have not fired.
+
+    Attributes:
+        pending: How many, counted up to a limit.
+        more: Whether there are more than that.
+        next: By clock, the time of the next timer in milliseconds since 1970; None without one.
+    """
+
+    pending: int
+    more: bool
+    next: dict[str, int | None]
+
+
+class Timers:
+    """The timers of one store in one task."""
+
+    def __init__(self, state: OwnRecords) -> None:
+        self._state = state
+        self._indexes = {clock: TimeIndex(state, f"{TIMERS_BY_CLOCK}{clock}/") for clock in CLOCKS}
+        #: The index of the stream time.
+        self.on_stream = self._indexes["stream"]
+        #: By clock, the first entry that was added since the last ``due``.
+        self._added: dict[TimerClock, Entry | None] = dict.fromkeys(CLOCKS)
+        #: Timers that were set since the last commit; also those of messages that failed.
+        self.set_since = 0
+
+    @property
+    def store(self) -> str:
+        """The name of the store."""
+        return self._state.name
+
+    def set(self, timer: Timer) -> None:
+        """Sets a timer of the current message's key; one with the same name is replaced."""
+        state = self._state
+        self.cancel(timer.name)
+        self.set_since += 1
+        entry = Entry(timer.time, state.message_key, timer.name)
+        state.write_own(state.message_key, TIMERS + timer.name, [timer.clock, timer.time])
+        self._indexes[timer.clock].enter(entry)
+        added = self._added[timer.clock]
+        self._added[timer.clock] = entry if added is None else min(added, entry)
+
+    def cancel(self, name: str) -> bool:
+        """Deletes a timer of the current message's key; False if there is none."""
+        state = self._state
+        held = state.read_own(state.message_key, TIMERS + name)
+        if held is None:
+            return False
+        clock, time_ms = held
+        state.write_own(state.message_key, TIMERS + name, None)
+        self._indexes[clock].leave(Entry(time_ms, state.message_key, name))
+        return True
+
+    def of_key(self, prefix: str, limit: int | None) -> list[Timer]:
+        """The timers of the current message's key, in the order of their names."""
+        first = (TIMERS + prefix).encode()
+        found = state_keys(self._state, self._state.message_key, first, behind(first), reverse=False)
+        made: list[Timer] = []
+        try:
+            for key, raw in found:
+                if len(made) == limit:
+                    break
+                clock, time_ms = decode_value(raw)
+                made.append(Timer(key.decode()[len(TIMERS) :], time_ms, clock))
+        finally:
+            found.close()
+        return made
+
+    def pending(self, limit: int) -> Pending:
+        """The timers that have not fired, counted up to ``limit`` for each clock."""
+        found = {clock: index.pending(limit + 1) for clock, index in self._indexes.items()}
+        counts = [count for count, _ in found.values()]
+        firsts: dict[str, int | None] = {clock: first for clock, (_, first) in found.items()}
+        return Pending(sum(min(count, limit) for count in counts), max(counts) > limit, firsts)
+
+    def is_due(self, clock: TimerClock, now_ms: int) -> bool:
+        """Whether a timer may be due; it costs no read."""
+        return self._indexes[clock].next_ms <= now_ms
+
+    def due(self, clock: TimerClock, now_ms: int, limit: int) -> list[Due]:
+        """The next timers that are due, in the order of time, message key and name; at most ``limit``.
+
+        Fire them, or ``put_back`` them.
+        """
+        self._added[clock] = None
+        found = self._indexes[clock].due(now_ms, limit)
+        return [Due(Timer(entry.name, entry.time_ms, clock), entry.message_key) for entry in found]
+
+    def put_back(self, due: Due) -> None:
+        """Finds a timer again that did not fire."""
+        self._indexes[due.timer.clock].put_back(due.entry)
+
+    def take(self, due: Due) -> bool:
+        """Deletes a timer that is due; False if it was cancelled, replaced or cleared meanwhile: it does not fire."""
+        state, timer = self._state, due.timer
+        held = state.read_own(due.message_key, TIMERS + timer.name)
+        self._indexes[timer.clock].leave(due.entry)
+        if held != [timer.clock, timer.time]:
+            return False
+        state.write_own(due.message_key, TIMERS + timer.name, None)
+        return True
+
+    def give_up(self, due: Due) -> None:
+        """Deletes a timer that failed."""
+        self.take(due)
+
+    def comes_first(self, due: Due) -> bool:
+        """Whether no timer was added before this one since the last ``due``."""
+        added = self._added[due.timer.clock]
+        return added is None or added > due.entry
+
+    def look_again(self) -> None:
+        """The store went back to its last commit, or was changed by a command."""
+        self._added = dict.fromkeys(CLOCKS)
+        for index in self._indexes.values():
+            index.look_again()

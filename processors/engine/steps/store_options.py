@@ -1,0 +1,218 @@
+"""What an application declares about a store with ``app.store``: the model of its values, its upgrades, its TTL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal
+
+from holdfast.infra.errors import BadConfiguration
+from holdfast.processors.engine.schema.types import ANY_STATE_KEY, INFER, SchemaInvalid
+from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.time.dated_values import Dating
+from holdfast.processors.engine.state.time.key_times import Keeping
+from holdfast.processors.engine.steps.durations import milliseconds
+
+#: Makes a stored JSON object of one version into one of the next.
+Upgrade = Callable[[Any], Any]
+#: Upgrades by version; for a mapping of models, these by state key.
+Upgrades = Mapping[int, Upgrade] | Mapping[str, Mapping[int, Upgrade]]
+#: Only values that are set with ``ttl=`` end.
+BY_VALUE: Literal["by value"] = "by value"
+
+
+class StoreInvalid(BadConfiguration):
+    """The declaration of a store can't be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """The arguments of ``app.store``.
+
+    Raises:
+        StoreInvalid: They can't be used.
+        DurationInvalid: ``ttl`` is out of range.
+    """
+
+    name: str
+    model: Any = None
+    upgrades: Upgrades | None = None
+    ttl: int | timedelta | Literal["by value"] | None = None
+    #: One line for each built-in step that the store belongs to.
+    steps: tuple[str, ...] = ()
+    #: How values of a built-in step end that have their time in their state keys.
+    dating: Dating | None = field(default=None, compare=False)
+    #: How a built-in step keeps values that end by the times of their own key's messages.
+    keeping: Keeping | None = field(default=None, compare=False)
+    #: Whether values behind ``group_by`` end by the stream time alone: an older message may come after a younger one,
+    #: and asks for what was there before it.
+    asked_by_older: bool = field(default=False, compare=False)
+    #: How long values stay readable without a ``ttl`` of their own, in milliseconds; None for always.
+    ttl_ms: int | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise StoreInvalid(
+                f"`app.store` got the name {self.name!r}, expected a text.",
+                action='Write, for example, `app.store("carts", model=Cart)`.',
+            )
+        try:
+            store_prefix(self.name)
+        except ValueError as failure:
+            raise StoreInvalid(
+                f"The store name {self.name!r} can't be used: {failure}.",
+                action="Choose a name of 1 to 255 bytes.",
+                store=self.name,
+            ) from failure
+        if self.ttl is not None and self.ttl != BY_VALUE:
+            object.__setattr__(self, "ttl_ms", milliseconds("ttl", self.ttl, least=1))
+        for state_key, upgrades in self.upgrades_by_key.items():
+            self._check(state_key, upgrades)
+        if self.typed:
+            self._check_models()
+
+    @property
+    def expires(self) -> bool:
+        """Whether values end."""
+        return self.ttl is not None
+
+    @property
+    def typed(self) -> bool:
+        """Whether functions get instances of models."""
+        return self.model is not None and self.model != INFER
+
+    @property
+    def models(self) -> Mapping[str, Any]:
+        """The models by state key."""
+        if not self.typed:
+            return {}
+        return self.model if isinstance(self.model, Mapping) else {ANY_STATE_KEY: self.model}
+
+    @property
+    def upgrades_by_key(self) -> Mapping[str, Mapping[int, Upgrade]]:
+        """The upgrades of each model, by state key."""
+        if not self.upgrades:
+            return {}
+        if isinstance(self.model, Mapping):
+            return self.upgrades  # type: ignore[return-value]
+        return {ANY_STATE_KEY: self.upgrades}  # type: ignore[dict-item]
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The user functions of the declaration."""
+        return tuple(upgrades[version] for upgrades in self.upgrades_by_key.values() for version in sorted(upgrades))
+
+    def describe(self) -> tuple[str, ...]:
+        """One line for each part that state depends on; another line is another definition."""
+        made = [f"version of {key} = {max(upgrades) + 1}" for key, upgrades in sorted(self.upgrades_by_key.items())]
+        if self.expires:
+            made.append("ttl = by value" if self.ttl_ms is None else f"ttl = {self.ttl_ms} ms")
+        return (*self.steps, *made)
+
+    def _check_models(self) -> None:
+        """Raises StoreInvalid if values of a model are lost on the way to JSON and back."""
+        import pydantic  # stores without models do not need it
+
+        from holdfast.processors.engine.schema.round_trip import RoundTrip
+
+        for state_key, model in self.models.items():
+            try:
+                adapter = pydantic.TypeAdapter(model)
+            except (pydantic.errors.PydanticUserError, NameError, TypeError):
+                continue  # no model, or one with names that come later: the description or the worker says so
+            try:
+                RoundTrip(adapter)
+            except SchemaInvalid as lost:
+                of_key = "" if state_key == ANY_STATE_KEY else f" of state key {state_key!r}"
+                raise StoreInvalid(
+                    f"The model{of_key} of store {self.name!r}: {lost.message}", action=lost.action, store=self.name
+                ) from lost
+
+    def _check(self, state_key: str, upgrades: Any) -> None:
+        said = f"`upgrades` of store {self.name!r}"
+        action = "Write, for example, `app.store('carts', model=Cart, upgrades={1: add_currency, 2: split_name})`."
+        if state_key not in self.models:
+            raise StoreInvalid(
+                f"{said} are of {state_key!r}, which has no model.", action=action, store=self.name, seen=state_key
+            )
+        if not isinstance(upgrades, Mapping) or not all(type(version) is int for version in upgrades):
+            raise StoreInvalid(
+                f"{said} are {upgrades!r}, expected functions by version.", action=action, store=self.name
+            )
+        versions = sorted(upgrades)
+        if versions != list(range(versions[0], versions[0] + len(versions))) or versions[0] < 1:
+            missing = sorted(set(range(max(1, versions[0]), versions[-1])) - set(versions))
+            raise StoreInvalid(
+                f"{said} are for versions {versions}, expected one for each version from the first to the newest"
+                f"{f': {missing} are missing' if missing else ', from 1'}.",
+                action=action,
+                store=self.name,
+                seen=versions,
+            )
+        for version, function in upgrades.items():
+            if not callable(function):
+                raise StoreInvalid(
+                    f"{said} have {function!r} for version {version}, expected a function of the stored object.",
+                    action=action,
+                    store=self.name,
+                )
+
+
+class StoreName(str):
+    """The name that ``app.store`` returns; it knows what its application declares about stores."""
+
+    declared: dict[str, StoreOptions]
+
+    @classmethod
+    def of(cls, name: str, declared: dict[str, StoreOptions]) -> StoreName:
+        """The name of a store in these declarations."""
+        made = cls(name)
+        made.declared = declared
+        return made
+
+
+def own_store(name: str, declared: dict[str, StoreOptions]) -> str:
+    """The name of a step's store, as a plain text.
+
+    Raises:
+        StoreInvalid: Another application declared it, so this one does not know its model and its TTL.
+    """
+    if isinstance(name, StoreName) and name.declared is not declared and name not in declared:
+        raise StoreInvalid(
+            f"Store {str(name)!r} was declared with `app.store` of another application; its model and its TTL are not "
+            "known here.",
+            action=f"Declare it with this application: `app.store({str(name)!r}, ...)`.",
+            store=str(name),
+        )
+    return str(name)
+
+
+def declare(stores: dict[str, StoreOptions], options: StoreOptions, *, argument: str = "") -> None:
+    """Adds the options of a store; ``argument`` is what names the store of a built-in step, as ``drop_duplicates``'s.
+
+    Raises:
+        StoreInvalid: It has other ones.
+    """
+    held = stores.setdefault(options.name, options)
+    if held == options:
+        return
+    name = options.name
+    if held.steps and options.steps:
+        raise StoreInvalid(
+            f"Two steps have the store {name!r}: {'; '.join((*held.steps, *options.steps))}. Each needs its own.",
+            action=f'Give the second one another store: `{argument}="{name}-2"`.',
+            store=name,
+        )
+    if held.steps or options.steps:
+        raise StoreInvalid(
+            f"Store {name!r} is declared with `app.store`, and is the store of a built-in step: "
+            f"{'; '.join(held.steps or options.steps)}.",
+            action=f"Take `app.store({name!r}, ...)` out, or give the step another store.",
+            store=name,
+        )
+    raise StoreInvalid(
+        f"Store {name!r} is declared twice, with different arguments.",
+        action=f"Keep one `app.store({name!r}, ...)`.",
+        store=name,
+    )

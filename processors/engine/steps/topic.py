@@ -1,0 +1,109 @@
+"""Topics as an application declares them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from enum import IntEnum
+from typing import Any
+
+from holdfast.infra.errors import BadConfiguration
+from holdfast.infra.kafka.records import Headers, TopicSpec
+from holdfast.processors.engine.changelog.config import REPARTITION_CONFIG
+from holdfast.processors.engine.changelog.names import check_name
+from holdfast.processors.engine.steps.durations import milliseconds
+from holdfast.processors.engine.steps.serialization import Deserializer, Serializer, deserializer, serializer
+from holdfast.processors.engine.steps.signatures import refuses, written
+
+
+class TimestampType(IntEnum):
+    """What a record's timestamp means; the values are those of the client library."""
+
+    TIMESTAMP_NOT_AVAILABLE = 0
+    TIMESTAMP_CREATE_TIME = 1
+    TIMESTAMP_LOG_APPEND_TIME = 2
+
+
+#: Returns the event time in milliseconds since 1970, from the value, the headers, the record's timestamp and its type.
+TimestampExtractor = Callable[[Any, Headers, int, TimestampType], int]
+EXTRACTED = ("value", "headers", "timestamp", "timestamp_type")
+
+
+class TopicInvalid(BadConfiguration):
+    """An argument of a topic can't be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """The configuration of a topic that is created; ``replication_factor`` None takes the cluster's default."""
+
+    num_partitions: int = 1
+    replication_factor: int | None = None
+    extra_config: Mapping[str, str] = field(default_factory=dict)
+
+
+class Topic:
+    """A declared topic: its name, its (de)serializers, its event times, and how it is created."""
+
+    def __init__(  # tidy: allow-wide because these are the argument names of Quix Streams.
+        self,
+        name: str,
+        *,
+        key_deserializer: str | Deserializer = "bytes",
+        value_deserializer: str | Deserializer = "json",
+        key_serializer: str | Serializer = "bytes",
+        value_serializer: str | Serializer = "json",
+        config: TopicConfig | None = None,
+        timestamp_extractor: TimestampExtractor | None = None,
+        max_ahead: int | timedelta = timedelta(hours=1),
+    ) -> None:
+        self.name = check_name(name, "topic name")
+        self.config = config
+        self.deserialize_key = deserializer(key_deserializer)
+        self.deserialize_value = deserializer(value_deserializer)
+        self.serialize_key = serializer(key_serializer)
+        self.serialize_value = serializer(value_serializer)
+        if timestamp_extractor is not None and not callable(timestamp_extractor):
+            raise TopicInvalid(
+                f"`timestamp_extractor` of topic {name} is {timestamp_extractor!r}, expected a function.",
+                action="Pass a function of (value, headers, timestamp, timestamp_type) that returns milliseconds.",
+                topic=name,
+            )
+        if timestamp_extractor is not None and refuses(timestamp_extractor, len(EXTRACTED)):
+            raise TopicInvalid(
+                f"`timestamp_extractor` of topic {name} is {written(timestamp_extractor)}, which can't be called with "
+                f"({', '.join(EXTRACTED)}).",
+                action="Give the function these four arguments, also those that it does not need.",
+                topic=name,
+            )
+        self.timestamp_extractor = timestamp_extractor
+        #: How far ahead of the worker's clock event times may be, in milliseconds.
+        self.max_ahead_ms = milliseconds("max_ahead", max_ahead, least=0)
+        #: The processor whose application declared it; None for a topic that was made without one.
+        self.processor: str | None = None
+        #: What the names of stores begin with that the user does not name.
+        self.label = name
+        #: The name of the ``group_by`` whose repartition topic it is; empty for another topic.
+        self.group_by = ""
+        #: Whether it is between two steps of a join by a foreign key.
+        self.of_join = False
+        #: The field whose values are its keys; empty where a function makes them.
+        self.grouped_field = ""
+        #: How many partitions that declares.
+        self.partitions: int | None = None
+
+    @property
+    def repartitions(self) -> bool:
+        """Whether it is the repartition topic of a ``group_by``."""
+        return bool(self.group_by)
+
+    def spec(self) -> TopicSpec:
+        """The expected topic; partitions and replication are None unless declared."""
+        if self.repartitions:
+            return TopicSpec(self.name, self.partitions, None, REPARTITION_CONFIG)
+        if self.config is None:
+            return TopicSpec(self.name)
+        return TopicSpec(
+            self.name, self.config.num_partitions, self.config.replication_factor, dict(self.config.extra_config)
+        )

@@ -1,0 +1,222 @@
+"""Count windows: a fixed number of messages of a key each, in processing order. They need no clock.
+
+    messages of a key     0   1   2   3   4   5   6   7
+    hopping, 4 by 2       ├───────────┤
+                                  ├───────────┤
+                                          ├───────────┤
+
+A tumbling window keeps its aggregates. Windows that overlap share the messages: the store keeps what the columns read
+of them, in chunks, and computes a window from its messages.
+
+Invariants:
+    - Message n of a key is in the windows that begin at the multiples of the step from n - count + 1 to n.
+    - A chunk leaves with the last message whose windows need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from holdfast.processors.engine.aggregates.aggregation import Mean, Sum
+from holdfast.processors.engine.aggregates.window_aggregates import WindowAggregation
+from holdfast.processors.engine.changelog.format import unknown_version
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.time.stream_time import time_invalid
+from holdfast.processors.engine.state.time.window_keys import COUNTED, COUNTED_OPEN, counted_key
+from holdfast.processors.engine.steps.node import Node
+from holdfast.processors.engine.windows.spec import WINDOWS_OF_A_MESSAGE_MAX, WindowInvalid
+from holdfast.processors.engine.windows.stored import Result
+
+COUNTED_VERSION = 1
+#: Windows that overlap have their messages in this many chunks, of a few messages at least.
+CHUNKS, CHUNK_LEAST = 16, 8
+#: The place in the record of the last message with a large number; and from where a number is large: so many below it
+#: have a total that a float can hold.
+LARGE, SURE_MAX = "large", 1e300
+#: The part of a tumbling window's record that is no column.
+WINDOW = "window"
+#: A window may have this many messages at most: they share one record, or are read together.
+MESSAGES_MAX = 1_000_000
+CountKind = Literal["tumbling", "hopping", "sliding"]
+
+
+@dataclass(frozen=True, slots=True)
+class CountSpec:
+    """A count window as it is declared: one of ``count`` messages begins every ``step`` messages of a key."""
+
+    kind: CountKind
+    count: int
+    step: int
+    aggregation: WindowAggregation
+    #: Whether results are sent when a window is full, and not with each message.
+    final: bool = False
+
+    store_kind: ClassVar[str] = "count-window"
+    called: ClassVar[str] = "a window"
+
+    @property
+    def by_time(self) -> bool:
+        """The messages of a key close its windows."""
+        return False
+
+    @property
+    def overlaps(self) -> bool:
+        """A message may make several results, as far as its steps know."""
+        return True
+
+    @property
+    def asks_headers(self) -> bool:
+        """It asks no functions."""
+        return False
+
+    @property
+    def __name__(self) -> str:
+        """The step's name in errors."""
+        return f"{self.kind}_count_window"
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The user functions of the window."""
+        return self.aggregation.functions
+
+    def lines(self) -> tuple[str, ...]:
+        """One line for the window's size and one for each column; another line is another definition."""
+        step = f", step {self.step}" if self.kind == "hopping" else ""
+        sent = "final" if self.final else "current"
+        return f"window = {self.kind} count {self.count}{step}, {sent}", *self.aggregation.lines()
+
+
+def count_window_of(node: Node) -> CountSpec | None:
+    """The count windows of a step; None for another step."""
+    return node.window if isinstance(node.window, CountSpec) else None
+
+
+def checked_count(count: int, step: int) -> tuple[int, int]:
+    """Count and step, checked.
+
+    Raises:
+        WindowInvalid: One is no whole number, or out of range, or they contradict each other.
+    """
+    for name, given in (("count", count), ("step", step)):
+        if type(given) is not int or not 1 <= given <= MESSAGES_MAX:
+            raise WindowInvalid(
+                f"`{name}` is {given!r}, expected a whole number from 1 to {MESSAGES_MAX}.",
+                action=f"Write, for example, `{name}=10`.",
+                seen=repr(given),
+            )
+    if step > count:
+        raise WindowInvalid(
+            f"`step` is {step} and `count` is {count}: messages between two windows would be lost.",
+            action="Make the step as large as the count, or smaller.",
+            seen=step,
+            expected=count,
+        )
+    if -(-count // step) > WINDOWS_OF_A_MESSAGE_MAX:
+        raise WindowInvalid(
+            f"With `step` {step} and `count` {count}, each message belongs to {-(-count // step)} windows; at most "
+            f"{WINDOWS_OF_A_MESSAGE_MAX} are possible.",
+            action="Make the step larger.",
+            seen=step,
+        )
+    return count, step
+
+
+class CountStore:
+    """The count windows of one step in one task.
+
+    Args:
+        spec: The declaration.
+        state: The store of the step; no other step uses it.
+    """
+
+    def __init__(self, spec: CountSpec, state: StoreState) -> None:
+        self.spec, self._state = spec, state
+        self._chunk = max(CHUNK_LEAST, spec.count // CHUNKS)
+        #: The columns that add.
+        self._added = [name for name, made in spec.aggregation.columns.items() if isinstance(made, (Sum, Mean))]
+        self._take = self._tumble if spec.step == spec.count else self._overlap
+
+    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
+        """Counts a message in its windows; returns the results to send.
+
+        Raises:
+            AggregationFailed: The message can't be aggregated.
+            EventTimeInvalid: The message has no event time, and start and end of a window are event times.
+        """
+        if time_ms < 0:
+            raise time_invalid(time_ms)
+        self._state.point_at(raw_key, time_ms)
+        return self._take(value, time_ms)
+
+    def _tumble(self, value: Any, time_ms: int) -> Sequence[Result]:
+        spec, state = self.spec, self._state
+        held = state.get(COUNTED_OPEN)
+        about = {"messages": 0, "start": time_ms, "end": time_ms} if held is None else held.pop(WINDOW)
+        stored = spec.aggregation.folded(held, value, time_ms)
+        start, end = min(about["start"], time_ms), max(about["end"], time_ms)
+        messages = about["messages"] + 1
+        full = messages >= spec.count
+        if full:
+            state.delete(COUNTED_OPEN)
+        else:
+            state.set(COUNTED_OPEN, {**stored, WINDOW: {"messages": messages, "start": start, "end": end}})
+        return [(spec.aggregation.result(start, end, stored), start)] if full or not spec.final else []
+
+    def _overlap(self, value: Any, time_ms: int) -> Sequence[Result]:
+        spec, state = self.spec, self._state
+        known = state.get(COUNTED) or {"format": COUNTED_VERSION, "messages": 0, "chunks": []}
+        if known.get("format") != COUNTED_VERSION:
+            what = f"The record of count windows in store {state.name}"
+            raise unknown_version(what, known.get("format"), COUNTED_VERSION)
+        number, chunks = known["messages"], known["chunks"]
+        if not chunks or number >= chunks[-1] + self._chunk:
+            chunks = [*chunks, number]
+        item = spec.aggregation.read(value)
+        large = known.get(LARGE)
+        for name in self._added:
+            if not -SURE_MAX <= item[name] <= SURE_MAX:
+                large = number
+        newest = [*(state.get(counted_key(chunks[-1])) or ()), [time_ms, item]]
+        state.set(counted_key(chunks[-1]), newest)
+        results = self._windows(number, chunks, large)
+        needed = self._first_window(number + 1)
+        while len(chunks) > 1 and chunks[1] <= needed:
+            state.delete(counted_key(chunks[0]))
+            chunks = chunks[1:]
+        made = {"format": COUNTED_VERSION, "messages": number + 1, "chunks": chunks}
+        if large is not None and large >= needed:
+            made[LARGE] = large
+        state.set(COUNTED, made)
+        return results
+
+    def _first_window(self, number: int) -> int:
+        """The number of the first message of the first window that contains this message."""
+        step = self.spec.step
+        return max(0, -(-(number - self.spec.count + 1) // step) * step)
+
+    def _windows(self, number: int, chunks: Sequence[int], large: int | None) -> list[Result]:
+        """The results that the newest message gives, those of the windows that began first in front.
+
+        ``large`` is the last message with a number from which totals may be beyond the largest float.
+        """
+        spec = self.spec
+        first = self._first_window(number)
+        # Also where they are not sent: a message that a window can't aggregate has to fail here. Otherwise the messages
+        # that fill the window would fail. The first window has all messages of the others; but in one of the others,
+        # a total may be larger.
+        one = spec.final and (large is None or large < first)
+        begins = (first,) if one else range(first, number + 1, spec.step)
+        items = [item for chunk in chunks for item in self._state.get(counted_key(chunk)) or ()]
+        results = []
+        for begin in begins:
+            if begin < chunks[0]:
+                continue  # a former definition did not keep its first messages
+            inside = items[begin - chunks[0] :]
+            times = [item[0] for item in inside]
+            result = spec.aggregation.computed(min(times), max(times), inside)
+            results.append((result, result["start"]))
+        if not spec.final:
+            return results
+        return results[:1] if number - first + 1 == spec.count and first >= chunks[0] else []

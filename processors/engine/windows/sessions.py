@@ -1,0 +1,340 @@
+"""Sessions: windows that messages of a key make longer, and that end after a gap without one.
+
+    messages of a key   ──x──x───x────────────x──x──►      gap ├────┤
+    sessions              ├──────┤            ├──┤
+                                     x                     this one is within a gap of both: they merge
+                          ├──────────────────────┤
+
+A session is due, without its grace, a gap after its end. Its entry in the index is not moved with each message: an
+entry that is due before its session is written again, at the session's present end. So a session costs one entry for
+each gap at most.
+
+Invariants:
+    - Open sessions of a key that still take messages are more than a gap apart. A message that is within a gap of
+      several merges them.
+    - A session that a merge swallows leaves neither a record nor an entry of the index.
+    - A closed session takes no message, and has the record of a closed window.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from itertools import islice
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from holdfast.processors.engine.aggregates.key_time import OPEN_KEPT, KeyTime
+from holdfast.processors.engine.state.ranges import state_keys, state_keys_between
+from holdfast.processors.engine.state.store import StoreState
+from holdfast.processors.engine.state.time.stream_time import StreamTime
+from holdfast.processors.engine.state.time.window_keys import (
+    INDEXES,
+    OWN_KEY,
+    SESSION,
+    SESSIONS,
+    DueEntry,
+    due_entry,
+    due_key,
+    opened_of,
+    session_key,
+    window_key,
+)
+from holdfast.processors.engine.windows.spec import WindowSpec
+from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
+
+#: Entries that ``due_at`` looks at: of more entries, it takes one to be due.
+LOOKED_AT = 100
+#: Sessions without room in the record of their key that are read at once; and that a message closes, at most.
+READ_AT_ONCE, MORE_MAX = 4, 100_000
+
+
+class Open(NamedTuple):
+    """An open session.
+
+    Attributes:
+        opened: The time of the message that opened it: its name in the store. The start may move, this does not.
+        start: The time of its first message.
+        end: The time of its last message, and one.
+        stored: Its columns, as stored.
+        entered: Time and end of its entry in the index; None if it has none.
+    """
+
+    opened: int
+    start: int
+    end: int
+    stored: dict[str, Any]
+    entered: list[int] | None = None
+
+
+class SessionStore(StoredWindows):
+    """The sessions of one step in one task."""
+
+    def __init__(self, spec: WindowSpec, state: StoreState, stream: StreamTime, place: MessagePlace) -> None:
+        super().__init__(spec, state, stream, place)
+        # An entry of the index may be there before its session is closed, so each one is looked at before it leaves.
+        self._closes = False
+        state.scattered = (*INDEXES, *SESSIONS)
+        #: Sessions that ``closing`` found and ``closed`` has not counted yet: place, key, session.
+        self._closing: deque[tuple[str, bytes, Open]] = deque()
+
+    def take(self, value: Any, key: Any, raw_key: bytes, time_ms: int, headers: Any = None) -> Sequence[Result]:
+        """Counts a message in its session; returns the results to send at once; raises as ``StoredWindows``."""
+        spec, state, stream = self.spec, self._state, self._stream
+        if len(raw_key) > self.key_bytes_max:
+            raise self._key_too_large(raw_key)
+        if time_ms < 0:
+            stream.check(time_ms, 0)
+        state.message_key, state.timestamp_ms = raw_key, time_ms
+        known = self._of_key()
+        judged_by = known if self._by_key else None
+        reached = self._reached(known, time_ms, judged_by)
+        updated: list[Result] = []
+        if not reached and self._is_late(time_ms + 1 + spec.duration_ms, judged_by):
+            now_ms = stream.ends_ms if judged_by is None else known.time
+            self._be_late(value, key, time_ms, [(time_ms, time_ms + 1)], now_ms, whole=True)
+        else:
+            made = self._grown(reached, value, time_ms, raw_key)
+            if [(each.start, each.opened) for each in reached] != [(made.start, made.opened)]:
+                gone = {each.opened for each in reached}
+                left = [each for each in known.open if each[1] not in gone]
+                if known.more is None or made.opened > known.more[1]:
+                    insort(left, [made.start, made.opened])
+                else:  # it is among those that the record has no room for
+                    known.more = [min(known.more[0], made.opened), known.more[1]]
+                known.open = left
+            if not spec.final:
+                updated.append((spec.aggregation.result(made.start, made.end, made.stored), made.start))
+        return self._key_moves(known, raw_key, time_ms) or updated
+
+    def _reached(self, known: KeyTime, time_ms: int, judged_by: KeyTime | None) -> list[Open]:
+        """The sessions within a gap of a time that still take messages, in the order of their starts."""
+        gap_ms, opens = self.spec.duration_ms, known.open
+        at = bisect_right(opens, [time_ms + gap_ms + 1])
+        found = self._taking((opened for _, opened in reversed(opens[:at])), time_ms, judged_by)
+        nearer = bisect_right(opens, [time_ms - gap_ms + 1])
+        if known.more is not None and not (nearer and opens[nearer - 1][1] > known.more[1]):
+            found += self._taking(self._near(known, time_ms + gap_ms), time_ms, judged_by)
+        by_name = {each.opened: each for each in found if each.start <= time_ms + gap_ms}
+        return sorted(by_name.values(), key=attrgetter("start"))
+
+    def _taking(self, names: Iterable[int], time_ms: int, judged_by: KeyTime | None) -> list[Open]:
+        """Of sessions that are named from the last one on, those up to a gap before a time that still take messages."""
+        gap_ms, found = self.spec.duration_ms, list[Open]()
+        for opened in names:
+            session = self._session(opened)
+            if session is None or self._is_over(session.end + gap_ms, judged_by):
+                continue  # a command deleted it, or the next commit closes it
+            if session.end - 1 + gap_ms < time_ms:
+                break
+            found.append(session)
+        return found
+
+    def _near(self, known: KeyTime, upto_ms: int) -> Iterator[int]:
+        """The names of the sessions that the record has no room for, from the last one that may begin up to a time."""
+        first, last = known.more
+        raw_key = self._state.message_key
+        # The one behind may have begun before the message that opened it: a late message moves the start.
+        behind = state_keys_between(self._state, raw_key, session_key(upto_ms), session_key(last + 1), limit=1)
+        yield from (opened_of(place) for place, _ in behind)
+        begin, before = session_key(first).encode(), session_key(min(upto_ms, last) + 1).encode()
+        while True:
+            with closing(state_keys(self._state, raw_key, begin, before, reverse=True)) as found:
+                names = [opened_of(place.decode()) for place, _ in islice(found, READ_AT_ONCE)]
+            yield from names
+            if len(names) < READ_AT_ONCE:
+                return
+            before = session_key(names[-1]).encode()
+
+    def _is_over(self, due_ms: int, known: KeyTime | None) -> bool:
+        """Whether an open session is due, with its grace, and so takes no message."""
+        return self._is_late(due_ms, None) or (known is not None and self._is_closed(due_ms, known))
+
+    def _session(self, opened: int) -> Open | None:
+        """An open session of the key at which the state points."""
+        stored = self._state.get(session_key(opened))
+        if stored is None:
+            return None
+        kept = stored.pop(SESSION)
+        return Open(opened, kept["start"], kept["end"], stored, kept["entered"])
+
+    def _grown(self, reached: Sequence[Open], value: Any, time_ms: int, raw_key: bytes) -> Open:
+        """The session that a message makes of those that it reaches: a new one, a longer one, or one of several."""
+        aggregation = self.spec.aggregation
+        if not reached:
+            made = Open(time_ms, time_ms, time_ms + 1, aggregation.folded(None, value, time_ms))
+        else:
+            # The last session that began before the message takes it. So a merge keeps the order of the times.
+            taker = max(bisect_right([each.start for each in reached], time_ms) - 1, 0)
+            stored: Any = None
+            for number, each in enumerate(reached):
+                part = aggregation.folded(each.stored, value, time_ms) if number == taker else each.stored
+                stored = part if stored is None else aggregation.merged(stored, part)
+            first, end = reached[0], max(time_ms + 1, *(each.end for each in reached))
+            made = Open(first.opened, min(time_ms, first.start), end, stored, first.entered)
+            for each in reached[1:]:
+                self._state.delete(session_key(each.opened))
+                self._leave_index(each, raw_key)
+        if made.entered is None:
+            made = self._entered_at(made, max(made.end + self.spec.duration_ms, self._first_ms), raw_key)
+        self._keep(made)
+        return made
+
+    def _keep(self, session: Open) -> None:
+        about = {"start": session.start, "end": session.end, "entered": session.entered}
+        self._set(session_key(session.opened), {**session.stored, SESSION: about})
+
+    def _entered_at(self, session: Open, due_ms: int, raw_key: bytes) -> Open:
+        """The session with an entry in the index for its present end."""
+        self._enter(due_ms, session.opened, session.end, raw_key)
+        return session._replace(entered=[due_ms, session.end])
+
+    def _leave_index(self, session: Open, raw_key: bytes) -> None:
+        if session.entered is not None:
+            self._state.message_key = OWN_KEY
+            self._state.delete(due_key(session.entered[0], session.opened, session.entered[1], raw_key))
+            self._state.message_key = raw_key
+
+    def _key_moves(self, known: KeyTime, raw_key: bytes, time_ms: int) -> Sequence[Result]:
+        """Keeps what the key knows; by key, moves its time and closes what it passes. Returns the final results."""
+        results: list[Result] = []
+        if self._by_key:
+            known.take(time_ms, self._stream.cap_ms)
+            for session in self._passed(known):
+                if self.spec.final:
+                    result = self.spec.aggregation.result(session.start, session.end, session.stored)
+                    results.append((result, session.start))
+                self._close(known, session, raw_key)
+        self._keep_open(known)
+        return results
+
+    def _passed(self, known: KeyTime) -> list[Open]:
+        """The open sessions that the key's time has passed, in the order of their starts."""
+        found: list[Open] = []
+        if known.more is not None:
+            first, last = known.more
+            upto_ms = min(last, known.time - self.spec.grace_ms - self.spec.duration_ms)
+            if first <= upto_ms:
+                after, before = session_key(first)[:-1], session_key(upto_ms + 1)
+                places = state_keys_between(self._state, self._state.message_key, after, before, MORE_MAX)
+                found = list(self._due_sessions((opened_of(place) for place, _ in places), known))
+        found += self._due_sessions((opened for _, opened in known.open), known)
+        by_name = {each.opened: each for each in found}
+        return sorted(by_name.values(), key=attrgetter("start")) if len(by_name) > 1 else found[:1]
+
+    def _due_sessions(self, names: Iterable[int], known: KeyTime) -> Iterator[Open]:
+        for opened in names:
+            session = self._session(opened)
+            if session is None:
+                continue  # a command deleted it
+            if not self._is_closed(session.end + self.spec.duration_ms, known):
+                return  # and those behind it are due later
+            yield session
+
+    def _keep_open(self, known: KeyTime) -> None:
+        """Stores what is known of the key; its record leads to the newest sessions, ranges read all others."""
+        if len(known.open) > OPEN_KEPT:
+            names = [opened for _, opened in known.open[:-OPEN_KEPT]] + (known.more or [])
+            known.more, known.open = [min(names), max(names)], known.open[-OPEN_KEPT:]
+        self._keep_time(known)
+
+    def _close(self, known: KeyTime, session: Open, raw_key: bytes) -> None:
+        """A session of the key is closed."""
+        due_ms = session.end + self.spec.duration_ms
+        self._settle(session, max(due_ms, self._first_ms), raw_key)
+        self._forget_open(known, session.opened)
+
+    def _forget_open(self, known: KeyTime, opened: int) -> None:
+        """Forgets that a session of the key is open; the record of the key is changed, not stored."""
+        known.open = [each for each in known.open if each[1] != opened]
+        if known.more is not None and (opened == known.more[0] or not known.open):
+            first, last = known.more
+            after, before = session_key(first)[:-1], session_key(last + 1)
+            left = state_keys_between(self._state, self._state.message_key, after, before, limit=1)
+            known.more = [opened_of(left[0][0]), last] if left else None
+
+    def reached(self) -> list[tuple[int, int, dict[str, Any] | None]]:
+        """Two times that name each session which the time of the key closes, and its result."""
+        made = self.spec.aggregation.result
+        passed = self._passed(self._of_key())
+        return [(each.opened, each.end, made(each.start, each.end, each.stored)) for each in passed]
+
+    def close_one(self, first: int, second: int) -> None:
+        """Records that the result of the session that was opened at ``first`` is sent."""
+        known, session = self._of_key(), self._session(first)
+        if session is not None:
+            self._close(known, session, self._state.message_key)
+        self._keep_open(known)
+
+    def reach_key(self) -> None:
+        """Records that all of them are sent."""
+        self._keep_open(self._of_key())
+
+    def _settle(self, session: Open, due_ms: int, raw_key: bytes) -> None:
+        """Gives a closed session the record, and the entry of the index, of a closed window."""
+        self._leave_index(session, raw_key)
+        self._enter(due_ms, session.start, session.end, raw_key)
+        self._state.delete(session_key(session.opened))
+        self._set(window_key(session.start, session.end), session.stored)
+
+    # -- with each commit ------------------------------------------------------------------------------------------
+
+    def closing(self, limit: int) -> list[Closing]:
+        """The next sessions to close, in the order of their entries in the index; at most ``limit`` entries.
+
+        Sessions whose results are sent at once are closed so, too: their entries have to follow their ends. An entry
+        of a session that grew, and is not due yet, is written again for its present end. With the strategy ``key``,
+        these are the sessions that no message of their key has closed until their retention is over.
+        """
+        self._closing.clear()
+        spec, found = self.spec, []
+        for place in self._due(limit, self._stream.ends_ms):
+            entry = due_entry(place)
+            raw_key, session, result = entry.message_key, self._of_entry(entry), None
+            if session is not None:
+                due_ms = session.end + spec.duration_ms
+                if due_ms + self._after_ms > self._stream.ends_ms:
+                    self._leave_index(session, raw_key)
+                    self._keep(self._entered_at(session, due_ms, raw_key))
+                else:
+                    self._closing.append((place, raw_key, session))
+                    if spec.final:
+                        result = spec.aggregation.due(session.start, session.end, session.stored)
+            found.append(Closing(place, raw_key, result, 0 if session is None else session.start))
+        self._state.keep_message()
+        return found
+
+    def due_at(self, time_ms: int) -> bool:
+        """Whether a session would close at this stream time."""
+        places = self._due(LOOKED_AT, time_ms)
+        limit_ms = time_ms - self._after_ms - self.spec.duration_ms
+        sessions = (self._of_entry(due_entry(place)) for place in places)
+        return len(places) == LOOKED_AT or any(each is not None and each.end <= limit_ms for each in sessions)
+
+    def closed(self, closing: Closing) -> None:
+        """Records that all sessions up to this one are closed: their records become those of closed windows."""
+        state, time_ms = self._state, max(self._stream.time_ms, 0)
+        while self._closing and self._closing[0][0] <= closing.place:
+            place, raw_key, session = self._closing.popleft()
+            state.point_at(raw_key, time_ms)
+            # It leaves by its real end. Its entry may not go back: what is before it may be removed already.
+            due_ms = max(session.end + self.spec.duration_ms, due_entry(place).time_ms)
+            back = due_key(due_ms, session.start, session.end, raw_key) < place
+            self._settle(session, due_ms + back, raw_key)
+            known = self._of_key()
+            self._forget_open(known, session.opened)
+            self._keep_open(known)
+        state.keep_message()
+        super().closed(closing)
+
+    def _may_leave(self, entry: DueEntry) -> bool:
+        """Whether the session of an entry is closed."""
+        return self._of_entry(entry) is None
+
+    def _of_entry(self, entry: DueEntry) -> Open | None:
+        """The open session of an entry of the index; None if there is none, or it has another entry."""
+        self._state.point_at(entry.message_key, max(self._stream.time_ms, 0))
+        session = self._session(entry.start)
+        return session if session is not None and session.entered == [entry.time_ms, entry.end] else None

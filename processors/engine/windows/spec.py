@@ -1,0 +1,206 @@
+"""The frozen description of a window: which windows a time belongs to, and when a window ends, closes and leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from holdfast.infra.errors import BadConfiguration, HoldfastError
+from holdfast.processors.engine.aggregates.window_aggregates import WindowAggregation
+from holdfast.processors.engine.state.time.stream_time import shown
+from holdfast.processors.engine.steps.node import Node
+
+#: Whose event times close a window: those of its key, or those of all messages of its task.
+ClosingStrategy = Literal["key", "partition"]
+#: What happens to a message that is late: ``drop`` it, give it to the failure policy, or ask a function.
+OnLate = Literal["drop", "dead-letter"] | Callable[..., Any]
+#: Whether a window is sent early: called with (aggregated, value, key, timestamp, headers).
+Trigger = Callable[[Any, Any, Any, int, Any], Any]
+#: How long a closed window stays readable unless the user says otherwise, in milliseconds.
+RETENTION_MS = 86_400_000
+#: A message may belong to this many windows at most: each of them is read and written.
+WINDOWS_OF_A_MESSAGE_MAX = 1_000
+
+
+#: What a window is called; in an unnamed store, behind the name of the topic.
+WindowKind = Literal["tumbling", "hopping", "session", "sliding"]
+
+
+class WindowInvalid(BadConfiguration):
+    """The declaration of a window can't run."""
+
+
+class WindowUnplaced(WindowInvalid, AttributeError):
+    """A step was declared on a window that has no columns or no results yet: it is no stream."""
+
+
+class Unplaced:
+    """A window on its way into the stream; ``_missing`` says what it lacks, as the user writes it."""
+
+    _missing: ClassVar[str]
+
+    if not TYPE_CHECKING:  # a type checker names the missing method itself
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_"):
+                raise AttributeError(name)
+            raise WindowUnplaced(
+                f"A window has no `{name}`: it is no stream before {self._missing}.",
+                action=f"Write {self._missing} before `.{name}(...)`.",
+                step=name,
+            )
+
+
+class LateMessage(HoldfastError):
+    """All windows of a message are closed, and the window has ``on_late="dead-letter"``."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSpec:
+    """A window as it is declared. Times are milliseconds.
+
+    A window contains the event times from its start up to, and without, its end. It takes no message, and closes, once
+    the time that ``closing`` names is at its end plus ``closes_ms`` and ``grace_ms``; it leaves the store
+    ``retention_ms`` later. ``duration_ms`` is the length; of sessions, the gap without messages that ends one.
+    """
+
+    kind: WindowKind
+    duration_ms: int
+    step_ms: int
+    grace_ms: int
+    retention_ms: int
+    aggregation: WindowAggregation
+    on_late: OnLate = "drop"
+    closing: ClosingStrategy = "key"
+    #: Whether results are sent when a window closes, and not with each message.
+    final: bool = False
+    #: After so long without messages, stream time passes as time does; None for never.
+    idle_ms: int | None = None
+    #: Whether a window is sent at once, and begins again: asked before and after it takes a message. None for never.
+    before_update: Trigger | None = None
+    after_update: Trigger | None = None
+    #: A key's results are sent at most so often, in milliseconds of stream time; None for always.
+    every_ms: int | None = None
+
+    store_kind: ClassVar[str] = "window"
+    called: ClassVar[str] = "a window"
+
+    @property
+    def by_time(self) -> bool:
+        """Stream time closes its windows."""
+        return True
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether a message may make several results."""
+        return self.kind != "tumbling"
+
+    @property
+    def asks_headers(self) -> bool:
+        """Whether it asks functions that get headers."""
+        return (self.before_update or self.after_update) is not None
+
+    @property
+    def __name__(self) -> str:
+        """The step's name in errors."""
+        return f"{self.kind}_window"
+
+    @property
+    def kept_as(self) -> str:
+        """The way in which a store keeps the windows; those of another way can't be read."""
+        return {"session": "session", "sliding": "sliding"}.get(self.kind, "tumbling or hopping")
+
+    @property
+    def closes_ms(self) -> int:
+        """How long after its end a window closes, without the grace.
+
+        A session can grow for its gap; the end of a sliding window is in the window.
+        """
+        return {"session": self.duration_ms, "sliding": 1}.get(self.kind, 0)
+
+    def starts(self, time_ms: int) -> range:
+        """The starts of the windows that contain an event time, ascending; none is negative."""
+        last = time_ms - time_ms % self.step_ms
+        first = max(last - (self.duration_ms - 1 - time_ms % self.step_ms) // self.step_ms * self.step_ms, 0)
+        return range(first, last + 1, self.step_ms)
+
+    @property
+    def functions(self) -> tuple[Callable[..., Any], ...]:
+        """The user functions of the window."""
+        asked = (self.on_late, self.before_update, self.after_update)
+        return (*self.aggregation.functions, *(each for each in asked if callable(each)))
+
+    def lines(self) -> tuple[str, ...]:
+        """One line for the window's times and one for each column; another line is another definition."""
+        step = f", step {self.step_ms} ms" if self.kind == "hopping" else ""
+        by = f"closed by {self.closing}, {'final' if self.final else 'current'}"
+        length = f"gap {self.duration_ms}" if self.kind == "session" else self.duration_ms
+        times = f"{length} ms{step}, grace {self.grace_ms} ms, retention {self.retention_ms} ms"
+        idle = "" if self.idle_ms is None else f", idle after {self.idle_ms} ms"
+        named = (("before_update", self.before_update), ("after_update", self.after_update))
+        early = "".join(
+            f", {name} {getattr(made, '__qualname__', type(made).__qualname__)}" for name, made in named if made
+        )
+        held = "" if self.every_ms is None else f", at most every {self.every_ms} ms"
+        return f"window = {self.kind} {times}, {by}{idle}{early}{held}", *self.aggregation.lines()
+
+    def late(self, time_ms: int, now_ms: int, end: int) -> LateMessage:
+        """The error for a message whose windows are all closed; ``end`` is that of the last one."""
+        closed = end + self.closes_ms + self.grace_ms
+        parts = ((f"{self.closes_ms:,} ms", self.closes_ms), (f"the grace of {self.grace_ms:,} ms", self.grace_ms))
+        after = " and ".join(words for words, ms in parts if ms)
+        return LateMessage(
+            f"The message's event time is {shown(time_ms)}. Its window ended at {shown(end)}, and closed when stream "
+            f"time reached {shown(closed)}{f' ({after} later)' if after else ''}. Stream time is {shown(now_ms)}: the "
+            f"message is {(now_ms - closed) / 1000:,.3f} s too late.",
+            action="Raise `grace_ms` of the window if such messages are to count.",
+            seen=time_ms,
+            expected=now_ms - self.grace_ms,
+        )
+
+
+def checked_times(duration_ms: int, step_ms: int, grace_ms: int, retention_ms: int | None) -> tuple[int, int, int, int]:
+    """Duration, step, grace and retention, checked; without a retention, the usual one.
+
+    Raises:
+        WindowInvalid: They contradict each other.
+    """
+    if step_ms > duration_ms:
+        raise WindowInvalid(
+            f"`step_ms` is {step_ms} and `duration_ms` is {duration_ms}: messages between two windows would be lost.",
+            action="Make the step as long as the duration, or shorter.",
+            seen=step_ms,
+            expected=duration_ms,
+        )
+    if -(-duration_ms // step_ms) > WINDOWS_OF_A_MESSAGE_MAX:
+        raise WindowInvalid(
+            f"With `step_ms` {step_ms} and `duration_ms` {duration_ms}, each message belongs to "
+            f"{-(-duration_ms // step_ms)} windows; at most {WINDOWS_OF_A_MESSAGE_MAX} are possible.",
+            action="Make the step longer.",
+            seen=step_ms,
+        )
+    if retention_ms is not None and grace_ms > retention_ms:
+        raise WindowInvalid(
+            f"`grace_ms` is {grace_ms}, longer than the retention of {retention_ms} ms.",
+            action="Raise `retention`, or leave it out: a closed window then stays for a day.",
+            seen=grace_ms,
+            expected=retention_ms,
+        )
+    return duration_ms, step_ms, grace_ms, RETENTION_MS if retention_ms is None else retention_ms
+
+
+def checked_gap(gap_ms: int, retention_ms: int | None) -> None:
+    """Raises WindowInvalid if a session would leave the store before its gap is over once more."""
+    if retention_ms is not None and gap_ms > retention_ms:
+        raise WindowInvalid(
+            f"`inactivity_gap_ms` is {gap_ms}, longer than the retention of {retention_ms} ms.",
+            action="Raise `retention`, or leave it out: a closed session then stays for a day.",
+            seen=gap_ms,
+            expected=retention_ms,
+        )
+
+
+def window_of(node: Node) -> WindowSpec | None:
+    """The windows by time of a step; None for another step."""
+    return node.window if isinstance(node.window, WindowSpec) else None

@@ -1,0 +1,124 @@
+"""The typed columns of built-in aggregations and of windows.
+
+They are known without a model; a model makes those of an aggregation more exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.processors.engine.aggregates.aggregation import FORMAT, FORMAT_VERSION, STATE_KEY, Aggregation
+from holdfast.processors.engine.schema.models import schema_of
+from holdfast.processors.engine.schema.types import (
+    FLOATING,
+    TEXT,
+    WHOLE,
+    Column,
+    ColumnType,
+    Held,
+    Items,
+    Moment,
+    Quotient,
+    SchemaInvalid,
+    StoreSchema,
+    ValueSchema,
+    checked,
+    column_name,
+)
+from holdfast.processors.engine.state.time.window_keys import COUNTED, COUNTED_OPEN, SESSION, WINDOWS
+from holdfast.processors.engine.steps.step import Kept
+from holdfast.processors.engine.windows.counts import COUNTED_VERSION, WINDOW, CountSpec
+from holdfast.processors.engine.windows.spec import WindowSpec
+
+#: The columns that windows have beside their aggregates.
+BEGIN, END, MESSAGES = "window_start", "window_end", "messages"
+#: The column type of an aggregate without a model. Min, max and last may hold any value: their columns are text.
+_KINDS: dict[str, ColumnType] = {"count": WHOLE, "sum": FLOATING, "mean": Quotient(), "collect": Items(TEXT)}
+
+
+#: The column type of an aggregate of windows, where it differs: they store a list that holds the value.
+_KINDS_OF_WINDOWS: dict[str, ColumnType] = {
+    "items": Items(TEXT),
+    **dict.fromkeys(("first", "reduce"), Held(0, TEXT)),
+    **dict.fromkeys(("earliest", "latest"), Held(1, TEXT)),
+}
+
+
+def window_schema(aggregation: Aggregation) -> StoreSchema:
+    """The typed columns of windows: where each begins and ends, and its aggregates.
+
+    The rows of a window store that are no windows have none of them.
+    """
+    times = (
+        Column(BEGIN, Moment(), False, ((SESSION, "start"),), "where the window begins", key_part=2),
+        Column(END, Moment(), False, ((SESSION, "end"),), "where the window ends", key_part=3),
+    )
+    return _windows(times, aggregation, WINDOWS)
+
+
+def count_window_schema(spec: CountSpec) -> StoreSchema:
+    """The typed columns of count windows: of a key's open window its times, its messages, and its aggregates.
+
+    Windows that overlap are not stored: the number of a key's messages is all that has a column.
+    """
+    if spec.step != spec.count:
+        counted = Column(MESSAGES, WHOLE, False, ((MESSAGES,),), "messages of the key so far")
+        return StoreSchema((ValueSchema(None, (counted,), version=("format", COUNTED_VERSION), prefixes=(COUNTED,)),))
+    times = (
+        Column(BEGIN, Moment(), False, ((WINDOW, "start"),), "the least event time of the window's messages"),
+        Column(END, Moment(), False, ((WINDOW, "end"),), "the greatest event time of the window's messages"),
+        Column(MESSAGES, WHOLE, False, ((WINDOW, MESSAGES),), "messages of the window so far"),
+    )
+    return _windows(times, spec.aggregation, (COUNTED_OPEN,))
+
+
+def _windows(about: tuple[Column, ...], aggregation: Aggregation, prefixes: tuple[str, ...]) -> StoreSchema:
+    """The columns of a window and of its aggregates; the rows of other state keys have none of them."""
+    taken, columns = {each.name for each in about}, [*about]
+    for name, made in aggregation.columns.items():
+        kind = _KINDS_OF_WINDOWS.get(made.kind, _KINDS.get(made.kind, TEXT))
+        named = column_name(name)
+        legal = f"{named}_" if named.lower() in taken else named
+        columns.append(Column(legal, kind, False, ((made.kind, name),), made.describe()))
+    values = ValueSchema(None, tuple(columns), version=(FORMAT, FORMAT_VERSION), prefixes=prefixes)
+    return checked(StoreSchema((values,)))
+
+
+def aggregate_schema(aggregation: Aggregation, model: Any = None) -> StoreSchema:
+    """The typed columns of an aggregation; a model makes the types of some columns more exact.
+
+    Raises SchemaInvalid if the model has a field that is no column of the aggregation.
+    """
+    declared = {} if model is None else {column.name: column for column in schema_of(model).columns}
+    unknown = sorted(set(declared) - {column_name(name) for name in aggregation.columns})
+    if unknown:
+        raise SchemaInvalid(
+            f"The model of an aggregation has {', '.join(unknown)}; its columns are {', '.join(aggregation.columns)}.",
+            action=f"Rename or remove {', '.join(unknown)} in the model.",
+        )
+    columns = []
+    for name, made in aggregation.columns.items():
+        kind = _KINDS.get(made.kind, TEXT)
+        modelled = declared.get(column_name(name))
+        if modelled is not None and not isinstance(kind, Quotient):
+            kind = modelled.type
+        # Not required: values stored before a column was added lack it, until the key's next message.
+        columns.append(Column(column_name(name), kind, False, ((made.kind, name),), made.describe()))
+    return checked(StoreSchema((ValueSchema(STATE_KEY, tuple(columns), version=(FORMAT, FORMAT_VERSION)),)))
+
+
+#: By kind of a store, the typed columns of what a built-in step keeps, given its model.
+_OF_KIND: Mapping[str, Callable[[Any, Any], StoreSchema]] = {
+    Aggregation.store_kind: aggregate_schema,
+    WindowSpec.store_kind: lambda windows, _: window_schema(windows.aggregation),
+    CountSpec.store_kind: lambda windows, _: count_window_schema(windows),
+}
+
+
+def schema_of_store(kept: Kept | None, model: Any) -> StoreSchema:
+    """The typed columns of a store, by what a built-in step keeps in it, or by the model of users' values.
+
+    Raises SchemaInvalid if the model can't become columns.
+    """
+    return schema_of(model) if kept is None else _OF_KIND[kept.store_kind](kept, model)
