@@ -24,7 +24,7 @@ from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.runtime.phases import Phase
 from holdfast.processors.engine.runtime.requests import Request
-from holdfast.processors.engine.runtime.task.task import TaskPhase
+from holdfast.processors.engine.runtime.task.facts import TaskPhase
 from holdfast.processors.engine.runtime.tickets import Ticket, TicketPhase
 from holdfast.processors.engine.state.task_store import TaskMeta
 from tests.simulation.faults import Faults

@@ -339,7 +339,7 @@ def _standby_reads_uncommitted(patch: pytest.MonkeyPatch) -> None:
 def _standby_counts_as_complete(patch: pytest.MonkeyPatch) -> None:
     def plan(task: Task, store: TaskStore, facts: Any, looked_at: float) -> restore_start.RestorePlan:
         if task.meta.stores:
-            task.meta = replace(task.meta, complete_at=looked_at)
+            task.correct(replace(task.meta, complete_at=looked_at))
         return original(task, store, facts, looked_at)
 
     original = standby._plan

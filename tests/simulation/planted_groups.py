@@ -34,12 +34,12 @@ def _purge_ahead(patch: pytest.MonkeyPatch) -> None:
     def ahead(self: Purge, tasks: Sequence[Task]) -> None:
         before = [task.committed for task in tasks]
         for task in tasks:
-            task.committed = dict(task.positions)
+            task._committed = dict(task.positions)
         try:
             former(self, tasks)
         finally:
             for task, committed in zip(tasks, before, strict=True):
-                task.committed = committed
+                task._committed = committed
 
     patch.setattr(Purge, "step", ahead)
 

@@ -16,7 +16,8 @@ from holdfast.infra.settings import Settings
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.checkpoints.manifest import Manifest
 from holdfast.processors.engine.runtime.ownership.standby import StandbyPhase
-from holdfast.processors.engine.runtime.task.task import Task, TaskPhase
+from holdfast.processors.engine.runtime.task.facts import TaskPhase
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.testing import InlineProcess
 from holdfast.processors.testing.groups import Assignor
 from tests.simulation.disk import Damage

@@ -261,3 +261,31 @@ def test_no_module_asks_which_step_a_step_is() -> None:
             if foreign and name_of(path) != "processors/engine/steps/node.py":
                 asked.append((name_of(path), call.lineno, sorted(foreign)))
     assert asked == []
+
+
+def test_nobody_else_changes_the_facts_of_a_task() -> None:
+    """A task's facts have verbs: see ``engine/runtime/task/facts.py``."""
+    home = "processors/engine/runtime/task/"
+    facts = tree_of(PROJECT / home / "facts.py")
+    owner = next(node for node in facts.body if isinstance(node, ast.ClassDef) and node.name == "TaskFacts")
+    names = {each.name for each in owner.body if isinstance(each, ast.FunctionDef)} | {"restored", "restored_s"}
+    assert {"meta", "committed", "positions", "began", "begun_empty", "inputs", "phase", "store"} <= names
+    changed = []
+    for path in MODULES:
+        if name_of(path) in (f"{home}facts.py", f"{home}task.py"):
+            continue
+        for node in ast.walk(tree_of(path)):
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            targets = [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else targets
+            for target in [each for one in targets for each in (one.elts if isinstance(one, ast.Tuple) else [one])]:
+                told = target.value if isinstance(target, ast.Subscript) else target
+                if isinstance(told, ast.Attribute) and told.attr.lstrip("_") in names and _is_task(told.value):
+                    changed.append((name_of(path), target.lineno, ast.unparse(target)))
+    assert changed == []
+
+
+def _is_task(node: ast.expr) -> bool:
+    named = node.value if isinstance(node, ast.Subscript) else node
+    return (isinstance(named, ast.Name) and named.id in ("task", "tasks")) or (
+        isinstance(named, ast.Attribute) and named.attr in ("task", "_task")
+    )

@@ -51,7 +51,10 @@ class CheckpointedTask(Protocol):
 
     name: str
     partition: int
-    store: TaskStore | None
+
+    @property
+    def store(self) -> TaskStore | None:
+        """The open RocksDB; None without one."""
 
     @property
     def meta(self) -> TaskMeta:

@@ -15,7 +15,8 @@ from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRe
 from holdfast.processors.engine.runtime.commit import TaskCommit, noted
 from holdfast.processors.engine.runtime.committer import Outcome
 from holdfast.processors.engine.runtime.owner import Owner
-from holdfast.processors.engine.runtime.task.task import Task, TaskPhase
+from holdfast.processors.engine.runtime.task.facts import TaskPhase
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.runtime.tickets import Ticket
 from holdfast.processors.engine.state.store import Writes
 from holdfast.processors.engine.topology import Topology

@@ -77,7 +77,7 @@ def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks
                 except KafkaFailed as failure:
                     raise CommandFailed(failure.message, action=failure.action, done=ticket.done) from failure
                 for place in empty:
-                    tasks[place].positions[place.topic] = bounds[place]
+                    tasks[place].passed({place.topic: bounds[place]})
             for task in tasks.values():
                 yield from settle_due(worker, task, ticket)
             if not _left(bounds, tasks):

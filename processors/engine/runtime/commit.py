@@ -20,8 +20,9 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain
+from typing import Any
 
 import msgspec
 
@@ -181,8 +182,7 @@ def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str]
                     )
                 elif (log := topology.source_log_of(name)) is not None:
                     stores[name] = StoreOffset(log.topic, topic_ids[log.topic], part.inputs[log.topic], part.inputs)
-            task.meta = replace(
-                task.meta,
+            facts = dict[str, Any](
                 inputs=part.inputs,
                 stores=stores,
                 transaction=part.transaction,
@@ -195,11 +195,10 @@ def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str]
             for name in part.emptied:
                 task.store.empty(name)
             changes = [task.states[name].rocks_changes(writes) for name, writes in part.writes.items()]
-            task.store.write(chain.from_iterable(changes), task.meta)
+            task.write(chain.from_iterable(changes), **facts)
             for state in task.states.values():
                 state.committed()
-        task.committed = dict(part.inputs)
-        task.begun_empty = frozenset()
+        task.committed_as(part.inputs)
         if part.arrivals is not None:
             task.arrivals.committed(part.arrivals)
         if task.time is not None:

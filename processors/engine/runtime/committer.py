@@ -40,7 +40,8 @@ from holdfast.processors.engine.runtime.ownership.assignment import Assignment
 from holdfast.processors.engine.runtime.ownership.unfinished import Unfinished
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember, TransactionProducer
 from holdfast.processors.engine.runtime.reading.watermarks import HEADERS
-from holdfast.processors.engine.runtime.task.task import Task, TaskPhase
+from holdfast.processors.engine.runtime.task.facts import TaskPhase
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.committer")

@@ -25,7 +25,8 @@ from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime.ports import Cluster
 from holdfast.processors.engine.runtime.reading.gap import Gap
-from holdfast.processors.engine.runtime.task.task import Task, TaskPhase
+from holdfast.processors.engine.runtime.task.facts import TaskPhase
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.runtime.task.task_time import TaskTime
 from holdfast.processors.engine.state.time.stream_time import NO_TIME
 

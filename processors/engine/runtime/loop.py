@@ -41,9 +41,10 @@ from holdfast.processors.engine.runtime.reading.interleaved import Run, Woven
 from holdfast.processors.engine.runtime.reading.reach import Reach
 from holdfast.processors.engine.runtime.reading.turns import in_turn
 from holdfast.processors.engine.runtime.requests import Request
+from holdfast.processors.engine.runtime.task.facts import TaskPhase
 from holdfast.processors.engine.runtime.task.failures import FailurePolicy, ProcessingFailed
 from holdfast.processors.engine.runtime.task.inputs_in_order import InputsInOrder, NextRuns, has_messages, in_one_batch
-from holdfast.processors.engine.runtime.task.task import Task, TaskPhase
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.errors import StateCorrupt
 from holdfast.processors.engine.topology import Topology
 

@@ -110,7 +110,7 @@ class Maintenance:
 
     def go_to(self, task: Task, positions: Mapping[str, int]) -> None:
         """Read a task's paused inputs from other offsets, which are committed."""
-        task.began, task.positions = dict(positions), dict(positions)
+        task.moved_to(positions)
         self._worker.seek([task])
         self._worker.flow(lambda member, partitions: member.pause(partitions))
 

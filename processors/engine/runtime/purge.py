@@ -18,7 +18,8 @@ import structlog
 from holdfast.infra.kafka.errors import AccessRefused, KafkaFailed
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime.ports import Cluster
-from holdfast.processors.engine.runtime.task.task import Task, TaskPhase
+from holdfast.processors.engine.runtime.task.facts import TaskPhase
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.topology import Topology
 
 _log = structlog.get_logger("runtime.purge")

@@ -39,9 +39,10 @@ from holdfast.processors.engine.runtime.ownership.standby import Standbys
 from holdfast.processors.engine.runtime.ownership.still_ours import check_still_ours
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.reading.watermarks import Groups
+from holdfast.processors.engine.runtime.task.facts import TaskPhase
 from holdfast.processors.engine.runtime.task.inputs_in_order import order_of
 from holdfast.processors.engine.runtime.task.noted_time import Noted, noted
-from holdfast.processors.engine.runtime.task.task import Task, TaskPhase
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.coherence import (
     ChangelogFacts,
     check_inputs,
@@ -146,7 +147,7 @@ class Assignment:
                 task = Task(name, subtopology.name, partition.number, ())
                 self._tasks[name] = task
                 self.pending.append(task)
-            task.inputs = (*task.inputs, partition.topic)
+            task.reads(partition.topic)
             self._by_partition[partition] = task
 
     def check_folder(self) -> None:
@@ -304,7 +305,7 @@ class Assignment:
         changelogs_of = {spec.store: spec.topic.name for spec in self._topology.changelogs}
         task.open(store, self._stores(task), changelogs_of, self.options.record_bytes_max, self.options.record_times)
         empty = may_begin_empty(self.options.start.begin_empty, facts)
-        task.meta = without_emptied(task.meta, empty, facts) or task.meta
+        task.correct(without_emptied(task.meta, empty, facts) or task.meta)
         self._restorer.begin(task, decided, facts, committed, looked_at)
 
     def _plan(
@@ -424,9 +425,10 @@ class Assignment:
         if not self.options.start.clears:
             check_meaning(task, self._topology, restore.keys)
         committed = {topic: offset for topic, offset in restore.committed.items() if offset is not None}
+        begun_empty = task.begun_empty
         if restore.replays:
-            task.begun_empty = restore.never_written(may_begin_empty(self.options.start.begin_empty, restore.facts))
-            held = {name: at for name, at in restore.state_inputs().items() if name not in task.begun_empty}
+            begun_empty = restore.never_written(may_begin_empty(self.options.start.begin_empty, restore.facts))
+            held = {name: at for name, at in restore.state_inputs().items() if name not in begun_empty}
             fed_by = {name: self._topology.inputs_of(name) for name in held}
             chained = [name for name in held if len(self._topology.chain_of(name)) > 1]
             resume = check_inputs(task.name, held, restore.committed, fed_by, chained)
@@ -434,13 +436,11 @@ class Assignment:
             resume = committed
             self._check_local_only(task, resume)
         if task.store is not None:
-            stores = {**task.meta.stores, **restore.begun(task.begun_empty, committed)}
-            task.meta = replace(task.meta, inputs=resume, stores=stores, restoring=False, complete_at=restore.target_at)
-            task.store.write([], task.meta)
+            stores = {**task.meta.stores, **restore.begun(begun_empty, committed)}
+            task.write(inputs=resume, stores=stores, restoring=False, complete_at=restore.target_at)
             task.store.forget_aside()
         began = {topic: resume.get(topic, self._starts[Partition(topic, task.partition)]) for topic in task.inputs}
-        task.restored = restore.records
-        task.restored_s = self._cluster.clock.monotonic() - restore.started_at
+        task.restored_by(restore.records, self._cluster.clock.monotonic() - restore.started_at, begun_empty)
         groups = Groups(self.options.groupings, self._cluster.clock.monotonic)
         task.start(frames, committed, began, groups)
         then = self._noted.pop(task.name, None)

@@ -17,7 +17,8 @@ from holdfast.infra.clock import Clock
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime.open_work import OpenWork
 from holdfast.processors.engine.runtime.ports import GroupMember
-from holdfast.processors.engine.runtime.task.task import Task, TaskPhase
+from holdfast.processors.engine.runtime.task.facts import TaskPhase
+from holdfast.processors.engine.runtime.task.task import Task
 
 #: Seconds without a change of position after which a task makes a commit for this alone.
 REST_S = 5.0
@@ -38,7 +39,7 @@ class PastMarkers:
         """Move the positions of tasks that are committed now; those of a worker with bounds stay below them."""
         for task in tasks:
             if not bounded and task.phase is TaskPhase.RUNNING and task.progressed:
-                task.positions.update(_behind(task, member))
+                task.passed(dict(_behind(task, member)))
 
     def rest(self, tasks: Sequence[Task], member: GroupMember, work: OpenWork) -> None:
         """Move the positions of tasks that rest, and commit them soon."""
@@ -54,7 +55,7 @@ class PastMarkers:
             since = since if committed == task.committed else now
             self._rests[task.name] = dict(task.committed), since
             if now - since >= REST_S and (behind := dict(_behind(task, member))):
-                task.positions.update(behind)
+                task.passed(behind)
                 work.commit_in(0.0, now)
 
 

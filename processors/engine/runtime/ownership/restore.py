@@ -18,7 +18,7 @@ import gc
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import cast
 
 import msgspec
@@ -34,7 +34,7 @@ from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.errors import StateFailed, StateIncoherent
 from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.restore_start import RestorePlan
-from holdfast.processors.engine.state.task_store import RESEEDING, StoreOffset, TaskMeta
+from holdfast.processors.engine.state.task_store import RESEEDING, StoreOffset
 from holdfast.processors.engine.topology import SourceLog
 
 _log = structlog.get_logger("runtime.restore")
@@ -191,8 +191,7 @@ class Restorer:
         assert task.store is not None or not changelogs
         if decided.wipe is not None and task.store is not None:
             _log.warning("local state is dropped and restored from the beginning", task=task.name, why=decided.wipe)
-            task.store.wipe(aside=decided.aside)
-            task.meta = TaskMeta()
+            task.wipe(aside=decided.aside)
         replays = {}
         for store, facts in changelogs.items():
             at = task.meta.stores.get(store)
@@ -344,8 +343,7 @@ class Restorer:
         assert task.store is not None
         restore.noted_at = self._clock.monotonic()
         restore.noted_remaining = restore.remaining
-        task.meta = replace(
-            task.meta,
+        task.write(
             restoring=True,
             sources=restore.sources,
             complete_at=restore.complete_at,
@@ -357,7 +355,6 @@ class Restorer:
                 for replay in restore.replays.values()
             },
         )
-        task.store.write([], task.meta)
 
     def _note_if_possible(self, restore: TaskRestore) -> None:
         store = restore.task.store

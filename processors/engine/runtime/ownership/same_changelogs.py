@@ -18,7 +18,8 @@ from dataclasses import dataclass
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.runtime.ports import Cluster
-from holdfast.processors.engine.runtime.task.task import Task, TaskPhase
+from holdfast.processors.engine.runtime.task.facts import TaskPhase
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.coherence import changelog_recreated, topic_missing
 from holdfast.processors.engine.state.task_store import RESEEDING
 from holdfast.processors.engine.topology import Topology

@@ -17,7 +17,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -280,8 +280,7 @@ class Standbys:
         _log.warning("a standby is dropped and replayed from the beginning", task=task.name, why=why)
         assert task.store is not None
         standby.phase = StandbyPhase.BEHIND
-        task.store.wipe()
-        task.meta = TaskMeta()
+        task.wipe()
 
     def _facts_of(self, standby: _Standby, ends: dict[str, Mapping[int, int]]) -> dict[str, ChangelogFacts]:
         """Facts of one standby's changelogs; ``ends`` are the high watermarks of this lap, read when first needed."""
@@ -355,8 +354,7 @@ class Standbys:
                 return
         standby.records += restore.records
         if task.meta.stores:
-            task.meta = replace(task.meta, restoring=True, complete_at=restore.target_at)
-            task.store.write([], task.meta)
+            task.write(restoring=True, complete_at=restore.target_at)
         if standby.phase is not StandbyPhase.FOLLOWING:
             _log.info("standby has the whole changelog", task=task.name, records=standby.records)
         standby.phase, standby.failures, standby.error = StandbyPhase.FOLLOWING, 0, None

@@ -10,7 +10,7 @@ messages that nothing has processed, and a watermark or a message of another inp
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Protocol, TypeVar
 
@@ -23,7 +23,9 @@ Records = TypeVar("Records", Run, Woven, Run | Woven)
 class Positioned(Protocol):
     """A task, with the next offset to process of each input."""
 
-    positions: dict[str, int]
+    @property
+    def positions(self) -> Mapping[str, int]:
+        """By input topic, the offset of the next record to process."""
 
 
 def in_turn(records: Iterable[Records], task: Positioned) -> Iterator[Records]:

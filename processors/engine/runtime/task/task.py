@@ -1,22 +1,5 @@
 """A task: one processor's work on one partition of a subtopology: its stores, input positions and pending outputs.
 
-    CREATED ──open──► RESTORING ──restored──► RUNNING ──close──► CLOSED
-                          └───────────────close──────────────────►┘
-
-Only ``Task.move`` changes the phase; an illegal move raises.
-
-The three offsets of one input topic, on its line of offsets::
-
-    offset   0 ─────── began ─────────── committed ─────────── positions ────────► end
-                         │                   │                     └─ next record to process
-                         │                   └─ next offset of the last commit: RocksDB and the group have it
-                         └─ where this task began to read; only a command with new positions moves it
-                                             └─────── (1) ─────────┘
-
-    (1) is only in the overlay and in the open transaction. A commit moves ``committed`` up to ``positions``; ``drop``
-    moves ``positions`` back to ``committed``. An input without a committed offset has no ``committed``: ``drop`` goes
-    back to ``began``, and the first commit pins that start.
-
 How ``_run`` finds the message that raised. A run takes messages from iterators; the failed one is taken already, those
 behind it are not. ``length_hint`` counts what is left in the iterator, without a counter in the hot loop::
 
@@ -34,7 +17,6 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from operator import length_hint
 from typing import Any
 
@@ -54,6 +36,7 @@ from holdfast.processors.engine.runtime.reading.watermarks import NO_GROUPS, Gro
 from holdfast.processors.engine.runtime.task.arrivals import Arrivals
 from holdfast.processors.engine.runtime.task.awaited import AwaitedStream, awaited_stream
 from holdfast.processors.engine.runtime.task.columns import ColumnarStream, columnar_stream
+from holdfast.processors.engine.runtime.task.facts import TaskFacts, TaskPhase
 from holdfast.processors.engine.runtime.task.failed_message import (
     FailedMessage,
     OnFailure,
@@ -74,7 +57,7 @@ from holdfast.processors.engine.runtime.task.timed_steps import (
 )
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
-from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
+from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.engine.state.time.timers import Due
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Outboxes
@@ -83,23 +66,6 @@ from holdfast.processors.engine.steps.topic import TimestampType
 from holdfast.processors.engine.windows.stored import Closing
 
 _NONE: Mapping[str, Any] = {}
-
-
-class TaskPhase(Enum):
-    """The phases of a task, in the order of the module's drawing."""
-
-    CREATED = "created"
-    RESTORING = "restoring"
-    RUNNING = "running"
-    CLOSED = "closed"
-
-
-_MOVES = {
-    TaskPhase.CREATED: {TaskPhase.RESTORING, TaskPhase.CLOSED},
-    TaskPhase.RESTORING: {TaskPhase.RUNNING, TaskPhase.CLOSED},
-    TaskPhase.RUNNING: {TaskPhase.CLOSED},
-    TaskPhase.CLOSED: set(),
-}
 
 
 @dataclass(slots=True)
@@ -112,27 +78,14 @@ class _Stream:
     awaited: AwaitedStream | None = None
 
 
-class Task:
-    """The stores, positions and pending outputs of a task; its name is ``<subtopology>-<partition>``."""
+class Task(TaskFacts):
+    """A task's stores and steps, its pending outputs, and its facts."""
 
     def __init__(self, name: str, subtopology: str, partition: int, inputs: tuple[str, ...]) -> None:
-        self.name = name
-        self.subtopology = subtopology
-        self.partition = partition
-        self.inputs = inputs
-        self.phase = TaskPhase.CREATED
-        self.store: TaskStore | None = None
+        super().__init__(name, subtopology, partition, inputs)
         self.states: dict[str, StoreState] = {}
-        self.meta = TaskMeta()
-        self.committed: dict[str, int] = {}
-        self.positions: dict[str, int] = {}
-        self.began: dict[str, int] = {}  # first offsets read: the committed ones, or those that were chosen
         self.outboxes = Outboxes()
         self.held = False  # whether more timers are due before the next message than one commit takes
-        #: Changelog records replayed before the task ran, and seconds of it.
-        self.restored, self.restored_s = 0, 0.0
-        #: Stores that begin empty; the first commit writes this to their changelogs.
-        self.begun_empty: frozenset[str] = frozenset()
         self._streams: dict[str, _Stream] = {}
         self.woven: WovenStreams | None = None  # the streams as one
         self._record_bytes_max: Mapping[str, int] = _NONE
@@ -144,17 +97,6 @@ class Task:
         self.regrouped: frozenset[str] = frozenset()  # the repartition topics among the inputs
         self._monotonic = NO_GROUPS.monotonic
         self.arrivals = Arrivals()
-
-    @property
-    def running(self) -> bool:
-        """Whether the task is restored and processes input."""
-        return self.phase is TaskPhase.RUNNING
-
-    def move(self, to: TaskPhase) -> None:
-        """Change the phase; RuntimeError if the module's drawing has no arrow between the two phases."""
-        if to not in _MOVES[self.phase]:
-            raise RuntimeError(f"task {self.name} can't move from {self.phase.value} to {to.value}")
-        self.phase = to
 
     def open(
         self,
@@ -171,13 +113,11 @@ class Task:
         """
         self._times = times
         self._record_bytes_max = record_bytes_max
-        self.store = store
+        self.opened(store)
         if store is not None:
-            self.meta = store.meta() or TaskMeta()
             for name in store_names:
                 topic = changelogs.get(name, "")
                 self.states[name] = StoreState(name, store, topic, record_bytes_max.get(topic, UNLIMITED))
-        self.move(TaskPhase.RESTORING)
 
     def start(
         self,
@@ -223,9 +163,8 @@ class Task:
         if len(own) > 1 and one_by_one and (self.time is None or self.time.timers is None):
             timings = [self._timing(topic) for topic in self.inputs]
             self.woven = woven_streams(own, sources, timings, self.states, self.outboxes, *limits)
-        self.committed = dict(committed)
-        self.began = dict(began)
-        self.positions = dict(began)
+        self.committed_as(committed)
+        self.moved_to(began)
         if self.time is not None:
             self.time.load()
         self.arrivals.begin(self.time, self._times.now_ms)
@@ -265,7 +204,7 @@ class Task:
 
     def _last_of(self, topic: str) -> tuple[Partition, int]:
         """The place of the last message of a stream."""
-        return Partition(topic, self.partition), self.positions[topic] - 1
+        return Partition(topic, self.partition), self._positions[topic] - 1
 
     def _decide(self, failed: FailedMessage, on_failure: OnFailure) -> None:
         """Decide about what failed, whose writes are undone, and count it."""
@@ -288,7 +227,7 @@ class Task:
         topic, self.held = batch.partition.topic, False
         if self.time is not None:
             self.time.look()
-        first, done = bisect_left(batch.offsets, self.positions[topic], first, last), 0
+        first, done = bisect_left(batch.offsets, self._positions[topic], first, last), 0
         if topic not in self.regrouped or None not in batch.keys[first:last]:
             return self._process(batch, first, last, on_failure)
         for run in in_turn(without_watermarks(batch, first, last), self):
@@ -303,7 +242,7 @@ class Task:
         if self.time is not None and self.time.upstream is not None:
             self.time.upstream.take(topic, offset, batch.values[index], self._monotonic())
             self.time.hear()
-        self.positions[topic] = offset + 1
+        self._positions[topic] = offset + 1
 
     def _process(self, batch: Batch, first: int, last: int, on_failure: OnFailure) -> int:
         """Process new records without watermarks among them; return how many were processed."""
@@ -328,7 +267,7 @@ class Task:
         """Process records by columns; halve a run that can't be, and process the smallest halves one by one."""
         first, last = run
         if columns.take(batch, first, last):
-            self.positions[batch.partition.topic] = batch.offsets[last - 1] + 1
+            self._positions[batch.partition.topic] = batch.offsets[last - 1] + 1
             return
         middle = columns.split(first, last)
         if middle is None:
@@ -395,7 +334,7 @@ class Task:
             self._fail(batch, index, error, on_failure)
 
         reached = stream.awaited.process(batch, first, readable, run, fail)
-        self.positions.update(records.behind(reached - first))
+        self._positions.update(records.behind(reached - first))
         return reached
 
     def _run(self, stream: _Stream, records: Run, readable: Readable, on_failure: OnFailure) -> int:
@@ -433,7 +372,7 @@ class Task:
                 for state in self.states.values():
                     state.undo_message()
                 failed = count - length_hint(values) - 1
-                self.positions.update(records.behind(failed))
+                self._positions.update(records.behind(failed))
                 if isinstance(error, (StateFailed, FormatUnknown)):
                     raise  # the state is at fault, not the message
                 if not isinstance(error, (Exception, *ENDING)):
@@ -446,7 +385,7 @@ class Task:
                 self._fail(batch, index, error, on_failure)
             else:
                 reached = count - length_hint(values)
-                self.positions.update(records.behind(reached))
+                self._positions.update(records.behind(reached))
                 if timers is None or reached == count:
                     return reached
                 if not timers.fire_between(self._timer_fails(on_failure)):
@@ -457,7 +396,7 @@ class Task:
         """Decide about a failed message, whose writes are undone, and move the position behind it."""
         topic = batch.partition.topic
         self._decide(failed_record(batch, index, error, regrouped=topic in self.regrouped), on_failure)
-        self.positions[topic] = batch.offsets[index] + 1
+        self._positions[topic] = batch.offsets[index] + 1
 
     @property
     def awaits(self) -> bool:
@@ -467,7 +406,8 @@ class Task:
     @property
     def progressed(self) -> bool:
         """Whether positions moved, or new stores began empty, since the last commit."""
-        return self.positions != self.committed or bool(self.begun_empty) or (self.time is not None and self.time.dirty)
+        moved = self._positions != self._committed or bool(self._begun_empty)
+        return moved or (self.time is not None and self.time.dirty)
 
     def dirty_bytes(self) -> int:
         """Approximate memory of the uncommitted writes, in bytes."""
@@ -485,18 +425,15 @@ class Task:
             box.clear()
         self.watermarks.clear()
         self.arrivals.restore()
-        self.positions = {**self.began, **self.committed}
-        return dict(self.positions)
+        return self.back_to_committed()
 
     def close(self) -> None:
         """Drop uncommitted work and release the RocksDB. Safe to call twice."""
-        if self.phase is TaskPhase.CLOSED:
+        if self._phase is TaskPhase.CLOSED:
             return
         for state in self.states.values():
             state.drop()
         self.states.clear()
         self._streams.clear()
-        if self.store is not None:
-            self.store.close()
-            self.store = None
+        self.release()
         self.move(TaskPhase.CLOSED)

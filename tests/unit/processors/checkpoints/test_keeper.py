@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.infra.settings import CheckpointSettings
 from holdfast.processors.engine.checkpoints.keeper import RETRY_FIRST_S, CheckpointKeeper
-from holdfast.processors.engine.runtime.task.task import Task, TaskPhase
+from holdfast.processors.engine.runtime.task.facts import TaskPhase
+from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta, TaskStore
 from holdfast.processors.testing.clock import VirtualClock
@@ -35,7 +36,7 @@ class Kept:
         self.offset += 1
         assert self.task.store is not None
         at = StoreOffset("changelog", "id", self.offset, {"in": self.offset})
-        self.task.meta = TaskMeta({"in": self.offset}, {"counts": at}, self.offset, complete_at=self.clock.time())
+        self.task.correct(TaskMeta({"in": self.offset}, {"counts": at}, self.offset, complete_at=self.clock.time()))
         self.task.store.write([(b"\x06counts" + b"%d" % self.offset, b"v")], self.task.meta)
 
     def turns(self, seconds: float = 0.0) -> None:
