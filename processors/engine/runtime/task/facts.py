@@ -157,6 +157,11 @@ class TaskFacts:
         """Note how the restore went, and which stores were begun empty by it."""
         self.restored, self.restored_s, self._begun_empty = records, seconds, begun_empty
 
+    def begins(self, committed: Mapping[str, int], began: Mapping[str, int]) -> None:
+        """Read on from ``began``; the restored state and the group have the offsets ``committed``."""
+        self._committed = dict(committed)
+        self.moved_to(began)
+
     def committed_as(self, inputs: Mapping[str, int]) -> None:
         """Take the input offsets of a commit."""
         self._committed, self._begun_empty = dict(inputs), frozenset()

@@ -163,8 +163,7 @@ class Task(TaskFacts):
         if len(own) > 1 and one_by_one and (self.time is None or self.time.timers is None):
             timings = [self._timing(topic) for topic in self.inputs]
             self.woven = woven_streams(own, sources, timings, self.states, self.outboxes, *limits)
-        self.committed_as(committed)
-        self.moved_to(began)
+        self.begins(committed, began)
         if self.time is not None:
             self.time.load()
         self.arrivals.begin(self.time, self._times.now_ms)
