@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 import socket
-from bisect import bisect_left
 from collections.abc import Callable
 from enum import Enum
 
@@ -35,6 +34,7 @@ from holdfast.infra.kafka.errors import (
 from holdfast.infra.kafka.producer import TRANSACTION_S
 from holdfast.infra.kafka.records import Member, Partition
 from holdfast.processors.engine.runtime import commit as commits
+from holdfast.processors.engine.runtime.latency import LatencyHistogram
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ownership.assignment import Assignment
 from holdfast.processors.engine.runtime.ownership.unfinished import Unfinished
@@ -62,23 +62,6 @@ LOOK_WITHOUT_WORK_S = 1.0
 LOOK_AGAIN_S = 5.0
 #: How often a worker looks for what workers that are gone left open, in seconds.
 LEFT_LOOK_S = 60.0
-
-
-#: Upper bounds of the buckets, in seconds.
-COMMIT_BOUNDS_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
-
-
-class LatencyHistogram:
-    """Counts durations by bucket; ``counts`` has one bucket more than ``COMMIT_BOUNDS_S``, for longer durations."""
-
-    def __init__(self) -> None:
-        self.counts = [0] * (len(COMMIT_BOUNDS_S) + 1)
-        self.sum_s = 0.0
-
-    def observe(self, seconds: float) -> None:
-        """Count one duration, in seconds."""
-        self.counts[bisect_left(COMMIT_BOUNDS_S, seconds)] += 1
-        self.sum_s += seconds
 
 
 class Outcome(Enum):
