@@ -204,7 +204,8 @@ class DiskOfProcess(Databases, DatabaseFiles):
 
     def clear(self, path: Path) -> None:
         self._process.point("disk:clear")
-        for below in [known for known in self._disk._stored if known == path or path in known.parents]:
+        beneath = f"{path}/"  # compared as text: there are many, and a path's parents are made anew at each look
+        for below in [known for known in self._disk._stored if known == path or str(known).startswith(beneath)]:
             del self._disk._stored[below]
 
     def _closed(self, path: Path) -> None:

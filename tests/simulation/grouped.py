@@ -238,18 +238,21 @@ class GroupedCheck(FinalCheck):
         super().__init__(cluster, workload, expect_grouped(workload), history, seen)
         joins = isinstance(workload, GroupedWorkload) and workload.joins
         self._joins = JoinsCheck(self._expected.sent if joins else [], GRACE_MS, GRACE_MS)
-        self._looked_at = -1
+        self._looked_at: object = None
         self._settled = False
+        #: By place, how long its log was, and the offset behind its last message.
+        self._lasts: dict[Any, tuple[Any, int]] = {}
 
     def settled(self) -> bool:
         """Whether each message is counted, and each window sent whose end the stream time has passed."""
-        count = len(self._seen.read(OUTPUT))
-        if not self._settled and count != self._looked_at:
-            self._looked_at = count
+        if not self._read_to_the_end():  # asked first: it costs less than to read the outputs again
+            return False
+        if not self._settled and (extent := self._seen.extent(OUTPUT)) != self._looked_at:
+            self._looked_at = extent
             counted, windows, rows = self._sent()
             whole = counted.keys() >= self._expected.counted and windows.keys() >= self._expected.closed
             self._settled = whole and self._joins.complete(rows)
-        return self._settled and self._read_to_the_end()
+        return self._settled
 
     def _read_to_the_end(self) -> bool:
         """Whether the group has committed the messages in the repartition topics; watermarks come without end."""
@@ -260,8 +263,13 @@ class GroupedCheck(FinalCheck):
 
     def _last(self, place: Any) -> int:
         log = self._cluster._broker.log(place)
-        entries, _ = log.read(log.start, log.end, committed=True)
-        return next((entry.offset + 1 for entry in reversed(entries) if entry.key is not None), 0)
+        extent = (log, log.start, log.end, log.last_stable)
+        known, last = self._lasts.get(place, (None, 0))
+        if known != extent:
+            entries, _ = log.read(log.start, log.end, committed=True)
+            last = next((entry.offset + 1 for entry in reversed(entries) if entry.key is not None), 0)
+            self._lasts[place] = extent, last
+        return last
 
     def check_outputs(self) -> None:
         """Each message is counted once, each window is sent once with all of its messages, and all rows are right."""

@@ -93,13 +93,17 @@ class JoinedCheck(FinalCheck):
     def __init__(self, cluster: InMemoryCluster, workload: JoinedWorkload, history: History, seen: Seen) -> None:
         super().__init__(cluster, workload, expect_joined(workload), history, seen)
         self._joins = [JoinsCheck(sent, GRACE_MS, GRACE_MS) for sent in self._expected.sent]
+        self._looked_at: object = None
+        self._settled = False
 
     def settled(self) -> bool:
         """Whether each row is sent."""
-        counted, rows = self._sent()
-        return counted.keys() >= self._lefts() and all(
-            joins.complete(of) for joins, of in zip(self._joins, rows, strict=True)
-        )
+        if (extent := self._seen.extent(OUTPUT)) != self._looked_at:
+            self._looked_at = extent
+            counted, rows = self._sent()
+            joined = zip(self._joins, rows, strict=True)
+            self._settled = counted.keys() >= self._lefts() and all(joins.complete(of) for joins, of in joined)
+        return self._settled
 
     def check_outputs(self) -> None:
         """Each left message is counted once, and all rows are right."""

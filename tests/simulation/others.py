@@ -134,6 +134,12 @@ class Others:
         """What readers have seen of a topic, also before it was deleted."""
         return self.seen.get(topic, []) + self._world.cluster.read(topic)
 
+    def extent(self, topic: str) -> object:
+        """What `read` depends on: while it is the same, so is what readers see. Checks ask at each move of time."""
+        broker = self._world.cluster._broker
+        logs = broker.topics[topic].logs if topic in broker.topics else ()
+        return len(self.seen.get(topic, ())), tuple((log, log.start, log.end, log.last_stable) for log in logs)
+
     def intrude(self) -> None:
         """A member of the group reads one of two inputs for a while: no worker gets both of each partition."""
         self.intruders += 1

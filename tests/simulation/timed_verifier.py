@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.changelog.format import decode_value, split_key
 from holdfast.processors.engine.state.task_store import TaskMeta
 from holdfast.processors.testing.cluster import InMemoryCluster
@@ -25,25 +26,35 @@ class TimedCheck(FinalCheck):
     def __init__(self, cluster: InMemoryCluster, workload: TimedWorkload, history: History, seen: Seen) -> None:
         super().__init__(cluster, workload, expect_timed(workload), history, seen)
         self._all_sent = self._all_done = False
-        self._looked_at = -1
+        self._looked_at: object = None
+        self._folded_at: object = None
 
     def settled(self) -> bool:
         """Whether all is sent, and nothing is due any more: that comes in commits behind that of the last message."""
-        count = len(self._seen.read(OUTPUT))
-        if not self._all_sent and count != self._looked_at:
-            found, self._looked_at = self._sent(), count
+        if not self._all_sent and (extent := self._seen.extent(OUTPUT)) != self._looked_at:
+            found, self._looked_at = self._sent(), extent
             right = self._expected.sent
             self._all_sent = all(Counter(of) <= Counter(found.get(place, ())) for place, of in right.items())
-        if self._all_sent and not self._all_done:
+        if self._all_sent and not self._all_done and (extent := self._changelogs()) != self._folded_at:
             # Of what is sent with each message, and of what was sent before a clear, only the stores tell.
+            self._folded_at = extent
             self._history.observe()
             names = self._workload.names
             self._all_done = all(self._waiting(store) <= self._expected.waiting(store) for store in names)
         return self._all_done
 
+    def _changelogs(self) -> list[object]:
+        """What `_waiting` depends on."""
+        logs = [self._cluster._broker.log(place) for store in self._workload.names for place in self._places(store)]
+        return [(log, log.end, log.last_stable) for log in logs]
+
+    def _places(self, store: str) -> list[Partition]:
+        return [self._history.partition(store, number) for number in range(len(self._workload.messages))]
+
     def _waiting(self, store: str) -> int:
-        places = [self._history.partition(store, number) for number in range(len(self._workload.messages))]
-        folded = [key for place in places for key in self._history.fold(place, self._cluster.log_end(place))]
+        folded = [
+            key for place in self._places(store) for key in self._history.fold(place, self._cluster.log_end(place))
+        ]
         return sum(waits(store, split_key(key)[1]) for key in folded)
 
     def check_outputs(self) -> None:

@@ -211,6 +211,9 @@ class Seen(Protocol):
     def read(self, topic: str) -> list[tuple[int, Record]]:
         """The committed records of a topic, also those from before it was deleted."""
 
+    def extent(self, topic: str) -> object:
+        """What `read` depends on: while it is equal, so is what readers see."""
+
 
 class FinalCheck:
     """After the whole input is processed."""
