@@ -18,6 +18,7 @@ from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepo
 
 from holdfast.orchestration import run_launcher
 from tests.postgres import PASSWORD, USER, PostgresServer
+from tests.tiers import variants
 
 Launch = Callable[[dg.DagsterInstance, str], None]
 
@@ -27,15 +28,21 @@ def nothing() -> None:
     """A run of it is launched by nobody but this test."""
 
 
-@pytest.fixture(params=["postgres", "sqlite"])
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    server = PostgresServer().start()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(params=variants(["postgres", "sqlite"]))
 def daemons(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[dg.DagsterInstance, dg.DagsterInstance]]:
     """The instance, as each of two daemons opens it."""
     with ExitStack() as stack:
         if request.param == "postgres":
-            server = PostgresServer().start()
-            stack.callback(server.remove)
+            server = request.getfixturevalue("postgres")
             named = {"HOST": "127.0.0.1", "PORT": str(server.port), "DB": server.new_database(), "USER": USER}
             for name, value in {**named, "PASSWORD": PASSWORD}.items():
                 monkeypatch.setenv(f"DAGSTER_POSTGRES_{name}", value)

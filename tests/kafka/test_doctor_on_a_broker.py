@@ -14,6 +14,7 @@ from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.orchestration.answers import ANSWERS
 from holdfast.orchestration.cli import main
+from tests.tiers import variants
 
 DEFINITION = """
 from holdfast import Application
@@ -65,7 +66,7 @@ def test_the_doctor_sees_broker_rights_topics_and_what_is_misspelt(
     assert "fail broker: " in capfd.readouterr().out
 
 
-@pytest.mark.parametrize("words", ["up", "run {module}:application"])
+@pytest.mark.parametrize("words", variants(["up", "run {module}:application"]))
 def test_brokers_that_are_too_old_are_refused_before_anything_starts(
     words: str,
     broker: str,

@@ -11,6 +11,7 @@ import pytest
 from holdfast.infra.kafka.broker import answers_metadata
 from tests.brokers import shared_broker
 from tests.listening import listening
+from tests.tiers import variants
 
 
 def framed(body: bytes) -> bytes:
@@ -40,7 +41,7 @@ def test_only_this_machine_reaches_its_ports() -> None:
     assert len(found) == 2, "clients' port and the controller's"
 
 
-@pytest.mark.parametrize("what", sorted(HOSTILE))
+@pytest.mark.parametrize("what", variants(sorted(HOSTILE)))
 def test_it_answers_clients_while_strangers_talk(what: str, broker: str) -> None:
     ports = listening([shared_broker().pid])
     with ExitStack() as lines:

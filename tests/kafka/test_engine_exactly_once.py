@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from holdfast.infra.kafka.records import Partition
+from tests.tiers import variants
 
 
 def test_the_documented_example_counts_exactly_and_starts_again_where_it_was(stream):
@@ -38,7 +39,7 @@ def test_at_least_once_counts_right_when_nothing_crashes(stream):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("cold", [True, False])
+@pytest.mark.parametrize("cold", variants([True, False]))
 def test_kill_9_loses_and_doubles_nothing(stream, worker, waiting, cold):
     stream.feed_numbers(2000)
     one = worker()

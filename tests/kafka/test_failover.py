@@ -152,6 +152,7 @@ def test_a_killed_owner_is_replaced_by_its_standby_that_replays_only_the_tail(st
     verify(stream, other.paths.state)
 
 
+@pytest.mark.thorough
 def test_a_standby_takes_over_open_windows_and_timers_and_each_of_them_is_sent_once(stream, worker, waiting):
     """Its owner dies while many of them close and fire at once."""
     stream.application = lambda: definition_of(TIMED)(stream.bootstrap, stream.group)

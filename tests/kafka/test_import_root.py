@@ -117,6 +117,7 @@ def test_a_worker_loads_each_module_once(stream: Any, tmp_path: Path) -> None:
     assert_one_name(json.loads(lines[0]), PROJECT)
 
 
+@pytest.mark.thorough
 def test_the_wheel_works_beside_a_project_with_packages_of_the_same_names(stream: Any, tmp_path: Path) -> None:
     installed = install_wheel(tmp_path)
     stream.feed([(b"a", b"1"), (b"a", b"2"), (b"b", b"4")])

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast.processors.engine.serving.client import ProcessorSilent
 from holdfast.processors.engine.serving.guard import control_token
 from tests.hostile import KINDS, attacked
+from tests.tiers import variants
 
 TOKEN = "a-token-that-only-this-test-has"
 
@@ -291,7 +292,7 @@ def test_on_loopback_another_name_is_refused(worker: Any) -> None:
     assert one.terminate() == 0
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "no-such-host.invalid"])
+@pytest.mark.parametrize("host", variants(["0.0.0.0", "no-such-host.invalid"]))
 def test_an_address_that_others_reach_is_refused_without_a_token(worker: Any, host: str) -> None:
     one = worker()
     one.environment["HOLDFAST_SERVING__HOST"] = host

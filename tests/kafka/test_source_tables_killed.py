@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from confluent_kafka import Producer
 
 from holdfast import Application
@@ -152,6 +153,7 @@ def test_kill_9_and_a_lost_disk_neither_lose_a_row_nor_bring_one_back(
     assert f"{stream.group}-rows-changelog" not in stream.topics.names()
 
 
+@pytest.mark.thorough
 def test_a_standby_takes_the_table_over_and_a_lost_disk_begins_with_a_checkpoint(
     stream: Any, worker: Callable[..., Any], waiting: Callable[..., Any]
 ) -> None:

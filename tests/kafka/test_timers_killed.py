@@ -98,7 +98,7 @@ def stored(stream: Any) -> dict[tuple[str, str], int]:
     }
 
 
-@pytest.mark.parametrize("workers", variants([1, 3]))
+@pytest.mark.parametrize("workers", variants([1, 3], tested=0))
 def test_kill_9_neither_loses_nor_doubles_a_timer(
     stream: Any, worker: Callable[..., Any], waiting: Callable[..., Any], workers: int
 ) -> None:

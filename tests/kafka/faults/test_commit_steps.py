@@ -38,7 +38,6 @@ def test_a_kill_at_a_step_of_the_commit_cycle_loses_and_doubles_nothing(on_site,
             ("between outputs and changelogs", False),
             *((step, False) for step in STEPS_AT_LEAST_ONCE if step != "between outputs and changelogs"),
         ],
-        tested=2,
     ),
 )
 def test_at_least_once_a_kill_at_a_step_of_the_commit_cycle_loses_nothing(on_site, die_at, waiting, step, cold):

@@ -30,6 +30,7 @@ def test_a_connection_cut_at_a_step_of_a_commit_loses_and_doubles_nothing(site, 
     verify(on_site, on_site.state_dir)
 
 
+@pytest.mark.thorough
 def test_an_end_that_outlives_its_cut_connection_meets_another_epoch(site, on_site, waiting):
     on_site.feed_numbers(2000)
     late = site.proxy.on(END_TXN, Fate.HOLD, nth=3, cut=True)

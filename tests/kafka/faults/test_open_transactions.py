@@ -97,6 +97,7 @@ def test_a_restore_waits_for_an_open_transaction_and_finds_what_is_committed_abo
 
 
 @pytest.mark.thorough
+@pytest.mark.thorough
 def test_members_that_come_and_go_while_restores_wait_lose_and_double_nothing(stream, held, waiting):
     apps = [stream.application(slot=str(number)) for number in range(3)]
     threads = [threading.Thread(target=app.run) for app in apps]

@@ -41,6 +41,7 @@ def test_scaling_from_one_to_three_to_two_under_load(on_site, workers, waiting):
     verify(on_site, two.paths.state)
 
 
+@pytest.mark.thorough
 def test_rebalances_in_the_middle_of_restores_lose_and_double_nothing(stream, waiting, monkeypatch):
     messages = [(b"k%d" % (number % 3000), b"1") for number in range(6000)]
     monkeypatch.setenv("HOLDFAST_CHECKPOINTS__ENABLED", "false")  # with one there would be nothing left to read

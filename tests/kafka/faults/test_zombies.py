@@ -63,12 +63,14 @@ def freezing(value, state):
 @pytest.mark.thorough
 @pytest.mark.parametrize(
     ("at", "guarantee"),
-    [
-        pytest.param(1999, "exactly-once", id="last message-exactly-once"),
-        pytest.param(1999, "at-least-once", id="last message-at-least-once"),
-        pytest.param(1000, "exactly-once", id="first message-exactly-once"),
-        pytest.param(1000, "at-least-once", id="first message-at-least-once"),
-    ],
+    variants(
+        [
+            pytest.param(1999, "exactly-once", id="last message-exactly-once"),
+            pytest.param(1999, "at-least-once", id="last message-at-least-once"),
+            pytest.param(1000, "exactly-once", id="first message-exactly-once"),
+            pytest.param(1000, "at-least-once", id="first message-at-least-once"),
+        ]
+    ),
 )
 def test_a_worker_frozen_in_its_function_changes_nothing(on_site, workers, waiting, at, guarantee):
     """At the first message nothing of the transaction is sent; at the last, outputs of those before it are."""
