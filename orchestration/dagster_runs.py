@@ -105,7 +105,7 @@ class DagsterRuns:
         return str(answer["run"]["runId"])
 
     def wait(self, run_id: str, tell: Callable[[Progress], None], timeout_s: float) -> None:
-        """Wait until a run has succeeded; ``tell`` gets what there is to tell of it, once a second.
+        """Wait until a run has succeeded; ``tell`` is called with its progress once a second.
 
         Raises:
             RunFailed: It failed, was cancelled, or did not end in time.

@@ -50,7 +50,8 @@ _BY_HASH = {"spark.sql.join.preferSortMergeJoin": "false", "spark.sql.autoBroadc
 def aligned_plans(spark: SparkSession, rows: int | None = None) -> AbstractContextManager[None]:
     """Within this context Spark joins tables by their ``store_partition`` partitions, without an exchange.
 
-    ``rows`` is how many rows are handled, if that is known: a few are interpreted.
+    ``rows`` is the expected number of rows, None if unknown. For at most ``FEW_ROWS``, Spark interprets the plan
+    instead of compiling it.
     """
     return _configured(spark, _ALIGNED if rows is None or rows > FEW_ROWS else _ALIGNED | _INTERPRETED)
 

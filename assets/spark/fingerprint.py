@@ -105,9 +105,9 @@ def prints_after(known: Prints, before: DataFrame, changed: DataFrame, live: str
 def typed_prints_after(
     known: Prints, before: DataFrame, changed: DataFrame, live: str, typed: str
 ) -> tuple[Prints, dict[int, int]]:
-    """The result of ``prints_after``, and the number of unreadable values as in ``typed_prints``, by one scan.
+    """The fingerprints after a merge, and the number of unreadable values by store partition; one scan computes both.
 
-    ``changed`` has the column ``why`` of ``type_rows``.
+    The arguments are those of ``prints_after``; ``changed`` has the column ``why`` of ``type_rows``, too.
     """
     rows = replacing_sums(changed, live, before, typed).collect()
     return _after(known, rows, typed), _strange(rows)

@@ -42,7 +42,8 @@ from holdfast.infra.database.writes import insert_into
 log = structlog.get_logger(__name__)
 
 _INCIDENT = tables.incidents.c
-#: The entry of an incident's detail with the slots that a person is asked about; no slot has this name.
+#: An incident's detail has one entry for each slot. The entry of this name, which no slot has, lists the slots that a
+#: person is asked about.
 _ASKS = "asks"
 _IS_OPEN = _INCIDENT.closed_at.is_(None)
 _RECORD = select(

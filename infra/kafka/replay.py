@@ -87,8 +87,8 @@ class ChangelogConsumer:
         self._consumer.resume(places_of(list(starts)))
         self._consumer.assign([TopicPartition(part.topic, part.number, offset) for part, offset in starts.items()])
         self._topics, self._timed = {partition.topic for partition in starts}, timed
-        # The library ends the former fetch later, in another thread, and only then forgets its position. Nothing was
-        # read since, so a position of now is a former one: records before it may be those that are asked for.
+        # The library ends the former fetch later, in another thread. Until then it reports the position of that fetch,
+        # as if the records before it were replayed. So the partitions that have a position now are remembered.
         self._former = set(self._known(list(starts)))
 
     def drop(self, partitions: Sequence[Partition]) -> None:

@@ -311,7 +311,7 @@ def _end_queries(demo: Demo) -> None:
 
 def _provision_and_deploy(demo: Demo, instance: dg.DagsterInstance) -> None:
     def started(one: ProcessorDefinition) -> None:
-        # A changelog creates all topics and changelogs of its processor.
+        # Materialising one changelog creates all topics and changelogs of its processor.
         result = keys.changelog_key(*result_of(one))
         materialize(instance, [result, keys.processor_key(one.name)])
 

@@ -63,7 +63,7 @@ _IN_ORDER = (
 
 
 def _repair(odd: Odd, subject: Subject, where: Sequence[int], moments: Sequence[Moment]) -> str:
-    """The repair of the keys that differ in this way, in these partitions."""
+    """The sentence that names the wrong copy and the command that repairs it, for one kind of difference."""
     if subject.log is not None:
         return (
             f"store and topic {subject.log.topic} differ. The rows are what the topic has, so the store is wrong. "

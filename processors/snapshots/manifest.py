@@ -23,7 +23,7 @@ from holdfast.processors.engine.state.fingerprint import Fingerprint
 MANIFEST_VERSION = 1
 #: The properties of a table version's summary that hold the snapshot's id and its manifest.
 ID_PROPERTY, MANIFEST_PROPERTY = "holdfast.id", "holdfast.manifest"
-#: The property with the branch of the attempt that was published: of several attempts at one snapshot, one is.
+#: The property with the branch of the published attempt: several attempts at a snapshot may exist, one is published.
 ATTEMPT_PROPERTY = "holdfast.attempt"
 #: The sources of a snapshot.
 INCREMENTAL, CHANGELOG, CHECKPOINT, HISTORY = "incremental", "changelog", "checkpoint", "history"

@@ -38,7 +38,7 @@ class Retention:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A tag or a branch; the commit time (with a zone) of its version, and the source in that one's manifest."""
+    """A tag or a branch, and the table version it points at: commit time (with a zone), number, and snapshot source."""
 
     name: str
     committed_at: datetime

@@ -132,7 +132,7 @@ def _dated(node: Node, around: _Surroundings, child: Compiled) -> Compiled:
 
 
 def taker_of(node: Node, timing: Timing, stores: Mapping[str, StoreState]) -> Taker:
-    """What takes the messages of a window: one of the task's, or for a count window, one of its own."""
+    """What adds messages to the windows of a step: the task's window store, or a new one for count windows."""
     assert node.store is not None
     counts = count_window_of(node)
     if counts is not None:

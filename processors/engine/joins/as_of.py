@@ -39,11 +39,12 @@ from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS
 from holdfast.processors.engine.steps.step import VALUES, Step, StoreForm, StoreUse
 from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOptions
 
-#: The state key of the newest right messages, and what those of sealed ones begin with.
+#: The state key of the newest right messages, and the prefix of the state keys of sealed messages.
 RIGHT, PAST = "right", "past/"
-#: Messages of a record from which on, or bytes, the older ones are sealed; and how many stay.
+#: A record of newest messages with more messages or bytes than this is divided: its older messages are sealed, and at
+#: most ``OPEN_KEPT`` stay.
 OPEN_MAX, OPEN_BYTES_MAX, OPEN_KEPT = 16, 4_096, 8
-#: Messages of a sealed record that late ones join, before it is divided.
+#: Most messages of a sealed record. A late message beyond that divides the record.
 SEALED_MAX = 32
 #: How long after its end a right message may stay in the store of a join without a tolerance, in milliseconds. The
 #: newest one of each key is kept for good, so a few older ones for some minutes are little beside it.
@@ -107,7 +108,10 @@ class AsOf:
         return self.tolerance_ms is not None and time_ms + self.tolerance_ms + self.grace_ms < now_ms
 
     def ended(self, times: tuple[int, ...], now_ms: int) -> int:
-        """How many of these right messages have ended, the last of which is the newest one of its key."""
+        """The number of right messages that have ended, counted from the oldest.
+
+        ``times`` are the event times of one key's right messages, ascending; the last is the newest message of the key.
+        """
         newest = len(times) - 1
         if newest < 0 or self.is_over(times[-1], now_ms):
             return newest + 1
@@ -119,7 +123,7 @@ class AsOf:
         return count
 
     def look_at(self, times: tuple[int, ...]) -> int:
-        """When to look at these right messages of a key for the next time; 0 if none of them ends."""
+        """The stream time at which the index visits these right messages of a key again; 0 if none of them ends."""
         if self.tolerance_ms is not None:
             look_ms = times[-1] + self.tolerance_ms + self.grace_ms + 1
         elif len(times) > 1:
@@ -204,7 +208,7 @@ class AsOfRight(Step):
         dated.read[state.message_key] = (look_ms, sealed), times, items
 
     def _sealable(self, state: DeclaredState, items: tuple[bytes, ...]) -> int:
-        """How many of the first messages are to be sealed, so that the record of the others is small."""
+        """The number of oldest messages to seal, so that the record of the others stays small."""
         state.check_room(RIGHT, max(map(len, items)) + _AROUND)
         kept, size = 1, len(items[-1])
         for item in items[-2::-1]:

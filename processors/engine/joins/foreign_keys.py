@@ -53,7 +53,8 @@ ANSWERED_AT_ONCE = 10_000
 _SENT, _VERSION = "sent", "version"
 _LEFT, _NEXT, _MORE = "l/", "next", "more"
 
-#: What a subscription tells: the row is here now; it is not here any more; and that ends it; it has no foreign key.
+#: Kinds of subscriptions: the row refers to this key now; it refers to another key; it was deleted or refers to no key,
+#: so its joined row ends; a row of a left join has no foreign key.
 _HERE, _GONE, _ENDS, _ALONE = "here", "gone", "ends", "alone"
 
 
@@ -62,7 +63,7 @@ class ForeignKeyInvalid(HoldfastError):
 
 
 class ForeignKeys(Step):
-    """Tells the former and the new foreign key of a changed left row about it."""
+    """Sends a changed left row to its new foreign key, and a removal to its former one."""
 
     __name__ = "join"
     functions: tuple[Callable[..., Any], ...] = ()
@@ -82,7 +83,10 @@ class ForeignKeys(Step):
         return f"foreign key {self._on if isinstance(self._on, str) else 'function'}, {self._keeps}"
 
     def __call__(self, row: Any, key: Any, timestamp: int, headers: Headers, state: State) -> list[list[Any]]:
-        """[foreign key, left key, version, what, row] for each foreign key; ``state`` has what was sent last."""
+        """The records for the topic of subscriptions: [foreign key, left key, version, kind, row] each.
+
+        ``state`` has the version and the foreign key that were sent last.
+        """
         before: list[Any] = state.get(_SENT) or [0, None, False]
         version, former, was_alone = max(before[0] + 1, timestamp), before[1], before[2]
         foreign = self._key_of(row)

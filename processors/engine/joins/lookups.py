@@ -54,7 +54,7 @@ class LookupKeyInvalid(HoldfastError):
 
 
 class Asked(NamedTuple):
-    """A value, and the key of its row; None asks for no row. ``place`` is the key in the cache."""
+    """A value that waits for its row: the row's key ``on`` (None: no row), and its key ``place`` in the cache."""
 
     value: Any
     on: Any

@@ -50,8 +50,8 @@ _log = structlog.get_logger("runtime.committer")
 ABORTS_MAX = 20
 #: A worker fenced more times in a row stops: two live processes with one slot would fence each other forever.
 FENCED_MAX = 3
-#: The same, where another member with this worker's id was seen each time. One time may be the worker's own former
-#: process, whose session has not timed out, and an heir that ended its transaction.
+#: The limit if the group had another member with this worker's client id each time. One such member may be the worker's
+#: own former process: its session has not timed out, and an heir fenced it.
 RIVALS_MAX = 1
 #: A rival that was seen longer ago than this, seconds, no longer counts.
 RIVAL_COUNTS_S = 300.0

@@ -204,7 +204,11 @@ def _member(name: str, field: Any, config: Mapping[str, Any], seen: tuple[Any, .
 
 
 def _sources(name: str, field: Any, config: Mapping[str, Any]) -> tuple[str, ...]:
-    """The names that a model reads a field from, the first one first: any other name may be that of another field."""
+    """The names from which a model reads a field, by precedence.
+
+    Raises:
+        SchemaInvalid: The model reads the field only from a place inside another field.
+    """
     given = field.validation_alias if field.validation_alias is not None else field.alias
     choices = [] if given is None or config.get("validate_by_alias") is False else getattr(given, "choices", [given])
     paths = [[each] if isinstance(each, str) else list(each.path) for each in choices]

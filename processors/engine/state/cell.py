@@ -32,6 +32,6 @@ class Cell:
         return [before + place for place in places] if self.suffix is None else full_keys(places, self.suffix, before)
 
     def places(self, message_keys: Iterable[bytes], state_key: str) -> Sequence[bytes]:
-        """The dict keys of message keys under a state key of this cell."""
+        """The keys of this cell's dicts for these message keys, in their order; ``state_key`` completes each."""
         made = list(message_keys)
         return made if self.suffix is not None else full_keys(made, state_key.encode())

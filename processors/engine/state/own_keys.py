@@ -11,9 +11,9 @@ from binascii import hexlify
 #: What the state keys of own records begin with.
 RESERVED = "__holdfast/"
 RESERVED_BYTES = RESERVED.encode()
-#: The end of a value, with its state key behind; and the index of ends.
+#: Prefixes of the end of a value, followed by the value's state key, and of the index of ends.
 ENDS, EXPIRES = f"{RESERVED}ends/", f"{RESERVED}expires/"
-#: A timer of a message key, with its name behind; and the indexes of timers by the clock that fires them.
+#: Prefixes of a timer, followed by its name, and of the index of timers, followed by the clock that fires them.
 TIMERS, TIMERS_BY_CLOCK = f"{RESERVED}timers/", f"{RESERVED}timers-by-"
 #: The newest event time of a message key.
 NEWEST = f"{RESERVED}newest"

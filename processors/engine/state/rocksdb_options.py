@@ -37,9 +37,10 @@ OPEN_FILES_SHARE, OPEN_FILES_MIN = 8, 64
 class RocksMemory:
     """The memory that all databases of a process share, in bytes.
 
-    Above ``write_buffers`` of unflushed writes, all databases together, RocksDB flushes early. An empty buffer counts
-    with its filter and its first block, which are parts of its size. So the next database gets a smaller buffer the
-    more are open: else the empty buffers of 150 databases are above the limit, and each write flushes a file.
+    RocksDB flushes early when the unflushed writes of all databases exceed ``write_buffers``. An empty buffer counts,
+    too: its filter and its first block grow with its size. The empty buffers of 150 databases would exceed the limit,
+    and each write would flush a file. So the more databases are open, the smaller the next
+    one's buffer.
     """
 
     def __init__(self, block_cache: int = BLOCK_CACHE_BYTES, write_buffers: int = 8 * WRITE_BUFFER_BYTES) -> None:

@@ -142,7 +142,8 @@ class StoreState(StateMethods):
         self.name = name
         self._topic = topic
         self.record_bytes_max = record_bytes_max
-        #: State keys that begin so are of one message key each, such as the entries of an index: no cell of their own.
+        #: Prefixes of state keys that belong to one message key each, such as the entries of an index. They share
+        #: one cell, because a cell of its own would hold a single value.
         self.scattered: tuple[str, ...] = ()
         #: Reads by user functions, and the number of these that read the database.
         self.reads = self.misses = 0

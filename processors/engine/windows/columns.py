@@ -1,4 +1,4 @@
-"""The columns of a window without columns: each method of ``Window`` names one."""
+"""``Window``, as ``tumbling_window`` and others return it: each of its methods declares what the window computes."""
 
 from __future__ import annotations
 

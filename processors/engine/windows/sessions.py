@@ -133,7 +133,10 @@ class SessionStore(StoredWindows):
         return found
 
     def _near(self, known: KeyTime, upto_ms: int) -> Iterator[int]:
-        """The names of the sessions that the record has no room for, from the last one that may begin up to a time."""
+        """The names of open sessions that have records of their own, newest first, from ``upto_ms`` on.
+
+        ``known`` has no room for them. The first name may be that of a session behind ``upto_ms``.
+        """
         first, last = known.more
         raw_key = self._state.message_key
         # The one behind may have begun before the message that opened it: a late message moves the start.
@@ -198,7 +201,10 @@ class SessionStore(StoredWindows):
             self._state.message_key = raw_key
 
     def _key_moves(self, known: KeyTime, raw_key: bytes, time_ms: int) -> Sequence[Result]:
-        """Keeps what the key knows; by key, moves its time and closes what it passes. Returns the final results."""
+        """Stores the record of the key after a message; returns the final results of sessions that the message closes.
+
+        Only with the closing strategy ``key`` does the message move the time of its key, and close sessions.
+        """
         results: list[Result] = []
         if self._by_key:
             known.take(time_ms, self._stream.cap_ms)

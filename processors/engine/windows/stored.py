@@ -148,7 +148,7 @@ class StoredWindows:
         self.late = 0
         #: The windows by columns; None if messages are counted one by one only.
         self.rows: WindowRows | None = None
-        #: What looks at keys again whose times are ahead; None where no such time closes a window.
+        #: Finds keys whose times ahead the clock has reached; None where such a time closes no window.
         self.keys_ahead: AheadKeys | None = None
         state.scattered = (*INDEXES, OPENS)
         #: Sets a record of a window.
@@ -214,13 +214,13 @@ class StoredWindows:
         self.late += len(late)
 
     def _of_key(self) -> KeyTime:
-        """What the store knows of the key at which the state points; times that the clock has reached count."""
+        """The record of the current key; times ahead that the worker's clock has reached count in its time."""
         known = KeyTime(self._state.get(KEY_TIME))
         known.reach(self._stream.cap_ms)
         return known
 
     def _keep_time(self, known: KeyTime) -> None:
-        """Stores what is known of the key, if it changed; deletes what says no more than no record."""
+        """Stores the record of the key if it changed, or deletes it when an absent record means the same."""
         state, stored = self._state, known.stored
         if self._by_key:
             known.closed = max(known.closed, known.time - self.spec.grace_ms)

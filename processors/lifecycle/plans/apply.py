@@ -365,7 +365,10 @@ class Applier:
 
 
 def standing(done: Sequence[Stage]) -> Stage | None:
-    """The done stage that a resumed run repeats first: a processor started paused, which may have died since."""
+    """The last start among the done stages, if it left the processor paused; None otherwise.
+
+    A resumed apply repeats this stage first, because the paused worker may have died since.
+    """
     last = next((stage for stage in reversed(done) if isinstance(stage, RunProcessor | StopProcessor)), None)
     return last if isinstance(last, RunProcessor) and last.paused else None
 

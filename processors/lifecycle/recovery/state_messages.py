@@ -21,7 +21,7 @@ from holdfast.processors.lifecycle.recovery.faults import TITLES
 from holdfast.processors.lifecycle.recovery.needs import Need, Told
 from holdfast.processors.lifecycle.recovery.webhook_messages import NEWS_FOR, Notification
 
-#: How long a state lasts before it is told, seconds: a tick may look in the middle of a change.
+#: How long a state lasts before a message reports it, seconds: a tick may see a processor in the middle of a change.
 SETTLED_S = 20.0
 #: The subject of the disk.
 DISK = "the disk"

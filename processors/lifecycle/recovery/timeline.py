@@ -26,7 +26,7 @@ EntryKind = Literal["apply", "incident", "action", "run"]
 Layer = Literal["processor", "state", "changelog", "installation"]
 #: Actions that no apply records. The others are stages of an apply, which has an entry of its own.
 _OWN_ACTIONS = frozenset({"adopt", "rehearse"})
-#: Begin and end of the name of a Dagster run, in the name of who acts (``assets.launched_by``).
+#: A Dagster run that acts has a name that begins with this (``assets.launched_by``).
 _RUN = "dagster run "
 
 
@@ -166,9 +166,9 @@ class Event:
 
     @property
     def materializes(self) -> bool:
-        """Whether the asset is as defined since the entry, as after a run that materialised it.
+        """Whether this event counts as a materialisation of the asset: a command deployed or provisioned it.
 
-        A Dagster run that did it has materialised its assets itself.
+        A deploy by a Dagster run does not count, because the run has materialised the asset itself.
         """
         made = {"processor": self.entry.deploys, "changelog": self.entry.provisions}
         return made.get(self.layer, False) and not self.entry.run

@@ -50,7 +50,7 @@ class _Lows:
 
     #: By piece, its smallest times from each record on.
     of_piece: dict[int, list[int]] = field(default_factory=dict)
-    #: Number and smallest time of those pieces behind which none has a smaller one.
+    #: The pieces that have a smaller time than all later pieces: number and smallest time of each.
     chain: list[tuple[int, int]] = field(default_factory=list)
     #: The number of the first piece in the buffer, and of the next one that is added.
     first: int = 0

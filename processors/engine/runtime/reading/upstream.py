@@ -1,17 +1,18 @@
-"""What the tasks before one repartition topic have told, and up to which time each of them holds those behind it.
+"""The watermarks of the tasks before one repartition topic, and the time at which each holds the tasks behind it.
 
     log of the topic    W(p0) 52 │ W(p1) at its end, 0.3 s │ W(p1) 0.6 s │ … │ W(p1) 1.7 s
                              └───────── was there before ──────┘                └─ p1 holds nothing up to 52
 
-A task that has input holds at the time that it told. One at the end of its input holds, too: its next message may be on
-its way, as with a burst that comes to one partition before the other. So what was there is let go when the task has
-been at its end for ``IDLE_S`` more. The seconds are those of the task's own clock; the order is that of the log.
+A task that has input holds at the time of its watermark. A task at the end of its input holds, too: its next message
+may be on its way, as with a burst that comes to one partition before the other. Messages that were there are released
+when the task has been at its end for ``IDLE_S`` more. The task's own clock measures these seconds; the log gives the
+order.
 
 Invariants:
-    - Only words of a living owner let go. A dead one says nothing, so its task holds at its last time until an heir
-      tells its own. What a task told before a restart of the reader holds as well.
-    - The owner reads the end for a word after it committed the word before: what stands before that one in the log
-      was there, however long the word took to be written.
+    - Only watermarks of a living owner release messages. The task of a dead owner holds at its last time until an heir
+      sends a watermark. A watermark from before a restart of the reader holds as well.
+    - The owner reads the end for a watermark after it committed the watermark before. So messages that the log has
+      before that one were there, however long the writing took.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ import msgspec
 from holdfast.infra.json_file import JSON_FAILURES
 from holdfast.processors.engine.state.time.stream_time import NO_TIME
 
-#: Seconds for which a task has to be at the end of its input before those behind it go on without it.
+#: Seconds for which a task has to be at the end of its input before the tasks behind it continue without it.
 IDLE_S = 1.0
-#: A task at the end of its input says so in turns of so many seconds.
+#: A task at the end of its input repeats its watermark after this time, in seconds.
 REPEAT_S = 0.3
-#: In a longer silence it says so more rarely: this part of the silence lies between two words, at most so many seconds.
-#: Words that come as fast as a slow reader takes them would keep it from all else.
+#: In a longer silence the pause between two watermarks is this part of the silence, at most ``REPEAT_MOST_S`` seconds.
+#: A slow reader would otherwise process nothing but watermarks.
 REPEAT_PART = 0.1
 REPEAT_MOST_S = 0.5
 
@@ -40,10 +41,10 @@ class Watermark(msgspec.Struct, frozen=True):
 
     Attributes:
         task: The name of the task.
-        time_ms: How far it is in event time, in milliseconds.
+        time_ms: The stream time of the task, in milliseconds.
         ended: Whether its inputs were read to their ends just now.
-        idle_ms: For how long they have been, by the clock of its worker. 0 from versions that did not say it: such an
-            end lets nothing go.
+        idle_ms: For how long they have been, by the clock of its worker. 0 from versions that did not write it: such an
+            end releases nothing.
         stretch: The number of this silence, counted by the worker.
     """
 
@@ -55,7 +56,7 @@ class Watermark(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, value: bytes | None) -> Watermark | None:
-        """What the value of a record without a key says; None if it is no watermark."""
+        """The watermark in the value of a record without a key; None if the value is no watermark."""
         try:
             return msgspec.json.decode(value or b"", type=cls)
         except JSON_FAILURES:
@@ -64,20 +65,20 @@ class Watermark(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class _Word:
-    """The last word of a task; of one at its end, what its words before let go later."""
+    """The last watermark of a task, and what the earlier watermarks of its silence release later."""
 
     time_ms: int
     ended: bool = False
     stretch: int = 0
     idle_ms: int = 0
     heard_at: float = 0.0
-    #: Up to here it holds nothing.
+    #: The event time up to which the task holds no message.
     free_ms: int = NO_TIME
-    #: The newest time when the word was heard.
+    #: The newest event time that had come when the watermark was read.
     there_ms: int = NO_TIME
-    #: How long it had been at its end, and the newest time that was there before.
+    #: By earlier watermark of the silence: how long the task had been at its end, and the newest time before it.
     waiting: deque[tuple[int, int]] = field(default_factory=deque)
-    #: How many words of this silence came.
+    #: The number of watermarks of this silence.
     said: int = 1
 
     @property
@@ -85,7 +86,7 @@ class _Word:
         return max(self.time_ms, self.free_ms) if self.ended else self.time_ms
 
     def go_on(self, read: Watermark, there_ms: int) -> None:
-        """Takes the next word of a silence."""
+        """Takes the next watermark of the silence."""
         self.said += 1
         self.waiting.append((read.idle_ms, self.there_ms))
         while self.waiting and self.waiting[0][0] <= read.idle_ms - IDLE_S * 1000:
@@ -104,12 +105,12 @@ class Before:
         self._mark: tuple[int, int] | None = None
 
     def begin(self, told: Mapping[str, int]) -> None:
-        """Begins with the times that tasks told before; each holds there until it tells its own again."""
+        """Starts from committed watermarks; each task holds at its time until it sends another watermark."""
         self._words = {task: _Word(time_ms) for task, time_ms in told.items() if task in self._tasks}
         self._newest_ms, self._mark = max(told.values(), default=NO_TIME), None
 
     def take(self, read: Watermark, now: float = 0.0) -> int | None:
-        """Takes a word in the order of the log; returns the task's time, or None for a task that is gone."""
+        """Takes a watermark in the order of the log; returns the task's time, or None for a task that is gone."""
         if read.task not in self._tasks:
             return None
         word = self._words.get(read.task)
@@ -128,33 +129,33 @@ class Before:
         return read.stretch == word.stretch and read.idle_ms > word.idle_ms
 
     def wants_end(self, newest_ms: int) -> bool:
-        """Whether messages of other inputs, up to ``newest_ms``, are there that words don't let go yet."""
+        """Whether other inputs have messages up to ``newest_ms`` that no watermark releases yet."""
         return self._mark is None and newest_ms > self._newest_ms
 
     def mark(self, end: int, newest_ms: int) -> None:
         """Takes the end of the topic while messages of other inputs up to ``newest_ms`` are there.
 
-        Words behind the end let them go. Those before it may be from before these messages.
+        Watermarks behind the end release these messages. Watermarks before it may be older than the messages.
         """
         self._mark = (end, newest_ms)
 
     def look(self, read_to: int) -> None:
-        """Takes the offset behind the last word that was taken."""
+        """Takes the offset behind the last watermark that was taken."""
         if self._mark is not None and read_to >= self._mark[0]:
             self._newest_ms, self._mark = max(self._newest_ms, self._mark[1]), None
 
     @property
     def newest_ms(self) -> int:
-        """The newest time that a task has told."""
+        """The newest time of all watermarks."""
         return max((word.time_ms for word in self._words.values()), default=NO_TIME)
 
     @property
     def times(self) -> dict[str, int]:
-        """By task, the time that it told."""
+        """The time of the newest watermark, by task."""
         return {task: word.time_ms for task, word in self._words.items()}
 
     def reached_ms(self) -> int:
-        """The time below which no message comes that is not heard yet; ``NO_TIME`` while a task has told nothing."""
+        """The time below which no new message comes; ``NO_TIME`` until each task has sent a watermark."""
         if len(self._words) < len(self._tasks):
             return NO_TIME
         return min((word.reached_ms for word in self._words.values()), default=NO_TIME)

@@ -1,4 +1,4 @@
-"""What the order of reading hears of the tasks before a repartition topic: from which time on messages may come.
+"""Watermarks for the order of reading: the time from which on the tasks before a repartition topic may send messages.
 
     log of the topic     m m m W  m m W  m │ m m W ...
                                            └ buffered up to here: these watermarks are heard, long before their turn
@@ -7,9 +7,9 @@
 a message of another input waits until no older one can come.
 
 Invariants:
-    - Messages of other inputs wait for a task that is at its end, too, until it has been there for a while longer
-      (``told``). Only words behind the end that the topic had when a message was in hand count for it: with a backlog,
-      the words that are read first are from before the message.
+    - Messages of other inputs wait for a task that is at its end, too, until it has been there for ``IDLE_S`` more
+      (``upstream``). For a buffered message only watermarks behind the end that the topic had at that moment count: in
+      a backlog, the watermarks that are read first are older than the message.
 """
 
 from __future__ import annotations
@@ -27,14 +27,19 @@ NEVER = 2**62
 
 
 class HeardTimes(NamedTuple):
-    """By record, its time; a watermark has the one that it tells. ``lows``: the smallest of messages from there on."""
+    """The times of the records of a batch.
+
+    Attributes:
+        times: The event time of each record; of a watermark, the time of the task that wrote it.
+        lows: For each record, the smallest event time of the messages from that record on.
+    """
 
     times: list[int]
     lows: list[int]
 
 
 class Heard:
-    """What one task has heard of those before one of its inputs.
+    """The watermarks that one task has read ahead from one repartition topic.
 
     Args:
         topic: The repartition topic.
@@ -45,12 +50,12 @@ class Heard:
     def __init__(self, topic: str, tasks: frozenset[str], stream: StreamTime | None = None) -> None:
         self._topic, self._stream = topic, stream
         self._before = Before(tasks)
-        #: The offset behind the last record that was heard, and up to which records have to be heard again.
+        #: The offset behind the last record whose watermark was read, and the offset up to which that is repeated.
         self._next = self._again_to = 0
         self.begin()
 
     def begin(self) -> None:
-        """The records from the task's positions on are heard again."""
+        """Starts again from the task's positions: their watermarks will be read a second time."""
         heard, self._next = self._next, 0
         if self._stream is None:
             self._again_to = max(self._again_to, heard)
@@ -78,7 +83,7 @@ class Heard:
         self._before.mark(end, newest_ms + 1)
 
     def reached(self, position: int) -> int:
-        """The time below which no message comes that is not heard yet; ``position`` is the next offset to process."""
+        """The time below which no new message comes; ``position`` is the next offset to process."""
         heard_to = max(position, self._next)
         if heard_to < self._again_to:
             return NO_TIME

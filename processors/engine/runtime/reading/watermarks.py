@@ -6,15 +6,16 @@
       at 09:40, reads
 
 A *watermark* is a record without a key, which a task writes behind its messages, in the same transaction: its stream
-time, and whether its inputs are read to their ends. A task at its end says so again and again (``told``). Behind the
+time, and whether its inputs are read to their ends. A task at its end repeats its watermark (``upstream``). Behind the
 topic, no message is late only because another task before it was read further, or because the worker of its partition
 is gone. Flink's watermarks and idle inputs are the same idea.
 
 Invariants:
-    - Until every task before the topic has told its time, the stream time behind it stays as it was committed.
-    - What the tasks tell is committed with the stream time. What a task told before this one started holds, until the
-      owner of its partition tells it again. Each task tells its time at its start.
-    - What a task tells to a topic depends on the inputs that lead to that topic. So none waits for its own work.
+    - Until every task before the topic has sent a watermark, the stream time behind it stays as it was committed.
+    - The newest watermark of each task is committed with the stream time. After a restart of the reader it counts until
+      the owner of that task sends another one. Each task sends a watermark at its start.
+    - The watermark of a task for a topic depends on the inputs that lead to that topic. So no task waits for its own
+      work.
 """
 
 from __future__ import annotations
@@ -34,10 +35,11 @@ from holdfast.processors.engine.topology import Subtopology, Topology
 
 _log = structlog.get_logger("runtime.watermarks")
 
-#: Watermarks that all tasks before a wide topic write in a second, at most: with a hundred tasks on each side, they
-#: come every fifth second.
+#: Most watermarks that all tasks before a topic write in a second. With a hundred tasks on each side, each partition
+#: gets a watermark of each task every fifth second.
 WATERMARKS_PER_S = 2_000.0
-#: Topics that would get them more often than in so many seconds have them with each commit: twelve tasks on each side.
+#: If that limit allows watermarks at least this often, in seconds, each commit has them. It does for up to twelve tasks
+#: on each side.
 EACH_COMMIT_S = 0.1
 #: The header of a watermark, for people who read the topic.
 HEADERS: Headers = [("holdfast.watermark", b"1")]
@@ -47,9 +49,12 @@ HEADERS: Headers = [("holdfast.watermark", b"1")]
 class Grouping:
     """A repartition topic: its width in partitions, and the names of the tasks that write to it.
 
-    ``ordered``: whether the tasks that read it have other inputs, too, and wait for its watermarks. They don't where
-    they, or a task behind them, write to it themselves: they would wait for their own work. ``circular``: whether they
-    do.
+    Attributes:
+        partitions: The number of its partitions.
+        tasks: The names of the tasks that write to it.
+        ordered: Whether the tasks that read it have other inputs, too, and wait for its watermarks; False if circular.
+        circular: Whether a task that reads it, or a task behind that one, writes to it: such a task would wait for its
+            own work.
     """
 
     partitions: int
@@ -59,13 +64,13 @@ class Grouping:
 
     @property
     def writers(self) -> int:
-        """How many tasks write to it."""
+        """The number of tasks that write to the topic."""
         return len(self.tasks)
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """What a task needs to know of repartition topics: all of the processor's."""
+    """All repartition topics of a processor, by name, and the clock in monotonic seconds."""
 
     topics: Mapping[str, Grouping]
     monotonic: Callable[[], float] = time.monotonic
@@ -85,7 +90,7 @@ def groupings_of(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[st
 
 
 def _all_before(topic: str, before: Mapping[str, set[Subtopology]]) -> set[Subtopology]:
-    """The subtopologies whose messages come to a repartition topic, through whatever other ones."""
+    """The subtopologies whose messages reach a repartition topic, directly or through other repartition topics."""
     found, look_at = set[Subtopology](), [topic]
     while look_at:
         new = before[look_at.pop()] - found
@@ -97,7 +102,7 @@ def _all_before(topic: str, before: Mapping[str, set[Subtopology]]) -> set[Subto
 #: For a processor without ``group_by``.
 NO_GROUPS = Groups({})
 
-#: What is the same as long as a task is silent: its work so far, and the silences of the tasks before it.
+#: Identifies one silence of a task: the task's work so far, and the numbers of the silences of the tasks before it.
 Quiet = tuple[int, ...]
 
 
@@ -110,15 +115,15 @@ class _Told(NamedTuple):
 class Teller:
     """Decides when a task writes watermarks, and which.
 
-    A commit that moves the time has them, however soon it comes: those behind wait for it, and new input may not come
-    for long. Only where the topics are very wide, they come less often.
+    Each commit that moves the time has watermarks, because the tasks behind wait for them, and the next input may come
+    late. Only very wide topics get them less often.
 
     Args:
         task: The name of the task.
         topics: The repartition topics that it writes to.
         inputs: Its inputs that lead to these topics.
-        hears: Whether one of them is a repartition topic, so that the task's time depends on what it hears.
-        own: Whether the task hears its own words behind these topics: what it tells depends on ``inputs`` alone.
+        hears: Whether one of these inputs is a repartition topic, so that the task's time depends on its watermarks.
+        own: Whether the task's own watermarks come back to it through these topics. Then only ``inputs`` decide them.
     """
 
     def __init__(
@@ -132,8 +137,8 @@ class Teller:
     ) -> None:
         self._task = task
         self.topics, self.inputs, self.hears, self.own = topics, inputs, hears, own
-        #: Ends of its repartition topics that Kafka told, and when; how many words of silences had come when it last
-        #: spoke.
+        #: When Kafka was last asked for the ends of the task's repartition topics, and these ends. And the numbers of
+        #: watermarks that the silences before had brought when this task last wrote one.
         self.asked: tuple[float, Mapping[str, int]] | None = None
         self.said: tuple[int, ...] = ()
         every_s = sum(each.partitions * each.writers for each in topics.values()) / WATERMARKS_PER_S
@@ -192,7 +197,7 @@ class Teller:
         return moved and now - self._told_at >= self._every_s
 
     def owes(self, time_ms: int) -> bool:
-        """Whether the tasks behind have not been told this time: in a silence, its next word does."""
+        """Whether this time is newer than the last watermark; in a silence, the next watermark has it."""
         return time_ms > (NO_TIME if self._told is None else self._told.time_ms)
 
     def committed(self) -> None:
@@ -205,7 +210,7 @@ class Teller:
         self._pending = self._quiet = self._ended_at = None
 
     def begin(self) -> None:
-        """Forgets what it has told, so that all of it comes again."""
+        """Forgets the last watermark, so that the next commit writes one."""
         self.restore()
         self._told, self._looked = None, False
         self.asked, self.said = None, ()
@@ -213,9 +218,9 @@ class Teller:
 
 @dataclass(slots=True)
 class InHand:
-    """The smallest times of messages that are not processed: of all inputs, and of those in hand of repartition topics.
+    """The smallest event times of unprocessed messages: of all inputs, and of the buffered ones of repartition topics.
 
-    What an input that is not read to its end brings next may have any time.
+    An input that is not read to its end may bring any time next.
     """
 
     all_ms: int = EVENT_TIME_END_MS
@@ -225,12 +230,12 @@ class InHand:
 
     @property
     def order_ms(self) -> int:
-        """Up to here, what came was in order: nothing older is in hand, or may come."""
+        """The event time up to which messages came in order: no older message is buffered, or may come."""
         return self.all_ms if self.all_ms < self.ahead_ms else EVENT_TIME_END_MS
 
 
 class Upstream:
-    """The stream time of a task that reads repartition topics; ``stream`` keeps what they tell, with each commit.
+    """The stream time of a task that reads repartition topics; ``stream`` commits the watermarks with the time.
 
     Args:
         stream: The stream time of the task.
@@ -245,7 +250,7 @@ class Upstream:
         self.in_hand = InHand()
 
     def begin(self) -> None:
-        """Begins with what is committed, but for tasks that there are no longer: they would hold the time for good."""
+        """Starts from the committed watermarks of tasks that still exist; others would hold the time for good."""
         self._stream.told = {key: told for key, told in self._stream.told.items() if key in self._known}
         for topic, before in self._before.items():
             before.begin(told_of(self._stream, topic))
@@ -253,7 +258,7 @@ class Upstream:
         self._stream.let_go_to(NO_TIME)  # until the first look at what was told
 
     def reads_by(self, in_hand: InHand) -> None:
-        """The task reads by an order which has this in hand: what came before may have gone before older messages."""
+        """Sets the buffered messages of the order of reading. Some may be older than processed ones."""
         self.in_hand = in_hand
         in_hand.ahead_ms = max([self._stream.time_ms, *self._stream.ahead])
 
@@ -274,12 +279,12 @@ class Upstream:
         self._stream.told[f"{topic}/{read.task}"] = (time_ms, read.ended)
 
     def newest_ms(self, topic: str) -> int:
-        """The newest time that is there besides what the tasks before a topic have told to it."""
+        """The newest time of the task's inputs, without the watermarks of this topic."""
         return max([self._stream.come_ms, *(each.newest_ms for name, each in self._before.items() if name != topic)])
 
     @property
     def waits(self) -> bool:
-        """Whether a time has come, or a task before told one, that stream time has not reached."""
+        """Whether stream time is behind the newest message or watermark that has come."""
         newest_ms = max([self._stream.come_ms, *(before.newest_ms for before in self._before.values())])
         return newest_ms > self._stream.time_ms
 
@@ -288,7 +293,7 @@ class Upstream:
         return self._before[topic].wants_end(self.newest_ms(topic))
 
     def mark(self, topic: str, end: int) -> None:
-        """Takes a topic's end as of now: words behind it let go what other inputs have brought so far."""
+        """Takes a topic's present end: watermarks behind it release what other inputs have brought so far."""
         self._before[topic].mark(end, self.newest_ms(topic))
 
     def look(self, positions: Mapping[str, int]) -> None:
@@ -309,7 +314,7 @@ class Upstream:
         return min(self._reached_ms(topics), self.in_hand.all_ms)
 
     def limit_ms(self) -> int:
-        """Up to which event time messages of other inputs count: that of the slowest task before that holds."""
+        """The event time up to which messages of other inputs move stream time: that of the slowest task before."""
         return min(self._reached_ms(), self.in_hand.grouped_ms, self.in_hand.order_ms)
 
     def _reached_ms(self, topics: Collection[str] | None = None) -> int:
@@ -326,7 +331,7 @@ class Upstream:
         return tuple(stretch for before in befores for stretch in before.stretches)
 
     def said(self, topics: Collection[str]) -> tuple[int, ...]:
-        """How many words came of the silences of the tasks before these topics."""
+        """The number of watermarks that came in the present silence of each task before these topics."""
         return tuple(said for before in self._of(topics) for said in before.said)
 
     def silent_until(self, now: float) -> float:

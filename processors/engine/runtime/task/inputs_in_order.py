@@ -137,8 +137,9 @@ class InputsInOrder:
     def _ended_at(self, task: Task, time: TaskTime, teller: Teller, member: GroupMember) -> float | None:
         """When a silent task was at its end, in monotonic seconds; None if there may be more.
 
-        A source that was read up to the end that Kafka tells is at its end now. A repartition topic is never: the
-        tasks before write their words without end. It is processed up to an end that Kafka told some words ago.
+        A source is at its end now if it was read up to the end that Kafka reports. A repartition topic never is,
+        because the tasks before it write watermarks all the time. The task was at its end at an earlier moment, if it
+        has processed the topic up to the end that Kafka reported then.
         """
         now = self._clock.monotonic()
         places = [Partition(topic, task.partition) for topic in teller.inputs]

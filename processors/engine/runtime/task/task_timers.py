@@ -142,7 +142,7 @@ class TaskTimers:
             steps.timers.set_since = 0
 
     def look_again(self) -> None:
-        """The stores went back to their last commit, or were changed by a command."""
+        """Read due timers from the stores again: an abort or a command has changed the stores."""
         self.begin()
         for steps in self._steps:
             steps.timers.look_again()
@@ -157,7 +157,10 @@ class TaskTimers:
                 self._run(steps, found, on_error)
 
     def _run(self, steps: TimerSteps, found: list[Due], on_error: OnTimerError) -> None:
-        """Fires timers, up to the first that another one which was set meanwhile comes before, or a commit."""
+        """Fires due timers in order, and puts the rest back into the index.
+
+        It stops before a timer if a call has set an earlier timer, or if a commit has to come first.
+        """
         timers, waiting = steps.timers, iter(found)
 
         def ended() -> bool:

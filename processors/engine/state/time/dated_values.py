@@ -143,7 +143,8 @@ class DatedValues:
         self._rest_of, self._slack_ms = dating.rest_of, dating.slack_ms
         self._index = TimeIndex(state, EXPIRES)
         state.scattered = dating.sides
-        #: By line, its floor in milliseconds, and its moments from there on, ascending.
+        #: Moments in memory, by line (one side of one message key): the time from which they are complete, in
+        #: milliseconds, and the moments from that time on, ascending.
         self._near: dict[bytes, tuple[int, list[int]]] = {}
         self._bytes = 0
         #: By message key, a value as a step has read or set it. With each commit it is made empty if it is too large.
