@@ -79,7 +79,7 @@ def _topic(
         text = f"Output topic of {', '.join(names)}."
     else:
         text = f"Source topic, read by {', '.join(reading)}."
-    # a source has no writer here: those who read it are who misses it
+    # a source has no writer here, so its readers are named
     owners = list(dict.fromkeys(owner for definition in writers or readers for owner in definition.owners))
     # Dagster allows no cycles, and a processor may read a topic that it writes
     deps = [keys.processor_key(name) for name in names if name not in reading]

@@ -70,7 +70,10 @@ class ClassData:
         return (f"-XX:ArchiveClassesAtExit={self._written}", *_SILENT)
 
     def keep(self) -> bool:
-        """Keep what a JVM wrote that has ended, and delete archives whose jars are gone; whether there is one."""
+        """Keep the archive that an ended JVM wrote; returns whether a usable archive exists.
+
+        Archives whose jars no longer exist are deleted.
+        """
         with suppress(OSError):
             note = _Note(self._written.stat().st_size, tuple(map(str, self.jars)))
             self._written.replace(self.file)

@@ -70,7 +70,7 @@ def is_running(pid: int, mark: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A process as no other one ever is; ``str`` gives its text, ``parse`` reads it."""
+    """The identity of a process, unique over reboots, machines and containers. ``parse`` reads its text."""
 
     pid: int
     #: Start mark (``start_mark``).

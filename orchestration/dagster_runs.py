@@ -46,7 +46,7 @@ query($id: ID!) {{
     }}
   }}
 }}"""
-#: The runs that are not finished: those behind which a queued one waits are among them.
+#: The unfinished runs, among them the runs that a queued run waits for.
 _UNFINISHED = f"""{_SEEN}
 {{ runsOrError(filter: {{statuses: [NOT_STARTED, QUEUED, STARTING, STARTED, CANCELING]}}, limit: 100) {{
   ... on Runs {{ results {{ ...Seen }} }} }}

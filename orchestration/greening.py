@@ -111,7 +111,7 @@ class Decision:
 
 
 def decide(subjects: Sequence[Subject], memory: Memory) -> Decision:
-    """What makes these subjects green. One publishing run covers all processors, so that one JVM starts."""
+    """The runs and reports that make these subjects green. One run publishes all tables, so that one JVM starts."""
     decision = Decision()
     publishing: list[Wanted] = []
     for subject in subjects:

@@ -113,7 +113,7 @@ def history_head(versions: Versions, table: str) -> HistoryHead | None:
 
 
 def keep_reach(spark: SparkSession, table: str) -> None:
-    """Tag the version that says how far the history reaches, so that no expiry takes it."""
+    """Tag the version whose summary has the reach of the history, so that no expiry deletes it."""
     version = reaching_version(Versions.of(spark, table))
     if version is not None:
         set_tag(spark, table, REACH_TAG, version)

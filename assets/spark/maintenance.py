@@ -125,10 +125,9 @@ class _Sourced(msgspec.Struct):
 
 
 def forget_quarantined(spark: SparkSession, table: str, current: str) -> dict[str, int]:
-    """Delete the quarantined values of snapshots that have neither a tag nor a live branch; counts them.
+    """Delete the quarantined values of snapshots without a tag or a live branch, and return their counts.
 
-    So those of snapshots that were never published are deleted, too, and those of attempts that were not, where another
-    attempt at their snapshot was.
+    This includes snapshots that were never published, and the unpublished attempts at a published snapshot.
     """
     seen = Versions.of(spark, current)
     refs = [(name, seen.summaries.get(at, {}).get(ATTEMPT_PROPERTY)) for name, (_, at) in seen.refs.items()]

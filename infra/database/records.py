@@ -64,7 +64,8 @@ class Incident:
     retried_at: datetime | None = None
     #: Slot -> the fault that recovery left to a person; the other slots work, or recovery goes on with them.
     asks: Mapping[str, str] = field(default_factory=dict)
-    #: Changes with the claim. A write of a claimed incident has an effect only with the present one.
+    #: The token of the run that has claimed the incident; each claim takes a new one. Writes with a former one have no
+    #: effect.
     token: int = 0
     #: Seconds since the last sign of life of the claiming run, by the database's clock, when the record was read.
     silent_s: float = field(default=0.0, compare=False)

@@ -25,22 +25,22 @@ class ReadEnds:
         self._read_to: dict[Partition, int] = {}
 
     def begin(self, partitions: Iterable[Partition]) -> None:
-        """These partitions are paused, resumed, sought, assigned or revoked: no end of before counts."""
+        """Forgets the known ends of partitions that are paused, resumed, sought, assigned or revoked."""
         for partition in partitions:
             self._fetched.discard(partition)
             self._read_to.pop(partition, None)
 
     def came(self, partition: Partition) -> None:
-        """Records of a partition came, so its end is as new as they are: the library drops answers of before."""
+        """Records of a partition came: the library drops older answers, so its end is as new as these records."""
         self._fetched.add(partition)
 
     def told(self, partition: Partition, offset: int) -> None:
-        """The library told the end of a partition."""
+        """The library reported that it has read a partition up to this offset, its end."""
         self._fetched.add(partition)
         self._read_to[partition] = offset
 
     def without_records(self, partition: Partition, position: int) -> int | None:
-        """The library's end behind a position, or None: between them are no records that can be read."""
+        """The library's end if it is behind ``position``, so that no readable record lies between; else None."""
         told = self._read_to.get(partition, 0)
         return told if told > position else None
 

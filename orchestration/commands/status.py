@@ -148,7 +148,7 @@ def only(name: str, document: dict[str, Any], assets: Sequence[str], found: Sequ
 
 
 def is_of(name: str, subject: str) -> bool:
-    """Whether a subject is what has the name: a processor, its assets, or an asset by its key or a part of it."""
+    """Whether ``name`` selects the subject: it is the subject's whole name, or one part of it between slashes."""
     return name == subject or name in subject.split("/")
 
 

@@ -90,7 +90,7 @@ class RecordTimes:
         if topic not in self._topics:
             return float("-inf"), float("inf")
         before_ms, after_ms = self._topics[topic]
-        # What an input told needs no margin: it is a time that the brokers have reached.
+        # A time that came with an input needs no margin, because the brokers have reached it.
         own_ms, told_ms = self._own_ms(), self._told_ms()
         latest = max(own_ms + max(0, after_ms - self._margin_ms), told_ms + after_ms)
         return max(own_ms, told_ms) - max(0, before_ms - self._margin_ms), latest

@@ -36,12 +36,12 @@ class InMemoryMember(GroupMember):
         self._client_id = client_id
         self._member: Member | None = None
         self._positions: dict[Partition, int] = {}
-        #: The offset behind the last record that was handed out, or the one that was sought since.
+        #: By partition, the offset behind the last record that ``poll`` returned, or the offset of a later seek.
         self._handed: dict[Partition, int] = {}
         self._paused: set[Partition] = set()
         self._fetched_ends: dict[Partition, int] = {}
         self._ends = ReadEnds()
-        #: Partitions that flow again and are not asked for yet, and those whose first answer has not come.
+        #: Resumed partitions that no fetch has asked for yet, and partitions whose first fetch has no answer yet.
         self._unasked: set[Partition] = set()
         self._asked: list[Partition] = []
         self._down_since: float | None = None

@@ -310,7 +310,7 @@ class WindowAggregation(Aggregation):
         return stored
 
     def due(self, start: int, end: int, stored: Any) -> dict[str, Any]:
-        """``result`` for a window that closes without a message, which could fail: an error is returned with it."""
+        """``result`` for a window that closes without a message. No message can fail here, so an error is returned."""
         try:
             return self.result(start, end, stored)
         except FormatUnknown:

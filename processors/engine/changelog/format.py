@@ -36,8 +36,8 @@ META_KEY = b"\x00meta"
 COMMANDS_KEPT = 8
 #: Names of the owner commands that a task carried out last; UNSET, and absent from the JSON, before the first.
 Commands = tuple[str, ...] | msgspec.UnsetType
-#: What the keys of a store are made of; UNSET in records of versions that did not tell, and of stores whose keys are
-#: those of their topics.
+#: The rules that make the keys of a store, a line each; UNSET in records of versions that did not record them, and for
+#: stores whose keys are the keys of their topics.
 KeyLines = tuple[str, ...] | msgspec.UnsetType
 #: The input offset in the meta record of a changelog while it is loaded from the warehouse. No group ever commits this
 #: offset, so no worker restores from such a changelog.

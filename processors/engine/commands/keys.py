@@ -106,7 +106,7 @@ def clear(  # tidy: allow-wide because these are the parts of one command
     worker.maintenance.hold()
     exported: dict[str, Any] = {}
     before = written_before(worker, asked.once) if asked.export else []
-    # what a task holds that has carried it out was set since, and is not deleted
+    # a task that has carried out the command holds only keys that were set since, and these are not deleted
     left = [task for task in tasks if not is_carried_out(task, asked.once)] if asked.export else []
     if left:
         exported = yield from export(worker, ticket, left, asked, selection, once=asked.once)

@@ -68,7 +68,7 @@ class StreamingDataFrame(
         #: The streams of the application by topic; None for a stream that was made without one.
         self._groups = groups
         self._source = source or Node("source", topic.timestamp_extractor, max_ahead_ms=self._arrives_ahead_ms)
-        #: The nodes that the next step comes behind: one, or those of several streams.
+        #: The parents of the next step: one node, or one of each concatenated stream.
         self._tails: tuple[Node, ...] = (node or self._source,)
         #: The topics whose messages it has.
         self._topics: tuple[str, ...] = (topic.label,)
@@ -287,7 +287,7 @@ class StreamingDataFrame(
 
     @property
     def _arrives_ahead_ms(self) -> int | None:
-        # Behind a repartition topic, what the tasks before it tell moves stream time, not messages.
+        # Behind a repartition topic, watermarks move stream time, and messages do not.
         return None if self.topic.repartitions else self.topic.max_ahead_ms
 
     def _windowed(self, spec: WindowSpec | CountSpec, unnamed: str, name: str | None) -> StreamingDataFrame:
@@ -371,7 +371,7 @@ class StreamingDataFrame(
         return "-".join(self._topics)
 
     def _is_unnamed(self, store: str | None) -> bool:
-        """Whether a store has the name of one stream, so that no other stream may share it."""
+        """Whether a store gets the name of its one stream; no other stream may share such a store."""
         return store is None and len(self._topics) == 1
 
     def _store(self, store: str | None, unnamed: str) -> str:

@@ -171,7 +171,7 @@ def _children(node: Node, around: _Surroundings) -> Compiled:
 
 
 def _own(step: Compiled) -> Compiled:
-    """A branch that gets a copy, because it may change what it gets."""
+    """A branch that processes a copy of each value, because its functions may change the value."""
 
     def branch(value: Any, key: Any, timestamp: int, headers: Headers) -> None:
         step(copied(value), key, timestamp, headers and list(headers))

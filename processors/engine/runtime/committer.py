@@ -327,11 +327,11 @@ class Committer:
         self._settled = doubts
 
     def look_after(self) -> None:
-        """Settle what Kafka left open, although nothing is sent now: those that read behind it wait.
+        """End open transactions while this worker has nothing to send, because readers wait behind them.
 
-        It is this worker's last transaction, and those of workers that are gone for good: they hold back what reads
-        the outputs, and a repartition topic, which no worker writes to again under their names. What Kafka refuses is
-        an error only when there is something to send.
+        These are this worker's last transaction, and those of workers that are gone for good, which no worker of their
+        names will end. They hold back readers of outputs and of repartition topics. A refusal by Kafka is an error only
+        when there is something to send.
         """
         now, producer = self._clock.monotonic(), self._producer
         if self._open or producer is None or now < self._look_at:

@@ -64,9 +64,10 @@ class GroupMember(Protocol):
         """
 
     def without_records(self, partition: Partition, position: int) -> int | None:
-        """The offset behind markers and aborted records that begin at a position and have the end behind them.
+        """The end of a partition if no readable record lies between a position and that end; None otherwise.
 
-        None if there is none, and where ``poll`` has returned records at or behind the position.
+        Only markers of transactions and aborted records lie there. None also if ``poll`` has returned records at or
+        behind the position.
         """
 
     def group_metadata(self) -> GroupMetadata:

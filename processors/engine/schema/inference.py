@@ -28,7 +28,7 @@ MEMBERS_MAX = 100
 
 #: The column of values that are no objects.
 WHOLE_VALUE = "content"
-#: What the comment of a column begins with whose name in JSON is another one.
+#: Prefix of a column's comment if the field's name in JSON differs from the column's name.
 _SAYS = "name in JSON: "
 #: The comment of the column of values that are no objects.
 _SAYS_WHOLE = "the value, where it is no object"

@@ -18,7 +18,7 @@ import pydantic
 
 from holdfast.processors.engine.schema.types import SchemaInvalid
 
-#: Core types whose values come back from JSON, unless they have constraints: the JSON that they become.
+#: Core types of pydantic whose values survive JSON unless they have constraints, and the JSON type of each.
 _JSON_OF = {
     **dict.fromkeys(("str", "date", "datetime", "time", "timedelta", "uuid"), "text"),
     **dict.fromkeys(("int", "float"), "number"),
@@ -26,7 +26,7 @@ _JSON_OF = {
     **dict.fromkeys(("list", "set", "frozenset", "tuple"), "array"),
     **dict.fromkeys(("model", "dict"), "object"),
 }
-#: What a core type may have beside its type without a constraint.
+#: Entries of a core type that are no constraints.
 _HARMLESS = {"type", "ref", "metadata", "strict", "microseconds_precision"}
 _PARTS = {
     **{kind: {"items_schema"} for kind in ("list", "set", "frozenset")},

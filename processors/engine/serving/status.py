@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 #: Timers of a store and a clock that a status counts at most: the loop waits for the count.
 TIMERS_COUNTED_MAX = 10_000
 
-#: Seconds for which the ends that a paused worker asked for are told.
+#: Seconds for which a status reuses the ends that a paused worker asked for.
 ENDS_EVERY_S = 1.0
 
-#: An input that others have waited for so long, in seconds, is told.
+#: A status names an input after others have waited for it this long, in seconds.
 AWAITED_FOR_S = 1.0
 
 

@@ -50,7 +50,7 @@ def delete_retention_s(facts: TopicFacts) -> float:
 
 
 def not_to_wipe(task: str, stores: Sequence[str], why: str) -> StateIncoherent:
-    """The error for local state that no changelog has, so that a wipe would lose it."""
+    """The error for local state that is in no changelog: a wipe would lose it."""
     return StateIncoherent(
         f"Task {task}: the local state of {', '.join(stores)} does not belong to its changelog ({why}), and dropping "
         "it would lose it.",

@@ -172,7 +172,7 @@ class StateFolder:
         return made
 
     def _identify(self) -> bool:
-        """Check whose folder it is; True for a folder that nobody has used."""
+        """Check that the folder belongs to this group; True for an unused folder."""
         file = self.path / "identity.json"
         ours = {"version": IDENTITY_VERSION, "application": self.group}
         text = _read(file)

@@ -1,7 +1,7 @@
-"""What the arguments of steps mean for the state behind them, in one table, and the lines that record it.
+"""The arguments of steps on which state depends, in one table, and the lines that record their values.
 
-State that was made with one meaning is no state of another: a deployment and a worker compare the lines of the former
-version with those of the new one. A line is ``<step> <of what>: <argument> = <value>``, as
+State that was made with one value does not fit another value. So a deployment and a worker compare the lines of the
+former version with the new ones. A line is ``<step> <of what>: <argument> = <value>``, as
 ``group_by day: key = field day``.
 """
 

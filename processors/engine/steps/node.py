@@ -44,7 +44,7 @@ class Node:
     meaning: tuple[str, ...] = ()
     #: Whether a result is of several messages: those of one message may share parts, and none has headers.
     of_several: bool = False
-    #: Whether its functions may change what they get; None: it is read from them.
+    #: Whether its functions may change the values they get; None: their code is examined.
     in_place: bool | None = None
     children: list[Node] = field(default_factory=list)
 

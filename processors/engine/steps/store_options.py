@@ -189,10 +189,10 @@ def own_store(name: str, declared: dict[str, StoreOptions]) -> str:
 
 
 def declare(stores: dict[str, StoreOptions], options: StoreOptions, *, argument: str = "") -> None:
-    """Adds the options of a store; ``argument`` is what names the store of a built-in step, as ``drop_duplicates``'s.
+    """Adds the options of a store; ``argument`` names the argument of a built-in step that chooses the store.
 
     Raises:
-        StoreInvalid: It has other ones.
+        StoreInvalid: The store has other options already.
     """
     held = stores.setdefault(options.name, options)
     if held == options:

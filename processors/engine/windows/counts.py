@@ -32,8 +32,8 @@ from holdfast.processors.engine.windows.stored import Result
 COUNTED_VERSION = 1
 #: Windows that overlap have their messages in this many chunks, of a few messages at least.
 CHUNKS, CHUNK_LEAST = 16, 8
-#: The place in the record of the last message with a large number; and from where a number is large: so many below it
-#: have a total that a float can hold.
+#: The record's entry with the place of the last message that has a large number, and the least large number. A window's
+#: total of smaller numbers fits a float.
 LARGE, SURE_MAX = "large", 1e300
 #: The part of a tumbling window's record that is no column.
 WINDOW = "window"

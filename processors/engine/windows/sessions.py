@@ -164,7 +164,7 @@ class SessionStore(StoredWindows):
         return Open(opened, kept["start"], kept["end"], stored, kept["entered"])
 
     def _grown(self, reached: Sequence[Open], value: Any, time_ms: int, raw_key: bytes) -> Open:
-        """The session that a message makes of those that it reaches: a new one, a longer one, or one of several."""
+        """The session of a message: a new one, an existing one made longer, or several within a gap merged into one."""
         aggregation = self.spec.aggregation
         if not reached:
             made = Open(time_ms, time_ms, time_ms + 1, aggregation.folded(None, value, time_ms))

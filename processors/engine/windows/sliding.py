@@ -129,7 +129,7 @@ class SlidingStore(StoredWindows):
         return found
 
     def _stored_key(self) -> tuple[dict[str, Any] | None, _Key]:
-        """The record of the key at which the state points, and what it says; times that the clock has reached count."""
+        """The record of the current key, stored and read; times ahead that the clock has reached count in its time."""
         stored = self._state.get(KEY_TIME)
         if stored is None:
             return None, _Key(NO_TIME, NO_TIME, [], [])

@@ -252,7 +252,7 @@ class FactSource(Protocol):
         """How the registry is older than the processor; None when it is not."""
 
     def instances(self, processor: str, slots: Sequence[str]) -> tuple[InstanceFacts, ...]:
-        """The processes in these slots, and of the others those that have one, with their status."""
+        """These slots, and further slots that have a process, with the status of each."""
 
     def members(self, group: str) -> Sequence[Member]:
         """The live members of the group."""
@@ -400,10 +400,11 @@ def read_facts(
 
 
 def strangers_in(members: Sequence[Member], own: Set[str], alive: int) -> list[Member]:
-    """The members of a group that are no workers of this installation; ``alive`` of its slots have a process.
+    """The members of a group that are no workers of this installation.
 
-    Workers of former versions, and those whose settings name a ``client.id``, have other client ids. So each slot with
-    a process and without a named member accounts for one other member.
+    ``own`` are the client ids of its workers, and ``alive`` is the number of its slots with a process. Workers of
+    former versions, and workers whose settings name a ``client.id``, have client ids that are not in ``own``. So each
+    live slot without a member in ``own`` accounts for one other member.
     """
     named = [each for each in members if each.client_id in own]
     others = [each for each in members if each.client_id not in own]

@@ -325,7 +325,7 @@ def _within(recent: Sequence[Incident], desired: Deployment | None, now: datetim
 
 
 def _is_later(moment: datetime, than: datetime, now: datetime) -> bool:
-    """Whether a moment is later than another one; not where only it comes from a clock that was ahead."""
+    """Whether ``moment`` is later than ``than``; False if a clock that was ahead recorded ``moment`` alone."""
     return moment > than and (is_ahead(than, now) or not is_ahead(moment, now))
 
 

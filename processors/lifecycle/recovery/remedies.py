@@ -92,7 +92,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class PerSlot:
-    """What recovery does about each sick slot; each slot is in one of the three."""
+    """What recovery does about each sick slot: a remedy now, a wait, or a question to a person."""
 
     #: A restart may help now.
     due: Mapping[str, Remedy]

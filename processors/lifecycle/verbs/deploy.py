@@ -217,7 +217,7 @@ def _stages(
 
 
 def _proof(facts: Facts, topology: Topology, release: str | None) -> tuple[ProveVersion, ...]:
-    """The proof of a release that replaces another one, which runs."""
+    """The stage that proves a release before it replaces a running one."""
     former = facts.released
     if former is None or release in (None, former.release_id) or not topology.prove or not facts.running:
         return ()

@@ -119,7 +119,7 @@ def without_changelog(topology: Topology, store: str) -> Refused | None:
 def not_exchangeable(
     facts: Facts, topology: Topology, store: str, name: Callable[[], object], then: str = ""
 ) -> Refused | None:
-    """Refuses unless running owners can exchange the entries of a store; they do it with the code that they have.
+    """A refusal unless the running owners, with their present code, can exchange the entries of a store; else None.
 
     ``name`` makes the names of temporary topics, and raises where Kafka refuses them; ``then`` ends the action.
     """

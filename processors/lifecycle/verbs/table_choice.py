@@ -143,7 +143,7 @@ def _candidates(table: StoreTable, at: str) -> Sequence[StoreVersion]:
 
 
 def _of_one_state(table: StoreTable, manifest: SnapshotManifest, at: str) -> StoreVersion | None:
-    """The version of another store that belongs to this snapshot, rather one that ``at`` names; None without one."""
+    """The version of another store with the same input as this snapshot; of several, the one that ``at`` names."""
     fits = [each for each in table.versions if each.manifest is not None and _same_state(each.manifest, manifest)]
     return next((each for each in fits if each.answers(at)), next(iter(fits), None))
 

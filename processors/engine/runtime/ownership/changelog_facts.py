@@ -84,7 +84,7 @@ def facts_of_task(found: Found, stores: Sequence[str], partition: int) -> dict[s
 
 
 def young_from(topics: TopicView, seen: TopicFacts, topic: str, now: float) -> Mapping[int, int]:
-    """By partition, the first offset whose record is so young that no tombstone behind it is gone from a table's topic.
+    """By partition of a table's topic, the first offset from which on Kafka has kept all tombstones.
 
     ``now`` is the wall clock in seconds since 1970. A quarter of the retention is left for clocks that differ.
     """

@@ -5,8 +5,8 @@
                     └─ behind the last message: 1 offset before the end
 
 A position before the marker would be below the log's first offset once retention or a purge has emptied the log: the
-coherence guard and Dagster's check would miss records where there were none. A commit of a task takes the step along. A
-task that rests makes one commit for it.
+coherence guard and Dagster's check would report missing records where there were none. Each commit of a task moves its
+positions past the markers. A task without new messages makes one commit for it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from holdfast.processors.engine.runtime.ports import GroupMember
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
 from holdfast.processors.engine.runtime.task.task import Task
 
-#: Seconds without a change of position after which a task makes a commit for this alone.
+#: A task whose position has not changed for this time, seconds, commits the step past the markers.
 REST_S = 5.0
 #: Seconds between two looks.
 LOOK_EVERY_S = 1.0

@@ -123,7 +123,7 @@ class TaskRestore:
         return {replay.facts.topic for replay in self.replays.values() if replay.facts.source is not None}
 
     def never_written(self, stores: Set[str]) -> frozenset[str]:
-        """Those of ``stores`` whose changelog has no committed record; it may have those of an aborted first commit."""
+        """The ones of ``stores`` whose changelog has no committed record; an aborted first commit does not count."""
         store = self.task.store
         return frozenset(
             each.store

@@ -110,7 +110,9 @@ class Unfinished:
     def settle(
         self, transactional_id: str, on_wait: Callable[[], None] = lambda: None, *, timeout_s: float | None = None
     ) -> None:
-        """End what is left open. ``on_wait`` is called between two looks; ``timeout_s`` is this object's, or shorter.
+        """End the open transactions of this id.
+
+        ``on_wait`` is called while it waits; ``timeout_s`` is the limit if it is shorter than this object's.
 
         Raises:
             BrokerUnreachable: No broker answered in time, or the coordinator did not finish the last transaction.

@@ -134,14 +134,14 @@ class _Cursor:
 
     @property
     def next_ms(self) -> int:
-        """The smallest time that it has in hand; less than every time while a source may bring whatever comes next."""
+        """The smallest buffered time; less than every time while a source without a buffered message may bring any."""
         if self.lows is None and not self.has_head and self.bound.holds:
             return self.bound.time_ms
         return self.buffered_low
 
     @property
     def goes(self) -> bool:
-        """Whether its head may go, though a younger one than it may still come: none can come to a full buffer."""
+        """Whether the first message may be processed: the buffer is full, or no older message of the input can come."""
         if self.lows is None or not self.has_head:
             return self.has_head
         return self.full or not self.bound.holds or self.buffered_low <= self.bound.time_ms
@@ -155,7 +155,7 @@ class _Cursor:
         return Run(piece.batch, first, last)
 
     def reach_low(self, most: int, bound: _Place) -> int:
-        """The index behind the last record that has one earlier than ``bound`` behind it, or all if there is none."""
+        """The index up to which records have an older one, earlier than ``bound``, behind them; the end if none has."""
         piece = self.piece
         end = min(piece.end, self.at + most)
         if self.lows is None:
@@ -297,7 +297,10 @@ def _next(cursors: list[_Cursor], most: int) -> _Next | None:
 
 
 def _before_older_ones(cursors: list[_Cursor], chosen: _Cursor, bound: _Place, most: int) -> _Next | None:
-    """What ``_next`` returns, where an older message of ``chosen``, earlier than ``bound``, is behind its head."""
+    """The next records if ``chosen`` has a message earlier than ``bound`` behind its first message.
+
+    The first message goes before that older one. The messages that it is joined with go before the first message.
+    """
     passed = list[_Cursor]()
     while chosen not in passed:
         rights = [each for each in cursors if each.topic in chosen.rights]

@@ -30,7 +30,7 @@ class Run(NamedTuple):
         return {self.batch.partition.topic: self.batch.offsets[self.first + count - 1] + 1} if count > 0 else {}
 
     def newest(self, index: int) -> int:
-        """The latest timestamp of the record at a place and those behind it of its input, in milliseconds."""
+        """The latest timestamp from the record at ``index`` on, of the same input, in milliseconds."""
         return max(self.batch.timestamps[self.first + index : self.last])
 
     def is_taken(self, positions: Mapping[str, int]) -> bool:

@@ -1,4 +1,4 @@
-"""What was not processed ends the turn for all that comes after it.
+"""A turn ends at the first records that were not processed; all records after them are left for the next turn.
 
     turn 1    orders 0..4   │ prices 0..1   orders 5..9      the calls of orders 0..2 fill the time of a transaction:
                    └ cut at 3 └───── left ──────────┘        what is behind them is given again

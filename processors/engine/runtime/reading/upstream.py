@@ -95,7 +95,7 @@ class _Word:
 
 
 class Before:
-    """The tasks before one repartition topic, as one task behind it hears them; ``tasks`` are their names."""
+    """The watermarks of the tasks before one repartition topic, for one task behind it; ``tasks`` are their names."""
 
     def __init__(self, tasks: frozenset[str]) -> None:
         self._tasks = tasks
@@ -162,12 +162,12 @@ class Before:
 
     @property
     def ended(self) -> bool:
-        """Whether the last word of each task was that it is at its end."""
+        """Whether the last watermark of each task reports the end of its input."""
         return len(self._words) == len(self._tasks) and all(word.ended for word in self._words.values())
 
     @property
     def heard_at(self) -> float:
-        """When the task was heard that was silent for longest; 0 while one has told nothing."""
+        """The oldest moment at which a task's last watermark was read, monotonic seconds; 0 until each has sent one."""
         if len(self._words) < len(self._tasks):
             return 0.0
         return min((word.heard_at for word in self._words.values()), default=0.0)
@@ -179,7 +179,7 @@ class Before:
 
     @property
     def said(self) -> tuple[int, ...]:
-        """How many words came of the silences of all tasks; 0 for a task that is not silent, or has told nothing."""
+        """By task, the number of watermarks of its present silence; 0 for a task that is not silent."""
         words = (self._words.get(task) for task in sorted(self._tasks))
         return tuple(word.said if word is not None and word.ended else 0 for word in words)
 

@@ -56,7 +56,7 @@ def together(counts: Iterable[Counts]) -> Counts:
 
 
 class Counting(Protocol):
-    """What counts late messages by store, from when it was opened on; it never goes back."""
+    """A counter of late messages by store since the task was opened; it never falls."""
 
     @property
     def late(self) -> Mapping[str, int]:

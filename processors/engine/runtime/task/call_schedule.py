@@ -1,4 +1,4 @@
-"""Which calls are begun together, and which one each waits for, so that all of them are over in time.
+"""The schedule of async calls: which ones begin together, and which call each waits for, so that all end in time.
 
     lane 1    a1 ──► c1 ──► a3          a call waits for the one before it in its lane, and for that of its key
     lane 2    b1 ──► a2                 (a3 for c1 and a2)

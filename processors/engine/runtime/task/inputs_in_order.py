@@ -31,10 +31,10 @@ _log = structlog.get_logger("runtime.inputs_in_order")
 #: Seconds after which a log line says for which input a task waits.
 TOLD_AFTER_S = 10.0
 
-#: Seconds by which a run with a timeout is longer while messages wait for what the tasks before tell: in a chain of
-#: ``group_by``, several such words pass before the next message.
+#: Seconds by which a run with a timeout is longer while messages wait for watermarks: a chain of ``group_by`` takes
+#: several of them before the next message.
 WORDS_S = 10.0
-#: Seconds in which a word that was told is heard by the tasks behind.
+#: Seconds within which the tasks behind read a watermark.
 HEARD_S = 1.0
 
 #: Returns the next records to process, at most so many; none when there are none.
@@ -60,9 +60,9 @@ class InputsInOrder:
         self._clock = cluster.clock
         self._told: set[str] = set()
         self._fresh_ends, self._again_at = FreshEnds(cluster), 0.0
-        #: When the stream time of a task last moved by what it heard, in monotonic seconds.
+        #: When watermarks last moved the stream time of a task, in monotonic seconds.
         self.moved_at = 0.0
-        #: When a message or a time last waited for words.
+        #: When a message or a stream time last waited for watermarks, in monotonic seconds.
         self._waited_at = -HEARD_S
 
     def next_runs(self, task: Task, member: GroupMember, left: int | None, most: int) -> Sequence[Run | Woven]:
@@ -78,7 +78,7 @@ class InputsInOrder:
         return runs
 
     def watermarks_move(self, tasks: Sequence[Task], member: GroupMember) -> bool:
-        """Whether a task has to tell those behind it how far it has read, or has heard of those before it."""
+        """Whether a commit is due for watermarks: a task has to write some, or has read new ones."""
         due, now = False, self._clock.monotonic()
         again = now >= self._again_at
         if again:  # all silent tasks in one turn: they share requests and the commit
@@ -103,21 +103,21 @@ class InputsInOrder:
         return due
 
     def _mark_for_order(self, task: Task, order: GroupedOrder, member: GroupMember) -> None:
-        """Ask for the ends of repartition topics, where messages that are not processed wait for words behind them."""
+        """Ask for the ends of repartition topics if buffered messages wait for watermarks behind these ends."""
         for topic, heard in order.heard.items():
             place = Partition(topic, task.partition)
             if heard.wants_end(order.newest_ms) and (end := self._fresh_ends.end_of(place, member)) is not None:
                 heard.mark(end, order.newest_ms)
 
     def _mark_for_time(self, task: Task, upstream: Upstream, member: GroupMember) -> None:
-        """Ask for the ends of repartition topics, where stream time waits for words behind other inputs' messages."""
+        """Ask for the ends of repartition topics if stream time waits for watermarks behind these ends."""
         for topic in upstream.topics:
             place = Partition(topic, task.partition)
             if upstream.wants_end(topic) and (end := self._fresh_ends.end_of(place, member)) is not None:
                 upstream.mark(topic, end)
 
     def waits_s(self, tasks: Sequence[Task]) -> float:
-        """Seconds by which a silence is too short to be one: something waits for words, or did until just now."""
+        """Seconds that a run waits longer before it counts as silent: messages wait for watermarks, or did just now."""
         self._look_for_waits(tasks)
         return WORDS_S if self._clock.monotonic() - self._waited_at < HEARD_S else 0.0
 
@@ -127,7 +127,7 @@ class InputsInOrder:
             self._waited_at = self._clock.monotonic()
 
     def _quiet(self, task: Task, time: TaskTime, teller: Teller, member: GroupMember) -> Quiet | None:
-        """The silence of a task, as far as what it tells depends on it; None while it has input."""
+        """The silence of the inputs that decide a task's watermark; None while they have messages."""
         heard = teller.inputs & task.regrouped
         upstream = time.upstream.quiet(heard) if teller.hears and time.upstream is not None else ()
         if upstream is None or not self._is_read(task, teller.inputs - task.regrouped, member):
@@ -283,7 +283,7 @@ def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
 
 
 def _is_said_again(upstream: Upstream, teller: Teller) -> bool:
-    """Whether each task before has said again that it is at its end, since the last time that this was true."""
+    """Whether each task before has repeated its end since the last call that returned True."""
     said = upstream.said(teller.inputs)
     before = teller.said or (0,) * len(said)
     # a count that is smaller is of a new silence

@@ -343,7 +343,8 @@ class Task(TaskFacts):
         again, because the steps may have changed its value; or first commit, if ``held``.
         """
         batch, first, last = records
-        # A message that raises stops the run. What is left of the iterators says which one, and feeds the next run.
+        # A message that raises stops the run. The rest of the iterators shows which message it was,
+        # and feeds the next run.
         timers = None if self.time is None else self.time.timers
         values = iter(readable.values) if timers is None else Until(readable.values, timers.stop_messages)
         raw_keys, timestamps = iter(batch.keys[first:last]), iter(batch.timestamps[first:last])

@@ -32,7 +32,7 @@ from holdfast.processors.engine.windows.fewer_results import HeldBack
 from holdfast.processors.engine.windows.keys_ahead import KeysAhead
 from holdfast.processors.engine.windows.stored import Closes, Closing, MessagePlace, StoredWindows, Taker
 
-#: Windows that one commit closes, and windows that it removes, of each store at most.
+#: Most windows of a store that one commit closes, and most that it removes.
 CLOSED_AT_ONCE = 5_000
 REMOVED_AT_ONCE = 10_000
 
@@ -63,13 +63,13 @@ class TaskTime:
         self.stores: dict[str, StoreTime] = {}
         #: None for a task without timers.
         self.timers: TaskTimers | None = None
-        #: By store, what holds its results back.
+        #: By store, the steps that send fewer results than messages.
         self.held: dict[str, HeldBack] = {}
-        #: Of windows that their keys close, what closes them at a time that was ahead.
+        #: For windows that close by key: closes them when the clock reaches a time that was ahead.
         self.ahead: list[KeysAhead] = []
-        #: What the tasks before tell; None for a task that reads no repartition topic.
+        #: The watermarks of the tasks before; None for a task that reads no repartition topic.
         self.upstream: Upstream | None = None
-        #: What tells the tasks behind; none for a task that none waits for.
+        #: Write watermarks for the tasks behind; empty if no task waits for this one.
         self.tellers: tuple[Teller, ...] = ()
         #: Grows with each run of messages and each rewind: as long as it stands, the task is silent.
         self.work = 0
@@ -184,7 +184,7 @@ class TaskTime:
 
     @property
     def waits(self) -> bool:
-        """Whether the tasks before, or those behind, have not had their part in a time that has come."""
+        """Whether a newer time waits: for watermarks of the tasks before, or to be written to the tasks behind."""
         if self.upstream is not None and self.upstream.waits:
             return True
         return any(teller.owes(self.told_by(teller)) for teller in self.tellers)
@@ -286,7 +286,7 @@ class TaskTime:
         return len(found)
 
     def _send(self, steps: WindowSteps, found: Sequence[Closing], on_error: OnWindowError) -> None:
-        """Runs the steps behind windows that close. All of them are closed then, and those before one that stops."""
+        """Runs the steps behind closing windows. If an error stops the worker, earlier windows count as closed."""
         live = [closing for closing in found if closing.result is not None]
         values, raw_keys = iter([closing.result for closing in live]), iter([closing.message_key for closing in live])
         keys = iter([steps.deserialize_key(closing.message_key) for closing in live])

@@ -30,7 +30,10 @@ def time_of(
     *,
     tells: bool = False,
 ) -> TaskTime | None:
-    """The time of a task with these streams and stores; None for one that needs none, and ``tells`` no other task."""
+    """The time of a task with these streams and stores.
+
+    None if no step needs it, and the task writes no watermarks (``tells``).
+    """
     steps = [node for node in steps_of(frame.source for frame in frames) if node.store is not None]
     timers = {node.store for node in steps if node.processing is not None}
     expiring = {name for name, (_, options) in declared.items() if options is not None and options.expires}
@@ -60,10 +63,10 @@ def tellers_of(
     groupings: Mapping[str, Grouping],
     by_topic: Mapping[str, StreamingDataFrame],
 ) -> tuple[Teller, ...]:
-    """What a task with these streams tells to topics that only sources lead to, and to those behind other groupings.
+    """The tellers of a task: one for repartition topics behind sources only, one for those behind other groupings.
 
-    It tells the repartition topics behind which a step needs stream time, or the order of reading does. Where it hears
-    its own words behind a topic, each such topic has a teller of its own.
+    A topic gets watermarks if a step behind it, or the order of reading there, needs stream time. A topic through which
+    the task's own watermarks come back to it has a teller of its own.
     """
     leads: dict[str, set[str]] = {}
     for frame in frames:
@@ -97,7 +100,7 @@ def heard_topics(
 def _needs_time(
     frame: StreamingDataFrame, groupings: Mapping[str, Grouping], by_topic: Mapping[str, StreamingDataFrame]
 ) -> bool:
-    """Whether a step of a stream needs stream time, or one behind it; the tasks before tell it to no other topic."""
+    """Whether a stream, or a stream behind it, needs stream time; only such a repartition topic gets watermarks."""
     known = groupings.get(frame.topic.name)
     if known is not None and known.ordered:
         return True

@@ -82,7 +82,7 @@ class DeclaredState(StoreState):
         return copy.deepcopy(default) if raw is None else self._decoded(key, raw)
 
     def delete(self, key: str) -> None:
-        """As in ``State``; also of a value that has ended, which a timer that is behind would still see."""
+        """As in ``State``. A value that has ended is deleted, too: a timer with an earlier time would still read it."""
         if self.read_plain(key) is not None:
             self._store(key, None)
 

@@ -143,7 +143,7 @@ class KeyTimes:
         raw = state.read_value(message_key, entry.name)
         end_ms = NO_TIME if raw is None else event_time_ms(raw) + 2 * keeping.within_ms
         if raw is not None and forgotten_ms > now_ms and self._judged_by(held[0]) < end_ms:
-            # Its end is to come; or the key is behind the others, or comes no more.
+            # Its end is still ahead; or the key's time is behind stream time, or the key gets no more messages.
             later_ms = now_ms + max(keeping.within_ms, keeping.remember_ms // LOOKS)
             return end_ms if end_ms > now_ms else int(min(forgotten_ms, later_ms))
         if raw is not None:

@@ -93,9 +93,9 @@ class StreamTime:
         self.settled_ms = EVENT_TIME_END_MS
         #: The worker's clock at the last ``look``, in milliseconds.
         self.cap_ms = NO_TIME
-        #: How far the tasks before repartition topics are: what comes from there may be so old.
+        #: The smallest time of the tasks before repartition topics; their next message may be as old.
         self._limit_ms = EVENT_TIME_END_MS
-        #: Up to here event times count at once.
+        #: Event times up to this one count at once, in milliseconds; later ones wait.
         self.reach_ms = NO_TIME
         self._ahead: list[int] = []
         #: What the tasks before repartition topics have told, by topic and task: their time, and whether they have
@@ -124,7 +124,7 @@ class StreamTime:
 
     @property
     def come_ms(self) -> int:
-        """The newest event time that has come and that the world has reached; it may wait for other tasks."""
+        """The newest event time of a message that the worker's clock has reached; stream time may be behind it."""
         reached = bisect_right(self._ahead, self.cap_ms)
         return max(self.time_ms, self._ahead[reached - 1]) if reached else self.time_ms
 
