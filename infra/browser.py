@@ -2,7 +2,7 @@
 
 Invariants:
     - An installed Chromium is used unchanged.
-    - Before an installation, ``say`` receives its means.
+    - Before an installation, ``say`` gets a line that names the installer.
 """
 
 from __future__ import annotations

@@ -22,11 +22,11 @@ from holdfast.processors.engine.steps.durations import milliseconds
 from holdfast.processors.engine.steps.step import Step, StoreForm, StoreUse
 from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOptions
 
-#: The state keys of what was seen begin so; and the state key of the numbers of an average.
+#: Prefix of the state keys of texts that ``drop_duplicates`` has seen, and the state key of an average's numbers.
 SEEN, NUMBERS = "seen/", "numbers"
 #: How long a key without messages is remembered.
 REMEMBER = timedelta(days=1)
-#: Longer texts that tell messages apart are hashed, so that no state key is long.
+#: A text of ``drop_duplicates`` with more bytes than this is hashed, so that no state key is long.
 TEXT_BYTES_MAX = 120
 
 _encode = msgspec.json.Encoder(order="deterministic").encode

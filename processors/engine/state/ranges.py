@@ -173,7 +173,7 @@ def _descending(state: Ranged, message_key: bytes, first: bytes, end: bytes | No
 def _newest(
     merged: Iterable[tuple[bytes, int, bytes | None]], inside: Callable[[bytes], bool]
 ) -> Generator[tuple[bytes, bytes]]:
-    """Of equal keys the first, which is the uncommitted write, unless it deletes."""
+    """One entry for each key: the uncommitted write if there is one; none if that write deletes the key."""
     former: bytes | None = None
     for key, _, raw in takewhile(lambda item: inside(item[0]), merged):
         if key != former and raw is not None:

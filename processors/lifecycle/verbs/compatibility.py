@@ -309,7 +309,7 @@ def _other_terms(was: StoreShape, now: StoreShape) -> Verdict | None:
 
 
 def _way(store: StoreShape) -> tuple[bool, str]:
-    """How windows are kept: with another way, those that are open would never be sent."""
+    """How a store keeps windows: whether by key, and its kind. If this changed, open windows would never be sent."""
     by_key = any("closed by key" in line for line in store.columns)
     return by_key, next((way for kind, way in _KEPT_APART.items() if _definition(store).startswith(kind)), "")
 

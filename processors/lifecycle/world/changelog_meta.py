@@ -10,7 +10,8 @@ from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta,
 
 #: Offsets of a changelog read first from its end; eight times as many in each further step without a meta record.
 FIRST_LOOK = 2_000
-#: Offsets read from the end at most, where any topic may have the name of a changelog.
+#: Most offsets that are read from the end of a topic. A topic with a changelog's name may be none, and have no meta
+#: record.
 LONGEST_LOOK = 130_000
 #: Partitions that are read for the newest generation, those with most records first: each takes a fraction of a second,
 #: and every commit since a deployment has its generation.

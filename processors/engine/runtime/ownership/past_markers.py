@@ -32,7 +32,7 @@ class PastMarkers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._looked_at = 0.0
-        #: By task, its committed offsets and since when they are as they are.
+        #: By task, its committed offsets, and since when they have not changed (monotonic seconds).
         self._rests: dict[str, tuple[dict[str, int], float]] = {}
 
     def move(self, tasks: Sequence[Task], member: GroupMember, *, bounded: bool = False) -> None:

@@ -18,7 +18,7 @@ NEAR = 1_000
 
 
 class OwnRecords(Ranged, Protocol):
-    """A store as its own records are read and written: ``DeclaredState``."""
+    """The part of a store that reads and writes Holdfast's own records; ``DeclaredState`` implements it."""
 
     name: str
     message_key: bytes
