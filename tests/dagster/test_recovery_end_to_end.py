@@ -18,13 +18,14 @@ from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import cli
 from holdfast.orchestration.commands.status import describe
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.engine.serving.client import ProcessorClient
-from holdfast.processors.lifecycle.plans.requests import Deploy, Provision
+from holdfast.processors.lifecycle.plans.requests import Deploy, Provision, Stop
 from tests.operating import DEFINITION
 
 
@@ -170,6 +171,58 @@ def test_a_changelog_of_another_width_is_refused(settings: Settings, group: str)
         assert not result.success
         checks = {each.check_name: each.passed for each in result.get_asset_check_evaluations()}
         assert checks["partitions_match_source"] is False
+
+
+@pytest.fixture
+def elsewhere(settings: Settings, tmp_path: Path) -> Iterator[Settings]:
+    """A second installation on the same broker, with the same processor."""
+    made = load_settings(home=tmp_path / "elsewhere", kafka=settings.kafka, processors=settings.processors)
+    yield made
+    if made.paths.supervisor.is_dir():
+        Supervisord(made.paths).stop()
+
+
+@pytest.mark.thorough  # a stranger is waited for as long as a session may last; the decision has unit tests
+def test_no_worker_is_started_beside_a_worker_of_another_installation(
+    settings: Settings, elsewhere: Settings, group: str
+) -> None:
+    definitions = build_definitions(settings)
+    job = definitions.resolve_job_def("recover_processor")
+    config: dict[str, Any] = {"ops": {"recover_one": {"config": {"processor": group}}}}
+    client, other = (ProcessorClient(group, "0", each.paths) for each in (settings, elsewhere))
+    topics = Topics(str(settings.kafka.bootstrap_servers))
+    with (
+        dg.DagsterInstance.ephemeral() as instance,
+        open_verbs(settings, who="a test") as verbs,
+        open_verbs(elsewhere, who="a test") as verbs_there,
+    ):
+        for request in (Provision(group), Deploy(group)):
+            verbs.apply(verbs.plan(request))
+        before = client.status()
+        assert before is not None
+        os.kill(before.pid, signal.SIGKILL)
+        assert wait_until(lambda: not topics.group_members(group), 60.0)
+        verbs_there.apply(verbs_there.plan(Deploy(group)))
+        there = other.status()
+        assert there is not None
+        (member,) = topics.group_members(group)
+
+        refused = job.execute_in_process(instance=instance, run_config=config, raise_on_error=False)
+        assert not refused.success
+        (incident,) = verbs.registry.incidents(processor=group)
+        assert (incident.kind, incident.remedy, incident.outcome) == ("held-elsewhere", "ask", "failed")
+        assert member.client_id in incident.reason
+        assert list(topics.group_members(group)) == [member], "the worker there lost its partitions"
+        assert client.status() is None
+
+        verbs_there.apply(verbs_there.plan(Stop(group)))
+        assert incident.action.endswith(f"holdfast incidents retry {incident.id}")
+        assert cli.main(["incidents", "retry", str(incident.id)]) == 0
+        config["ops"]["recover_one"]["config"]["incident"] = incident.id
+        assert job.execute_in_process(instance=instance, run_config=config).success
+        after = client.status()
+        assert after is not None
+        assert after.phase == "running"
 
 
 def rows_drawn(evaluation: dg.AssetCheckEvaluation) -> int:
