@@ -21,7 +21,7 @@ from holdfast.processors.lifecycle.recovery.answer import (
     judge_pause,
     judge_working,
 )
-from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits
+from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Differs, Limits
 from holdfast.processors.lifecycle.recovery.incidents import Observation, is_broken_off, observe, open_apply
 
 
@@ -72,6 +72,13 @@ def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...
     now = standing(processor, world, limits, patience_s=PATIENCE_S)
     living = {slot: each.living.code_version for slot, each in now.observations.items() if each.living is not None}
     lines = [] if now.answer.passed else [f"{processor}: {now.answer.text}"]
+    # the answer is about the gravest fault: a slot that waits or is down would hide what the apply left beside it
+    beside = [(slot, each.diagnosis) for slot, each in now.observations.items()]
+    lines += [
+        f"Slot {slot}: {each.sentence} What to do: {each.action}"
+        for slot, each in beside
+        if isinstance(each, Differs) and each.action not in now.answer.text
+    ]
     if len(set(living.values())) > 1:
         each_runs = ", ".join(f"slot {slot} runs version {version}" for slot, version in living.items())
         lines.insert(0, f"workers of {processor} differ: {each_runs}")

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from holdfast.assets.processors import judge_rollout
+from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.processor_rows import describe_processor
 from holdfast.processors.lifecycle.deploy import deployment
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, deploy
@@ -56,6 +59,15 @@ def test_an_apply_that_is_abandoned_says_which_versions_it_leaves(mixed: Any) ->
 
     assert deploy(mixed.version("v2"), mixed.world, timeout_s=30).started == ("1",)
     assert what_is_left("fleet", mixed.world, LIMITS) == ()
+
+
+def test_a_worker_that_is_down_hides_no_other_version(mixed: Any) -> None:
+    os.kill(mixed.world.deployer.programs()["fleet-0"].pid, signal.SIGKILL)
+    assert wait_until(lambda: not mixed.world.deployer.programs()["fleet-0"].alive, 30.0)
+    down, other = what_is_left("fleet", mixed.world, LIMITS)
+    assert "killed by SIGKILL" in down
+    assert other.startswith("Slot 1: It runs version v1, but version v2 is deployed.")
+    assert other.endswith("What to do: holdfast apply deploy fleet")
 
 
 def test_the_check_that_every_instance_runs_this_version_compares_them(mixed: Any) -> None:
