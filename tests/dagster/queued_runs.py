@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import dagster as dg
@@ -12,8 +12,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from dagster._cli import create_dagster_cli
+from dagster._core.storage.dagster_run import RunOpConcurrency
 
 from holdfast.infra.settings import Settings
+from holdfast.orchestration.run_coordinator import KIND_TAG, tags_of
 
 #: The code location of the jobs.
 LOCATION = "of_the_test"
@@ -41,6 +43,34 @@ def launch(settings: Settings, jobs: Path, job: str, processor: str) -> str:
     assert told.exit_code == 0, told.output
     with dg.DagsterInstance.from_config(str(settings.paths.dagster)) as instance:
         return instance.get_runs(limit=1)[0].run_id
+
+
+def fill_the_queue(instance: dg.DagsterInstance, pools: Sequence[str]) -> list[str]:
+    """Runs that do not end: as many as each lane admits, and one in each of these pools; their ids."""
+    endless = [*_of_lanes(), *(_run("endless", needs=_pool(pool)) for pool in pools)]
+    for run in endless:
+        instance.add_run(run.with_tags({**run.tags, **tags_of(run)}))
+    return [run.run_id for run in endless]
+
+
+def _of_lanes() -> list[dg.DagsterRun]:
+    """Four runs of the lane of checks, four short verbs of different processors, and two long ones."""
+    verbs = [("compact_stores", 4), ("backfill_store", 2)]
+    return [
+        *(_run("endless") for _ in range(4)),
+        *(_run(job, of=f"{job}-{number}") for job, count in verbs for number in range(count)),
+    ]
+
+
+def _pool(name: str) -> RunOpConcurrency:
+    return RunOpConcurrency(all_pools={name}, root_key_counts={}, has_unconstrained_root_nodes=False)
+
+
+def _run(job: str, *, of: str = "", needs: RunOpConcurrency | None = None) -> dg.DagsterRun:
+    config = {"ops": {"one": {"config": {"processor": of, "dry_run": False}}}} if of else {}
+    tags = {KIND_TAG: "lifecycle"} if of else {}
+    started = dg.DagsterRunStatus.STARTED
+    return dg.DagsterRun(job_name=job, status=started, run_config=config, tags=tags, run_op_concurrency=needs)
 
 
 def eventually(condition: Callable[[], object], what: str) -> None:

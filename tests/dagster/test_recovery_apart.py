@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 import dagster as dg
 import pytest
-from dagster._core.storage.dagster_run import RunOpConcurrency
 
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.infra.waiting import wait_until
@@ -19,10 +17,9 @@ from holdfast.orchestration.commands.status import describe
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG
 from holdfast.orchestration.recovery_location import build_recovery
-from holdfast.orchestration.run_coordinator import tags_of
 from holdfast.orchestration.sensors import RECOVERY_SENSOR
 from holdfast.orchestration.world import open_registry
-from tests.dagster.queued_runs import PATIENCE_S
+from tests.dagster.queued_runs import PATIENCE_S, fill_the_queue
 from tests.tiers import variants
 
 POOLS = ("spark", "deploys")
@@ -74,7 +71,8 @@ def test_a_module_of_the_project_neither_ends_nor_delays_recovery(
 ) -> None:
     (tmp_path / "shop_assets.py").write_text(module)
     local.prepare(project)
-    fill_the_queue(project)
+    with dg.DagsterInstance.from_config(str(project.paths.dagster)) as instance:
+        fill_the_queue(instance, pools=POOLS)
     local.start_daemon(project)
     if module is SLOW:
         assert wait_until(lambda: len(list(tmp_path.glob("holding-*"))) == 6, PATIENCE_S)
@@ -94,16 +92,6 @@ def test_a_module_of_the_project_neither_ends_nor_delays_recovery(
         (reason,) = _of_location(project)
         assert reason["colour"] == "red"
         assert "No module named 'nothing_of_this_name'" in reason["reason"]
-
-
-def fill_the_queue(settings: Settings) -> None:
-    """Runs that do not end: as many as the lane of checks and jobs admits, and one in each pool."""
-    started = dg.DagsterRunStatus.STARTED
-    of_pool = partial(RunOpConcurrency, root_key_counts={}, has_unconstrained_root_nodes=False)
-    with dg.DagsterInstance.from_config(str(settings.paths.dagster)) as instance:
-        for needs in (None, None, None, None, *(of_pool(all_pools={pool}) for pool in POOLS)):
-            run = dg.DagsterRun(job_name="endless", status=started, run_op_concurrency=needs)
-            instance.add_run(run.with_tags(tags_of(run)))
 
 
 def _of_location(settings: Settings) -> list[dict[str, str]]:

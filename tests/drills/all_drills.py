@@ -2,6 +2,7 @@
 
 from tests.drills import (
     changelog_drills,
+    operation_drills,
     ownership_drills,
     process_drills,
     source_drills,
@@ -14,6 +15,7 @@ __all__ = [
     "DRILLS",
     "Drill",
     "changelog_drills",
+    "operation_drills",
     "ownership_drills",
     "process_drills",
     "source_drills",

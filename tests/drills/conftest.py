@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.drills import busy_machine
 from tests.drills.all_drills import DRILLS
 from tests.drills.home import Home, start_home
 
@@ -14,6 +15,7 @@ from tests.drills.home import Home, start_home
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
     """A started installation that knows the processors of all drills."""
     definitions = {each.name: each.definition.format(group=each.name) for each in DRILLS.values()}
-    started = start_home(tmp_path_factory.mktemp("drills"), definitions)
+    folder = tmp_path_factory.mktemp("drills")
+    started = start_home(folder, {**definitions, busy_machine.NAME: busy_machine.TEXT})
     yield started
     started.stop()

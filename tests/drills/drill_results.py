@@ -63,12 +63,18 @@ def table_of(results: Iterable[Result]) -> str:
     for each in results:
         layer = each.asset.split("/")[0]
         words = shortened(each.words)
-        said = f"`{each.check}` {f'of {LAYERS.get(layer, layer)}' if layer else 'is refused'}: {words}"
+        said = f"`{each.check}` {_of(layer, each.check)}: {words}"
         lines.append(
             f"| {each.number} | {each.title} | {each.detected_s:.0f} s | {said} | {each.action} "
             f"| {each.mended_s:.0f} s | {each.messages:,} |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _of(layer: str, check: str) -> str:
+    if layer:
+        return f"of {LAYERS.get(layer, layer)}"
+    return "says" if check == "holdfast status" else "is refused"
 
 
 #: What the first part of an asset's key is called.

@@ -21,6 +21,8 @@ class Drill:
     quick: bool
     #: Whether it has a home of its own, the state on a small disk; else it shares the others' home.
     alone: bool
+    #: Whether it has a home of its own, with a project's module for Dagster.
+    project: bool
     #: The text of the module that defines its processor, with ``{group}``.
     definition: str
 
@@ -34,13 +36,19 @@ DRILLS: dict[int, Drill] = {}
 
 
 def drill(
-    number: int, title: str, *, quick: bool = False, alone: bool = False, definition: str = DEFINITION
+    number: int,
+    title: str,
+    *,
+    quick: bool = False,
+    alone: bool = False,
+    project: bool = False,
+    definition: str = DEFINITION,
 ) -> Callable[[Act], Act]:
     """Register a drill."""
 
     def register(act: Act) -> Act:
         assert number not in DRILLS
-        DRILLS[number] = Drill(number, title, act, quick, alone, definition)
+        DRILLS[number] = Drill(number, title, act, quick, alone, project, definition)
         return act
 
     return register

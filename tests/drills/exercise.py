@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,15 @@ import dagster as dg
 from confluent_kafka import Producer
 
 from holdfast.assets import keys
+from holdfast.infra.database.records import Deployment
+from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Partition, TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.plans.apply import EXIT_REFUSED
 from holdfast.processors.lifecycle.plans.requests import Deploy, Stop
 from tests.drills.dagster_answers import Evaluation
@@ -161,6 +165,31 @@ class Exercise:
         assert status is not None, f"{self.name} does not answer"
         return int(status.pid)
 
+    def statuses(self) -> dict[str, ProcessorStatus | None]:
+        """What the worker of each slot answers that has a program."""
+        programs = open_deployer(self.home.settings.paths).programs()
+        slots = [name.removeprefix(f"{self.name}-") for name in programs if name.startswith(f"{self.name}-")]
+        found = {slot: ProcessorClient(self.name, slot, self.home.settings.paths).status() for slot in sorted(slots)}
+        return {slot: status for slot, status in found.items() if slot.isdecimal()}
+
+    def running_pids(self) -> dict[str, int]:
+        """Slot -> the process of each worker that runs."""
+        return {
+            slot: each.pid for slot, each in self.statuses().items() if each is not None and each.phase == "running"
+        }
+
+    def versions(self) -> dict[str, str]:
+        """Slot -> the version of each worker that runs."""
+        found = self.statuses().items()
+        return {slot: each.code_version for slot, each in found if each is not None and each.phase == "running"}
+
+    def deployment(self) -> Deployment:
+        """What is recorded of it."""
+        with closing(open_registry(self.home.settings)) as registry:
+            found = registry.deployment(self.name)
+        assert found is not None
+        return found
+
     @property
     def state_folder(self) -> Path:
         """The folders of its tasks."""
@@ -223,6 +252,26 @@ class Exercise:
         self._acted_at = time.time()
         self.result.said("", f"holdfast {' '.join(command)}", text, self._acted_at - self._broke_at)
         return text
+
+    def status_says(self, subject: str, words: str) -> None:
+        """Wait until `holdfast status` is red for a subject, in these words."""
+
+        def told() -> str | None:
+            found = [each["reason"] for each in self._reasons(subject) if words in each["reason"]]
+            return found[0] if found else None
+
+        text = wait_for(told, f"status to say {words!r} of {subject}")
+        self._acted_at = time.time()
+        self.result.said("", "holdfast status", text, self._acted_at - self._broke_at)
+
+    def status_is_silent(self, subject: str) -> None:
+        """Wait until `holdfast status` has nothing to say of a subject any more."""
+        wait_for(lambda: not self._reasons(subject), f"status to say nothing of {subject}")
+        self.result.mended(time.time() - self._acted_at)
+
+    def _reasons(self, subject: str) -> list[dict[str, str]]:
+        text = self.home.cli("status", "--json", check=False).text
+        return [each for each in json.loads(text)["reasons"] if each["subject"] == subject]
 
     def act(self, *words: str) -> Told:
         """Do the one thing that mends it, on the command line."""

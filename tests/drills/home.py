@@ -22,6 +22,11 @@ from tests.answering import compare
 from tests.brokers import TrackedBroker, new_broker
 from tests.drills.dagster_answers import DagsterAnswers
 
+#: A module that a processor imports.
+HELPER = "def after(number):\n    return number + 1\n"
+#: The module with a project's own definitions for Dagster.
+MODULE = "drill_assets"
+
 
 @dataclass
 class Told:
@@ -113,12 +118,13 @@ def module_of(name: str) -> str:
     return f"drill_{name.replace('-', '_')}"
 
 
-def start_home(folder: Path, definitions: Mapping[str, str]) -> Home:
+def start_home(folder: Path, definitions: Mapping[str, str], module: str | None = None) -> Home:
     """Start an installation with these processors (name -> the text of its module).
 
     Args:
         folder: Where all of it lies.
         definitions: What is defined; nothing of it is deployed.
+        module: The text of a project's own module for Dagster; None for none.
     """
     code = folder / "definitions"
     code.mkdir(parents=True)
@@ -138,6 +144,10 @@ def start_home(folder: Path, definitions: Mapping[str, str]) -> Home:
         checkpoints=CheckpointSettings(url=environment["HOLDFAST_CHECKPOINTS__URL"]),
         processors=tuple(json.loads(environment["HOLDFAST_PROCESSORS"])),
     )
+    if module is not None:
+        environment["HOLDFAST_DEFINITIONS"] = MODULE
+        (code / f"{MODULE}.py").write_text(module)
+    (code / "drill_helper.py").write_text(HELPER)
     sys.path.insert(0, str(code))
     found = Home(settings, broker, code, environment)
     try:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.drills import busy_machine
 from tests.drills.all_drills import DRILLS, Drill
 from tests.drills.drill_results import Result
 from tests.drills.exercise import Exercise
@@ -25,15 +26,15 @@ DISK_MIB = 96
 pytestmark = pytest.mark.timeout(1_200)
 
 
-def each_drill(*, alone: bool) -> list[object]:
+def each_drill(*, alone: bool = False, project: bool = False) -> list[object]:
     return [
         pytest.param(each, id=f"{each.number:02}-{each.name}", marks=() if each.quick else (pytest.mark.long_drill,))
         for each in sorted(DRILLS.values(), key=lambda one: one.number)
-        if each.alone == alone
+        if (each.alone, each.project) == (alone, project)
     ]
 
 
-@pytest.mark.parametrize("drill", each_drill(alone=False))
+@pytest.mark.parametrize("drill", each_drill())
 def test_it_is_told_and_mended_with_nothing_lost(drill: Drill, home: Home) -> None:
     run(drill, home)
 
@@ -52,6 +53,16 @@ def test_a_disk_of_its_own(drill: Drill, tmp_path: Path) -> None:
             home.stop()
     finally:
         subprocess.run(["umount", "--lazy", str(state)], check=True)  # without mounts of its own, it would stay
+
+
+@pytest.mark.parametrize("drill", each_drill(project=True))
+def test_a_project_of_its_own(drill: Drill, tmp_path: Path) -> None:
+    definitions = {drill.name: drill.definition.format(group=drill.name), busy_machine.NAME: busy_machine.TEXT}
+    home = start_home(tmp_path, definitions, module="import holdfast\n\ndefs = holdfast.definitions()\n")
+    try:
+        run(drill, home)
+    finally:
+        home.stop()
 
 
 def test_nothing_of_the_installation_is_open_to_others(home: Home) -> None:
