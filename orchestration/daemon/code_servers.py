@@ -8,6 +8,8 @@ Invariants:
       that ends soon after each start is started again less and less often, down to once a minute.
     - An edit is noticed within seconds. Code servers that run, or that could not load their code, are replaced
       together, and not within a minute after their start.
+    - A code server goes on until another one takes its place. One that does not start replaces none, as on a starved
+      machine.
     - Code servers that the daemon did not start, which a workspace names by their address, are left to Dagster.
     - A replaced code server ends when its runs have ended.
 """
@@ -18,6 +20,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from dagster._core.errors import DagsterUserCodeUnreachableError
+from dagster._core.remote_origin import CodeLocationOrigin
+from dagster._core.remote_representation.code_location import CodeLocation, GrpcServerCodeLocation
 from dagster._core.remote_representation.grpc_server_registry import (
     ErrorRegistryEntry,
     GrpcServerRegistry,
@@ -88,8 +93,23 @@ def outdated(servers: Iterable[Server], change: str | None) -> str | None:
     return f"it is {max(ages_s):.0f} s old" if max(ages_s) > AGE_MAX_S else None
 
 
+class KeptLocations(WorkspaceProcessContext):
+    """The code locations of the daemon."""
+
+    def put_back(self, name: str, entry: CodeLocationEntry) -> None:
+        """Use a former entry of a location again."""
+        with self._lock:
+            self._current_workspace = self._current_workspace.with_code_location(name, entry)
+
+
 class KeptCodeServers(GrpcServerRegistry):
     """The code servers that the daemon started."""
+
+    def runs(self, origin: CodeLocationOrigin) -> bool:
+        """Whether the newest code server of a location was started and runs."""
+        with self._lock:
+            entry = self._active_entries.get(origin.get_id())
+        return isinstance(entry, ServerRegistryEntry) and entry.process.server_process.poll() is None
 
     def servers(self, now: float, locations: Mapping[str, CodeLocationEntry]) -> list[Server]:
         """The present ones; ``locations`` are the workspace's, by the id of their origin."""
@@ -114,6 +134,14 @@ def _end_of(code: int) -> str:
     return f"killed by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"exit code {code}"
 
 
+def _answers(location: CodeLocation) -> bool:
+    """Whether the code server of a location answers."""
+    try:
+        return isinstance(location, GrpcServerCodeLocation) and bool(location.client.ping(""))
+    except DagsterUserCodeUnreachableError:
+        return False
+
+
 class PatientController(DagsterDaemonController):
     """Dagster's daemon, which refreshes its workspace when there is something to refresh.
 
@@ -123,7 +151,7 @@ class PatientController(DagsterDaemonController):
 
     def __init__(
         self,
-        workspace: WorkspaceProcessContext,
+        workspace: KeptLocations,
         daemons: Any,
         servers: KeptCodeServers,
         look: Callable[[], LoadedCode],
@@ -142,12 +170,12 @@ class PatientController(DagsterDaemonController):
         """Refresh the workspace if its code servers are outdated; returns when the workspace was last known fresh."""
         now, seen = get_current_timestamp(), self._seen()
         entries = self._workspace.get_current_workspace().code_location_entries
-        failed = {name: each.load_error for name, each in entries.items() if each.load_error is not None}
-        errors = {name: error.to_string().strip() for name, error in failed.items()}
+        servers = self._servers.servers(now, {each.origin.get_id(): each for each in entries.values()})
+        errors = {each.location: each.error for each in servers if each.error is not None}
+        errors |= {name: each.load_error.to_string().strip() for name, each in entries.items() if each.load_error}
         if errors != self._told:
             self._tell(errors)
             self._told = errors
-        servers = self._servers.servers(now, {each.origin.get_id(): each for each in entries.values()})
         if not servers:
             return super().check_workspace_freshness(last_workspace_update_time)
         for each in servers:
@@ -155,7 +183,9 @@ class PatientController(DagsterDaemonController):
                 self._early.pop(each.location, None)
         ended = to_start(servers, self._early)
         for each in ended:
-            self._start_again(each)
+            log.warning("code_server.ended", location=each.location, how=each.ended, age_s=round(each.age_s, 1))
+            self._early[each.location] = self._early.get(each.location, 0) + 1
+            self._replace(each.location)
         if ended:
             return now
         why = outdated(servers, seen.change_since(self._loaded))
@@ -163,18 +193,21 @@ class PatientController(DagsterDaemonController):
             return now
         log.info("code_server.replaced", reason=why)
         self._loaded = seen
-        # Dagster refreshes what is older than its interval
-        return super().check_workspace_freshness(min(last_workspace_update_time, now - RELOAD_WORKSPACE_INTERVAL - 1.0))
+        for each in servers:
+            self._replace(each.location)
+        return now
 
-    def _start_again(self, server: Server) -> None:
-        """Start the code server of one location again, and no other one."""
-        name = server.location
-        log.warning("code_server.ended", location=name, how=server.ended, age_s=round(server.age_s, 1))
-        self._early[name] = self._early.get(name, 0) + 1
-        former = self._workspace.get_current_workspace().code_location_entries[name].code_location
+    def _replace(self, name: str) -> None:
+        """Start another code server for one location; the former one goes on if that one does not start."""
+        former = self._workspace.get_current_workspace().code_location_entries[name]
         self._workspace.reload_code_location(name)
-        if former is not None:
-            former.cleanup()  # else its heartbeats go on
+        if former.code_location is None:
+            return
+        if not self._servers.runs(former.origin) and _answers(former.code_location):
+            log.error("code_server.not_started", location=name)
+            self._workspace.put_back(name, former)
+        else:
+            former.code_location.cleanup()  # else its heartbeats go on
 
     def _seen(self) -> LoadedCode:
         """The code now; an error of the disk, which ends no daemon, counts as no change."""

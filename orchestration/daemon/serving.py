@@ -12,7 +12,6 @@ from dagster._cli.utils import get_instance_for_cli
 from dagster._cli.workspace.cli_target import workspace_opts_to_load_target
 from dagster._core.instance import DagsterInstance, InstanceRef
 from dagster._core.remote_origin import CodeLocationOrigin, ManagedGrpcPythonEnvCodeLocationOrigin
-from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import WorkspaceLoadTarget
 from dagster._daemon.cli import _get_heartbeat_tolerance, run_command
 from dagster._daemon.controller import create_daemons_from_instance
@@ -24,7 +23,7 @@ from dagster_shared.cli import WorkspaceOpts
 from dagster_shared.ipc import interrupt_on_ipc_shutdown_message
 
 from holdfast.infra.settings import Settings
-from holdfast.orchestration.daemon.code_servers import KeptCodeServers, PatientController
+from holdfast.orchestration.daemon.code_servers import KeptCodeServers, KeptLocations, PatientController
 from holdfast.orchestration.daemon.loaded_code import LoadedCode, current_settings, look
 from holdfast.orchestration.local import WORKSPACE
 from holdfast.orchestration.unloaded import write_unloaded
@@ -108,10 +107,8 @@ class _Looking:
         )
 
 
-def _context(
-    instance: DagsterInstance, target: WorkspaceLoadTarget, servers: KeptCodeServers
-) -> WorkspaceProcessContext:
-    return WorkspaceProcessContext(instance, target, grpc_server_registry=servers)
+def _context(instance: DagsterInstance, target: WorkspaceLoadTarget, servers: KeptCodeServers) -> KeptLocations:
+    return KeptLocations(instance, target, grpc_server_registry=servers)
 
 
 def _servers(instance: DagsterInstance, log_level: str) -> KeptCodeServers:

@@ -61,6 +61,11 @@ PATIENT = (
 )
 #: The same, whose code servers end after a few seconds without a heartbeat.
 SHORT_OF_BREATH = f"{PATIENT}; serving.HEARTBEAT_TTL_S = 10"
+#: The same, which waits less long for a code server to start.
+HASTY = (
+    f"{QUICK}; from dagster import DagsterInstance; "
+    "DagsterInstance.code_server_process_startup_timeout = property(lambda instance: 40)"
+)
 SLOW_SENSORS, SLOW_S = 10, 25.0
 WITHIN_S = 120.0
 
@@ -103,7 +108,10 @@ def slow() -> int:
 def code(tmp_path: Path, slow: int) -> Callable[[int], None]:
     def write(version: int) -> None:
         text = SENSOR.format(version=version, ticks=str(tmp_path / "ticks"), slow=slow, slow_s=SLOW_S)
-        (tmp_path / "saying.py").write_text(text)
+        # at once: half of a file would be an edit, and the rest another one
+        written = tmp_path / "saying.new"
+        written.write_text(text)
+        written.replace(tmp_path / "saying.py")
 
     return write
 
@@ -181,4 +189,20 @@ def test_slow_sensors_keep_no_heartbeat_from_their_code_server(
     ended = ticks.since(0, lambda _, number: number < 0, number=slow)
     assert len({pid for pid, _ in ended}) == 1, (tmp_path / "daemon.log").read_text()
     assert b"No heartbeat received" not in (tmp_path / "daemon.log").read_bytes()
+    assert daemon.poll() is None
+
+
+@pytest.mark.thorough  # it waits until Dagster waits no longer
+@pytest.mark.parametrize("daemon", [HASTY], indirect=True)
+def test_one_that_does_not_start_replaces_none(
+    daemon: subprocess.Popen[bytes], ticks: Ticks, code: Callable[[int], None], tmp_path: Path
+) -> None:
+    first = ticks.since(0, lambda _, version: version == 1)[0][0]
+    (tmp_path / "saying.py").write_text("import time\ntime.sleep(3600)\n")
+    log = tmp_path / "daemon.log"
+    for times in (1, 2):
+        assert wait_until(lambda: log.read_bytes().count(b"code_server.not_started") >= times, WITHIN_S)  # noqa: B023
+        assert ticks.since(len(ticks()), lambda pid, _: pid == first), "no sensor ticks"
+    code(2)
+    assert ticks.since(len(ticks()), lambda _, version: version == 2)
     assert daemon.poll() is None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -27,22 +26,19 @@ _RETRY_EVERY_S = 2.0
 
 @contextmanager
 def snapshots_beside(home: Home) -> Iterator[None]:
-    """Snapshots one after the other, as long as the block lasts; at least one is through in it, and none fails."""
+    """Snapshots one after the other, as long as the block lasts; none fails. The last one is ended with the block."""
     _start(home)
-    ended = threading.Event()
-    statuses: list[str] = []
-    thread = threading.Thread(target=_publish, args=(home, ended, statuses), daemon=True)
-    begun = time.time()
+    publishing = _Publishing(home)
+    thread = threading.Thread(target=publishing.run, daemon=True)
     thread.start()
-    wait_for(lambda: home.dagster.runs("__ASSET_JOB", since=begun), "a snapshot to be asked for")
+    wait_for(lambda: publishing.status() == "STARTED", "a snapshot to be under way", patience_s=RUN_PATIENCE_S)
     try:
         yield
     finally:
-        ended.set()
+        publishing.stop()
         thread.join(RUN_PATIENCE_S)
     assert not thread.is_alive(), "the last snapshot does not end"
-    assert statuses, "no snapshot ended"
-    assert set(statuses) == {"SUCCESS"}
+    assert set(publishing.ended) <= {"SUCCESS", "CANCELED"}
 
 
 @contextmanager
@@ -71,11 +67,30 @@ def _start(home: Home) -> None:
     wait_for(lambda: sum(home.topics.committed_offsets(NAME).values()) == MESSAGES, f"{NAME} to count")
 
 
-def _publish(home: Home, ended: threading.Event, statuses: list[str]) -> None:
-    while not ended.is_set():
-        try:
-            run = home.dagster.launch("__ASSET_JOB", {}, _ASSETS)
-        except AssertionError:  # the project's module can't be imported now
-            ended.wait(_RETRY_EVERY_S)
-            continue
-        statuses.append(home.dagster.ended(run))
+class _Publishing:
+    """Snapshots of the processor, on a thread of their own."""
+
+    def __init__(self, home: Home) -> None:
+        self.ended: list[str] = []
+        self._dagster = home.dagster
+        self._stopped = threading.Event()
+        self._run: str | None = None
+
+    def status(self) -> str | None:
+        """The status of the newest run."""
+        return None if self._run is None else self._dagster.run_status(self._run)
+
+    def stop(self) -> None:
+        """Begin no further run, and end the one that is under way."""
+        self._stopped.set()
+        if self._run is not None:
+            self._dagster.terminate(self._run)
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._run = self._dagster.launch("__ASSET_JOB", {}, _ASSETS)
+            except AssertionError:  # the project's module can't be imported now
+                self._stopped.wait(_RETRY_EVERY_S)
+                continue
+            self.ended.append(self._dagster.ended(self._run))

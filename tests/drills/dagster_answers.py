@@ -24,6 +24,7 @@ _RUN = "query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"
 _RUNS = """query($filter: RunsFilter!) {
   runsOrError(filter: $filter, limit: 50) { ... on Runs { results { runId status creationTime } } }
 }"""
+_TERMINATE = "mutation($id: String!) { terminateRun(runId: $id) { __typename } }"
 _FAILURES = """query($id: ID!) {
   logsForRun(runId: $id) {
     ... on EventConnection { events { ... on ExecutionStepFailureEvent { error { message } } } }
@@ -99,6 +100,10 @@ class DagsterAnswers:
             return now if now in _ENDED else None
 
         return str(wait_for(status, f"run {run_id} to end", patience_s=RUN_PATIENCE_S))
+
+    def terminate(self, run_id: str) -> None:
+        """End a run before it is through; one that has ended stays as it is."""
+        self.ask(_TERMINATE, id=run_id)
 
     def runs(self, job: str, *, since: float) -> list[str]:
         """The statuses of all runs of a job that were created since a moment."""
