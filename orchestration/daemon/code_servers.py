@@ -8,7 +8,7 @@ Invariants:
       that ends soon after each start is started again less and less often, down to once a minute.
     - An edit is noticed within seconds. Code servers that run, or that could not load their code, are replaced
       together, and not within a minute after their start.
-    - A code server goes on until another one takes its place. One that does not start replaces none, as on a starved
+    - A code server runs until another one takes its place. One that does not start replaces none, as on a starved
       machine.
     - Code servers that the daemon did not start, which a workspace names by their address, are left to Dagster.
     - A replaced code server ends when its runs have ended.
@@ -198,7 +198,7 @@ class PatientController(DagsterDaemonController):
         return now
 
     def _replace(self, name: str) -> None:
-        """Start another code server for one location; the former one goes on if that one does not start."""
+        """Start another code server for one location; the former one stays if that one does not start."""
         former = self._workspace.get_current_workspace().code_location_entries[name]
         self._workspace.reload_code_location(name)
         if former.code_location is None:

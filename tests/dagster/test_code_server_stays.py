@@ -64,10 +64,10 @@ SHORT_OF_BREATH = f"{PATIENT}; serving.HEARTBEAT_TTL_S = 10"
 #: The same, which waits less long for a code server to start.
 HASTY = (
     f"{QUICK}; from dagster import DagsterInstance; "
-    "DagsterInstance.code_server_process_startup_timeout = property(lambda instance: 40)"
+    "DagsterInstance.code_server_process_startup_timeout = property(lambda instance: 45)"
 )
 SLOW_SENSORS, SLOW_S = 10, 25.0
-WITHIN_S = 120.0
+WITHIN_S = 240.0
 
 
 class Ticks:
