@@ -18,6 +18,7 @@ from typing import Any
 
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.schema.types import StoreSchema
+from holdfast.processors.engine.store_uses import TimeUse, WindowUse
 
 #: The kind of a store that users' functions read and write.
 KEY_VALUE = "key-value"
@@ -43,10 +44,13 @@ class StoreSpec:
     #: What the arguments of the steps before it mean for its state, in the lines of ``steps.meaning``.
     meaning: tuple[str, ...] = ()
 
+    #: What it keeps about time; no part of the version, as ``columns`` tells it. Empty for a recorded description.
+    uses: tuple[TimeUse, ...] = ()
+
     @property
     def has_windows(self) -> bool:
         """Whether it stores windows with a start and an end in event time: tumbling, hopping or session windows."""
-        return self.kind == "window" and not self.columns[0].startswith("window = sliding ")
+        return any(isinstance(use, WindowUse) and use.has_span for use in self.uses)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +210,7 @@ class Topology:
     def written(self) -> list[str]:
         """The topics that the processor writes to."""
         own = [spec.topic for spec in self.repartitions]
-        return [*own, *(spec.name for spec in self.topics()[len(self.inputs) + len(self.global_tables) :])]
+        return [*own, *(spec.name for spec in self._made())]
 
     def subtopology(self, name: str) -> Subtopology:
         """The subtopology with this name."""
@@ -227,8 +231,12 @@ class Topology:
 
     def topics(self) -> tuple[TopicSpec, ...]:
         """All topics that the processor reads or writes, inputs first."""
+        return (*self.inputs, *self.global_tables, *self._made())
+
+    def _made(self) -> tuple[TopicSpec, ...]:
+        """The topics that it writes to, without repartition topics, which are inputs, too."""
         extra = () if self.dead_letter is None else (self.dead_letter,)
-        return (*self.inputs, *self.global_tables, *self.outputs, *extra, *(spec.topic for spec in self.changelogs))
+        return (*self.outputs, *extra, *(spec.topic for spec in self.changelogs))
 
 
 def subtopologies_of(inputs: tuple[str, ...], stores: tuple[StoreSpec, ...]) -> tuple[Subtopology, ...]:
@@ -260,6 +268,7 @@ def code_version_of(topology: Topology, code: str) -> str:
         store.pop("schema")
         store.pop("timed")  # the lines of ``columns`` tell it
         store.pop("meaning")  # the rules of steps and the source of functions tell it
+        store.pop("uses")  # the lines of ``columns`` tell it
     text = json.dumps(described, sort_keys=True, default=str) + code
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 

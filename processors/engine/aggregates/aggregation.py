@@ -375,6 +375,10 @@ class Aggregation(Step):
         """The aggregates of its columns."""
         return self
 
+    @property
+    def use(self) -> None:
+        """Aggregates keep nothing about time."""
+
     def lines(self) -> tuple[str, ...]:
         """One line for each column, for example ``total = sum(amount)``."""
         return tuple(f"{name} = {made.describe()}" for name, made in self.columns.items())

@@ -60,8 +60,13 @@ def described_stores(
                 store=store,
             )
         columns = (*columns, *("timers" for _ in timers))
+        uses = [each.use for each in (made, options, *timers) if each is not None and each.use is not None]
         timed = bool(timers) or (options is not None and options.expires)
-        described.append(StoreSpec(store, tuple(topics), kind, columns=columns, schema=schemas.get(store), timed=timed))
+        described.append(
+            StoreSpec(
+                store, tuple(topics), kind, columns=columns, schema=schemas.get(store), timed=timed, uses=tuple(uses)
+            )
+        )
     return tuple(described)
 
 

@@ -37,6 +37,7 @@ from holdfast.processors.engine.state.time.timers import Timer, Timers
 from holdfast.processors.engine.steps.processing import Context, Processing
 from holdfast.processors.engine.steps.step import ROWS_READ, ROWS_WRITTEN, Step
 from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOptions
+from holdfast.processors.engine.store_uses import TimerUse
 
 How = Literal["inner", "left", "right", "outer"]
 
@@ -263,6 +264,7 @@ class IntervalProcessing(Processing):
 
     __slots__ = ("_spec",)
     shared_as = "join_interval(..., name='near')"
+    use = TimerUse(of_join=True)
 
     def __init__(self, spec: Interval) -> None:
         super().__init__(partial(InnerInterval if spec.how == "inner" else IntervalJoin, spec))

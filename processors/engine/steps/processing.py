@@ -20,6 +20,7 @@ from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS,
 from holdfast.processors.engine.state.time.timers import CLOCKS, Due, Timer, TimerClock, Timers
 from holdfast.processors.engine.steps.signatures import is_async, refuses, written
 from holdfast.processors.engine.steps.step import Step
+from holdfast.processors.engine.store_uses import TimerUse
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.state.interface import State
@@ -151,6 +152,8 @@ class Processing(Step):
 
     #: How it is declared with a store of its own, for errors.
     shared_as: ClassVar[str] = "process(..., store='reminders')"
+    #: The timers that its store keeps.
+    use: ClassVar[TimerUse] = TimerUse()
 
     def __post_init__(self) -> None:
         kind = _class_of(self.factory)

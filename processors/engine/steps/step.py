@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Literal, Protocol
 
+from holdfast.processors.engine.store_uses import TimeUse
+
 #: A step of the order of reading: it makes what other inputs of its task look up, or looks that up.
 Order = Literal["feeds", "reads"]
 
@@ -62,6 +64,10 @@ class Kept(Protocol):
     @property
     def functions(self) -> tuple[Callable[..., Any], ...]:
         """The user functions of the step."""
+
+    @property
+    def use(self) -> TimeUse | None:
+        """What it keeps about time; None for nothing."""
 
     def lines(self) -> tuple[str, ...]:
         """What it keeps, in lines; other lines are another definition."""

@@ -13,6 +13,7 @@ from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.time.dated_values import Dating
 from holdfast.processors.engine.state.time.key_times import Keeping
 from holdfast.processors.engine.steps.durations import milliseconds
+from holdfast.processors.engine.store_uses import TtlUse
 
 #: Makes a stored JSON object of one version into one of the next.
 Upgrade = Callable[[Any], Any]
@@ -102,6 +103,11 @@ class StoreOptions:
     def functions(self) -> tuple[Callable[..., Any], ...]:
         """The user functions of the declaration."""
         return tuple(upgrades[version] for upgrades in self.upgrades_by_key.values() for version in sorted(upgrades))
+
+    @property
+    def use(self) -> TtlUse | None:
+        """How its values end; None if they don't."""
+        return TtlUse(self.ttl_ms) if self.expires else None
 
     def describe(self) -> tuple[str, ...]:
         """One line for each part that state depends on; another line is another definition."""

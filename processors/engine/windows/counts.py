@@ -26,6 +26,7 @@ from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.time.stream_time import time_invalid
 from holdfast.processors.engine.state.time.window_keys import COUNTED, COUNTED_OPEN, counted_key
 from holdfast.processors.engine.steps.node import Node
+from holdfast.processors.engine.store_uses import WindowUse
 from holdfast.processors.engine.windows.spec import WINDOWS_OF_A_MESSAGE_MAX, WindowInvalid
 from holdfast.processors.engine.windows.stored import Result
 
@@ -81,11 +82,19 @@ class CountSpec:
         """The user functions of the window."""
         return self.aggregation.functions
 
+    @property
+    def use(self) -> WindowUse:
+        """What its store keeps: windows by the number of messages."""
+        return WindowUse(self.kind, True, (f"{self.count} messages{self._how}",))
+
+    @property
+    def _how(self) -> str:
+        step = f", step {self.step}" if self.kind == "hopping" else ""
+        return f"{step}, {'final' if self.final else 'current'}"
+
     def lines(self) -> tuple[str, ...]:
         """One line for the window's size and one for each column; another line is another definition."""
-        step = f", step {self.step}" if self.kind == "hopping" else ""
-        sent = "final" if self.final else "current"
-        return f"window = {self.kind} count {self.count}{step}, {sent}", *self.aggregation.lines()
+        return f"window = {self.kind} count {self.count}{self._how}", *self.aggregation.lines()
 
 
 def count_window_of(node: Node) -> CountSpec | None:

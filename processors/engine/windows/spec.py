@@ -10,6 +10,7 @@ from holdfast.infra.errors import BadConfiguration, HoldfastError
 from holdfast.processors.engine.aggregates.window_aggregates import WindowAggregation
 from holdfast.processors.engine.state.time.stream_time import shown
 from holdfast.processors.engine.steps.node import Node
+from holdfast.processors.engine.store_uses import Ms, Parts, WindowUse
 
 #: Whose event times close a window: those of its key, or those of all messages of its task.
 ClosingStrategy = Literal["key", "partition"]
@@ -131,19 +132,25 @@ class WindowSpec:
         asked = (self.on_late, self.before_update, self.after_update)
         return (*self.aggregation.functions, *(each for each in asked if callable(each)))
 
-    def lines(self) -> tuple[str, ...]:
-        """One line for the window's times and one for each column; another line is another definition."""
-        step = f", step {self.step_ms} ms" if self.kind == "hopping" else ""
-        by = f"closed by {self.closing}, {'final' if self.final else 'current'}"
-        length = f"gap {self.duration_ms}" if self.kind == "session" else self.duration_ms
-        times = f"{length} ms{step}, grace {self.grace_ms} ms, retention {self.retention_ms} ms"
-        idle = "" if self.idle_ms is None else f", idle after {self.idle_ms} ms"
+    @property
+    def use(self) -> WindowUse:
+        """What its store keeps about time."""
+        gap = ("gap ",) if self.kind == "session" else ()
+        step = (", step ", Ms(self.step_ms)) if self.kind == "hopping" else ()
+        times: Parts = (", grace ", Ms(self.grace_ms), ", retention ", Ms(self.retention_ms))
+        idle = () if self.idle_ms is None else (", idle after ", Ms(self.idle_ms))
+        by = f", closed by {self.closing}, {'final' if self.final else 'current'}"
         named = (("before_update", self.before_update), ("after_update", self.after_update))
         early = "".join(
             f", {name} {getattr(made, '__qualname__', type(made).__qualname__)}" for name, made in named if made
         )
-        held = "" if self.every_ms is None else f", at most every {self.every_ms} ms"
-        return f"window = {self.kind} {times}, {by}{idle}{early}{held}", *self.aggregation.lines()
+        held = () if self.every_ms is None else (", at most every ", Ms(self.every_ms))
+        parts = (*gap, Ms(self.duration_ms), *step, *times, by, *idle, early, *held)
+        return WindowUse(self.kind, False, parts, self.idle_ms)
+
+    def lines(self) -> tuple[str, ...]:
+        """One line for the window's times and one for each column; another line is another definition."""
+        return f"window = {self.kind} {self.use.text()}", *self.aggregation.lines()
 
     def late(self, time_ms: int, now_ms: int, end: int) -> LateMessage:
         """The error for a message whose windows are all closed; ``end`` is that of the last one."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,11 +9,9 @@ from holdfast.processors.engine.state.own_keys import ENDS, NEWEST, TIMERS
 from holdfast.processors.engine.state.time.stream_time import shown
 from holdfast.processors.engine.state.time.time_records import CLOCKS_OF_STORES, owner_of, session_of_value
 from holdfast.processors.engine.state.time.window_keys import HELD, KEY_TIME, is_session, open_window_of, window_of
+from holdfast.processors.engine.store_uses import TimerUse, TimeUse, TtlUse, WindowUse
 from holdfast.processors.engine.topology import StoreSpec
 
-_WINDOW, _TTL = "window = ", "ttl = "
-_MILLISECONDS = re.compile(r"(\d+) ms\b")
-_SILENCE = re.compile(r"^window = .*, idle after (\d+) ms")
 _UNITS = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 
 
@@ -26,21 +23,19 @@ def in_duration(milliseconds: int) -> str:
 
 def kept_of_time(store: StoreSpec) -> str:
     """What a store keeps about time, with its durations; empty for one that keeps nothing."""
-    parts = []
-    for line in store.columns:
-        text = _MILLISECONDS.sub(lambda found: in_duration(int(found[1])), line)
-        if line.startswith(_WINDOW):
-            kind, _, rest = text.removeprefix(_WINDOW).partition(" ")
-            count = rest.startswith("count ")
-            rest = rest.removeprefix("count ").replace(", ", " messages, ", 1) if count else rest
-            parts.append(f"{kind} {'count ' if count else ''}windows: {rest}")
-        elif line == f"{_TTL}by value":
-            parts.append("values that end when their `ttl` says")
-        elif line.startswith(_TTL):
-            parts.append(f"values that end after {text.removeprefix(_TTL)}")
-        elif line == "timers":
-            parts.append("timers")
-    return "; ".join(parts)
+    return "; ".join(map(_in_words, store.uses))
+
+
+def _in_words(use: TimeUse) -> str:
+    match use:
+        case WindowUse(kind=kind, counted=counted):
+            return f"{kind} {'count ' if counted else ''}windows: {use.text(in_duration)}"
+        case TtlUse(ttl_ms=None):
+            return "values that end when their `ttl` says"
+        case TtlUse(ttl_ms=int(ttl_ms)):
+            return f"values that end after {in_duration(ttl_ms)}"
+        case _:
+            return "timers"
 
 
 def times_of(stores: tuple[StoreSpec, ...]) -> tuple[str, ...]:
@@ -52,13 +47,14 @@ def rebuilt_otherwise(stores: Iterable[StoreSpec]) -> tuple[str, ...]:
     """Sentences about stores that old messages fill otherwise than the live run did: what time did without messages."""
     found = []
     for each in stores:
-        if silence := next((text for line in each.columns for text in _SILENCE.findall(line)), None):
+        silence = next((use.silence_ms for use in each.uses if isinstance(use, WindowUse)), None)
+        if silence is not None:
             found.append(
-                f"windows of store `{each.name}` close after a silence of {in_duration(int(silence))}, and old "
+                f"windows of store `{each.name}` close after a silence of {in_duration(silence)}, and old "
                 "messages are read without silences: messages that were late may count, and a window that only a "
                 "silence closed is sent again when it closes"
             )
-        if "timers" in each.columns and not any(line.startswith("join ") for line in each.columns):
+        if TimerUse() in each.uses:
             found.append(
                 f"timers of the worker's clock in store `{each.name}` do not fire while old messages are read, and "
                 "fire once afterwards, also those that fired before"

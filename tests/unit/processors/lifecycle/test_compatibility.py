@@ -217,6 +217,7 @@ def test_a_store_spec_is_described_whole() -> None:
     known |= {"schema"}  # of the warehouse's table only: state is what it is, whatever is read out of it
     known |= {"timed"}  # the lines of the columns tell it
     known |= {"meaning"}  # test_meaning_plans.py has a case for each line
+    known |= {"uses"}  # data of which the lines of the columns are made
     assert set(StoreSpec.__slots__) == known  # type: ignore[attr-defined]
 
 
