@@ -54,6 +54,11 @@ class Paths:
         return self.home / "supervisor"
 
     @property
+    def settings_key(self) -> Path:
+        """The key of the digests of recorded secrets (mode 0600)."""
+        return self.supervisor / "settings.key"
+
+    @property
     def state(self) -> Path:
         """The processors' RocksDB stores: ``<group>/<slot>/<task>``."""
         return self.home / "state"

@@ -34,17 +34,21 @@ from holdfast.orchestration.schedules import build_schedules  # noqa: E402
 from holdfast.orchestration.sensors import build_sensors  # noqa: E402
 from holdfast.orchestration.timeline_sensor import timeline_sensor  # noqa: E402
 from holdfast.orchestration.topics_sensor import topics_watch  # noqa: E402
+from holdfast.orchestration.unloaded import write_broken  # noqa: E402
 from holdfast.orchestration.webhook_sensor import notifications_sensor  # noqa: E402
+from holdfast.processors.broken_definition import BrokenDefinition  # noqa: E402
 from holdfast.processors.lifecycle.deploy.marking import began  # noqa: E402
 from holdfast.processors.registration import ProcessorDefinition, load_processors  # noqa: E402
 
+#: The definitions of processors, also those that can't be used.
+Loaded = tuple[ProcessorDefinition | BrokenDefinition, ...]
 #: One process and one step at a time, so a run starts one JVM, however many of its assets use Spark.
 EXECUTOR = dg.in_process_executor
 
 
-def build_definitions(settings: Settings) -> dg.Definitions:
-    """All definitions, for the processors in the settings."""
-    loaded = load_processors(settings)
+def build_definitions(settings: Settings, loaded: Loaded | None = None) -> dg.Definitions:
+    """All definitions, for the processors in the settings; ``loaded`` are those, where they were loaded already."""
+    loaded = load_processors(settings) if loaded is None else loaded
     working = [definition for definition in loaded if isinstance(definition, ProcessorDefinition)]
     stores = {definition.name: tuple(store.name for store in definition.topology.stores) for definition in working}
     nightly = (compaction_check_keys, key_places_check_keys)
@@ -93,4 +97,6 @@ def definitions() -> dg.Definitions:
     configure_logging(settings.log_level, settings.log_format)
     # Code servers and runs begin here, also those of services that `holdfast up` did not start.
     keep_private(settings)
-    return build_definitions(settings)
+    loaded = load_processors(settings)
+    write_broken(settings, (each for each in loaded if isinstance(each, BrokenDefinition)))
+    return build_definitions(settings, loaded)

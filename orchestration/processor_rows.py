@@ -16,6 +16,7 @@ from msgspec import to_builtins
 
 from holdfast.infra.database.records import Deployment
 from holdfast.infra.errors import HoldfastError
+from holdfast.infra.settings.of_workers import shown
 from holdfast.orchestration import reasons
 from holdfast.orchestration.reasons import Reason
 from holdfast.processors.engine.serving.parts import parts_of
@@ -94,7 +95,8 @@ def _row_of(deployment: Deployment, meant: str, slot: str, seen: Observation, wo
         return row
     row |= {"code_version": worker.code_version or None, "phase": worker.phase, "paused": worker.paused}
     row |= {"pid": worker.pid, "started_at": worker.started_at}
-    row["settings"] = DeployedSettings(world.paths).of_slot(deployment.processor, slot)
+    settings = DeployedSettings(world.paths).of_slot(deployment.processor, slot)
+    row["settings"] = None if settings is None else shown(settings)
     row["uptime_s"] = round(max(0.0, world.clock().timestamp() - worker.started_at), 1)
     timers = worker.timers
     row |= {"lag": worker.lag, "stream_time": worker.stream_time}

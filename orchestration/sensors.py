@@ -6,12 +6,11 @@
 
 Invariants:
     - A tick repairs nothing: it asks workers for their status, with short timeouts, and requests runs.
-    - An incident has one run at a time. The run key has the incident's number, its time, and the number of the run.
-    - When a run ended without closing its incident (it was killed, say), another follows, up to RUNS_PER_INCIDENT.
+    - What a tick decides about a processor is decided by ``processors.lifecycle.recovery.tick``.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -39,7 +38,6 @@ from holdfast.orchestration.jobs.recover_processor import (
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.run_limits import overdue_words
 from holdfast.processors.engine.serving.status import ProcessorStatus
-from holdfast.processors.lifecycle.deploy.marking import judged
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.health.arrivals import judge_arrivals
 from holdfast.processors.lifecycle.ports import World
@@ -53,18 +51,10 @@ from holdfast.processors.lifecycle.recovery.answer import (
 )
 from holdfast.processors.lifecycle.recovery.conditions import Conditions, once
 from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits
-from holdfast.processors.lifecycle.recovery.incidents import (
-    Notice,
-    is_applied,
-    is_broken_off,
-    notice,
-    observe,
-    wait_on,
-    waits_for,
-    wanted,
-)
+from holdfast.processors.lifecycle.recovery.incidents import Notice, is_broken_off, observe
 from holdfast.processors.lifecycle.recovery.lagging import Lag, next_lag
 from holdfast.processors.lifecycle.recovery.standing import incident_of, last_apply
+from holdfast.processors.lifecycle.recovery.tick import Run, next_run, take_look
 
 #: Name of the recovery sensor.
 RECOVERY_SENSOR = "processor_recovery"
@@ -78,11 +68,6 @@ LAG_NEWS = 1_000
 STATES_PER_TICK = 20
 #: The facts of a processor that its stores show, too.
 OF_STATES = ("lag_records", "checkpoints_stored", "checkpoint_seconds", "checkpoint_mib")
-#: Runs that may end without closing their incident; after the last one the incident is closed as failed.
-RUNS_PER_INCIDENT = 3
-#: Pause after such a run before the next one, seconds; doubled for each further run.
-NEXT_RUN_AFTER_S = 30.0
-
 #: Dagster's tag of a run's key.
 RUN_KEY_TAG = "dagster/run_key"
 #: Reserved cursor key; no processor can have this name.
@@ -183,42 +168,29 @@ class _Tick:
         name = deployment.processor
         kept = self.after[name] = self.before.get(name, _Remembered())
         begun = self.begun.get(name) if has_check else None
-        old = judged(name, deployment, self.world)
-        if old is not None:
-            self.sentences.append(old.sentence)
-            if has_check:
-                self._report(name, judge_behind(old), None)
+        found = take_look(
+            deployment,
+            waiting,
+            self.world,
+            limits=Limits(stuck_after_s=load_settings().stuck_after_s),
+            conditions=self.conditions,
+            answered_at=kept.answered,
+        )
+        self.sentences += found.sentences
+        if found.old is not None and has_check:
+            self._report(name, judge_behind(found.old), None)
+        seen = found.seen
+        if seen is None:
             return
-        if wanted(deployment, self.world).desired == "deploying":
-            self.sentences.append(f"{name}: deploying")
-            return
-        limits = Limits(stuck_after_s=load_settings().stuck_after_s)
-        seen = notice(name, self.world, limits, answered_at=kept.answered)
-        self.sentences.append(f"{name}: {seen.worst.sentence}")
-        # a healthy processor may still have an open incident, when the run that should have closed it was killed
-        incident = seen.incident or waiting
-        if seen.opened and incident is not None:
-            self.context.log.warning(f"{name}: opened incident {incident.id} ({incident.kind}).")
+        if seen.opened and seen.incident is not None:
+            self.context.log.warning(f"{name}: opened incident {seen.incident.id} ({seen.incident.kind}).")
         kept.answered = dict(seen.answered_at)
-        if incident is not None and incident.is_open:
-            self._ask(incident, seen)
+        if found.due is not None:
+            request = _request(self.context, self.lifecycle, found.due)
+            self.requests += [] if request is None else [request]
         if has_check and begun is None:
             self._check_working(name, seen, kept)
         self._check_apply(begun, seen.diagnoses)
-
-    def _ask(self, incident: Incident, seen: Notice) -> None:
-        """Request a run for an open incident, unless it waits: for an open apply, or for an absent broker, say."""
-        if is_applied(incident.processor, self.lifecycle.world):
-            self.sentences.append(f"Incident {incident.id} waits: an apply of {incident.processor} is open.")
-            return
-        lasting = waits_for(incident, seen.diagnoses, self.conditions)
-        if lasting:
-            wait_on(incident, seen.worst, lasting, self.lifecycle.world)
-            self.sentences.append(f"Incident {incident.id} waits: {lasting}")
-            return
-        request = _request(self.context, self.lifecycle, incident.id)
-        if request is not None:
-            self.requests.append(request)
 
     def _check_working(self, name: str, seen: Notice, kept: _Remembered) -> None:
         """Update the check ``working`` when its result changed, or when its last update is old."""
@@ -244,62 +216,31 @@ class _Tick:
 
 
 def _request(
-    context: dg.SensorEvaluationContext, lifecycle: LifecycleResource, incident_id: int
+    context: dg.SensorEvaluationContext, lifecycle: LifecycleResource, incident: Incident
 ) -> dg.RunRequest | None:
-    """The next run for an open incident; None while a run is queued or running, and after RUNS_PER_INCIDENT runs."""
-    registry = lifecycle.registry
-    known = context.instance.get_run_records(dg.RunsFilter(tags={INCIDENT_TAG: str(incident_id)}))
-    # read after the runs, because a run closes its incident before it ends
-    incident = registry.incident(incident_id)
-    if incident is None or not incident.is_open:
-        return None
-    records = [record for record in known if is_of(record.dagster_run.tags, record.create_timestamp, incident)]
-    runs = [record.dagster_run for record in records]
-    if any(not run.is_finished for run in runs):
-        return None
-    name, holder = incident.processor, incident.claimed_by
-    if holder is not None:
-        if holder not in {run.run_id for run in runs} and incident.is_worked_on:
-            return None  # a run of another daemon
-        registry.release_incident(incident.id, holder)
-        context.log.warning(f"Incident {incident.id} of {name} is still open after run {holder} ended.")
-    # not counted: runs that succeeded, whose incident waits
-    tried = [record for record in records if record.dagster_run.status != dg.DagsterRunStatus.SUCCESS]
-    if len(tried) >= RUNS_PER_INCIDENT:
-        reason = f"{len(tried)} runs ended without closing the incident; the last is {tried[0].dagster_run.run_id}"
-        registry.close_incident(incident.id, "failed", lifecycle.world.clock(), reason=reason)
-        context.log.error(f"Incident {incident.id} of {name} failed: {reason}")
-        return None
-    ended_at = max((each.end_time or each.update_timestamp.timestamp() for each in tried), default=None)
-    pause_s = NEXT_RUN_AFTER_S * 2 ** (len(tried) - 1)
-    if ended_at is not None and abs(lifecycle.world.clock().timestamp() - ended_at) < pause_s:
+    """The next run for an open incident; None while none is due."""
+    records = context.instance.get_run_records(dg.RunsFilter(tags={INCIDENT_TAG: str(incident.id)}))
+    key = next_run(incident.id, [_run_of(record) for record in records], lifecycle.world, context.log.warning)
+    if key is None:
         return None
     return dg.RunRequest(
-        run_key=next_key(incident, [run.tags.get(RUN_KEY_TAG, "") for run in runs]),
-        tags={PROCESSOR_TAG: name, **tags_of_incident(incident)},
-        run_config=dg.RunConfig(ops={"recover_one": RecoverConfig(processor=name, incident=incident.id)}),
+        run_key=key,
+        tags={PROCESSOR_TAG: incident.processor, **tags_of_incident(incident)},
+        run_config=dg.RunConfig(ops={"recover_one": RecoverConfig(processor=incident.processor, incident=incident.id)}),
     )
 
 
-def is_of(tags: Mapping[str, str], created_at: datetime, incident: Incident) -> bool:
-    """Whether a run with the number of an incident is one of this incident, since it was opened or retried last.
-
-    A registry that was lost counts from 1 again, so an incident of before had the same number. A run of a former
-    version has no time in its tags; its own decides.
-    """
-    since = tags.get(SINCE_TAG)
-    opened_at = incident.retried_at or incident.opened_at
-    return created_at >= opened_at if since is None else since == opened_at.isoformat()
-
-
-def next_key(incident: Incident, keys_of_runs: Iterable[str]) -> str:
-    """A run key that no run had, and that stays the same until a run has it.
-
-    Dagster drops a request whose key a run has. The number of runs is no key: runs can be deleted.
-    """
-    prefix = f"incident-{incident.id}-{incident.retried_at or incident.opened_at:%Y%m%dT%H%M%S.%f}-"
-    numbers = [key.removeprefix(prefix) for key in keys_of_runs if key.startswith(prefix)]
-    return f"{prefix}{max((int(each) for each in numbers if each.isdecimal()), default=0) + 1}"
+def _run_of(record: dg.RunRecord) -> Run:
+    run = record.dagster_run
+    return Run(
+        id=run.run_id,
+        key=run.tags.get(RUN_KEY_TAG, ""),
+        created_at=record.create_timestamp,
+        since=run.tags.get(SINCE_TAG),
+        is_finished=run.is_finished,
+        succeeded=run.status == dg.DagsterRunStatus.SUCCESS,
+        ended_at=record.end_time or record.update_timestamp.timestamp(),
+    )
 
 
 @dg.run_failure_sensor(

@@ -1,8 +1,12 @@
-"""The code locations that Dagster's daemon can't load, as it tells them to `holdfast status`: a JSON file."""
+"""What Dagster can't load, for those that import no code of the project: code locations, and definitions in them.
+
+The daemon writes which locations do not load; the project's location writes which of its definitions can't be used.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import structlog
@@ -11,6 +15,7 @@ from holdfast.infra.files import replace_text
 from holdfast.infra.json_file import read_json
 from holdfast.infra.masking import masked
 from holdfast.infra.settings import Settings
+from holdfast.processors.broken_definition import BrokenDefinition
 
 log = structlog.get_logger(__name__)
 
@@ -27,6 +32,26 @@ def write_unloaded(settings: Settings, errors: dict[str, str]) -> None:
         log.warning("locations.not_written", reason=str(failed))
     for name, error in errors.items():
         log.error("location.not_loaded", location=name, error=masked(error))
+
+
+def write_broken(settings: Settings, broken: Iterable[BrokenDefinition]) -> None:
+    """Write the definitions that can't be used; a disk that refuses it is logged, and ends no code server."""
+    told = {each.target: {"sentence": masked(each.sentence), "action": masked(each.action)} for each in broken}
+    try:
+        if told != read_broken(settings):
+            settings.paths.dagster.mkdir(parents=True, exist_ok=True)
+            replace_text(_broken_file(settings), json.dumps(told))
+    except OSError as failed:
+        log.warning("definitions.not_written", reason=str(failed))
+
+
+def read_broken(settings: Settings) -> dict[str, dict[str, str]]:
+    """Definition -> its ``sentence`` and ``action``, as the project's code location last loaded it."""
+    return read_json(_broken_file(settings), dict[str, dict[str, str]]) or {}
+
+
+def _broken_file(settings: Settings) -> Path:
+    return settings.paths.dagster / "broken.json"
 
 
 def read_unloaded(settings: Settings) -> dict[str, str]:

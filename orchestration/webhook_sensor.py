@@ -21,11 +21,12 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.infra.sizes import room_of
 from holdfast.infra.webhook import TIMEOUT_S, Answer, post, shown
-from holdfast.orchestration import local
+from holdfast.orchestration import local, reasons
 from holdfast.orchestration.apart import SKIPPED, must_skip
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG
 from holdfast.orchestration.resources import LifecycleResource
 from holdfast.orchestration.run_limits import overdue_words
+from holdfast.orchestration.unloaded import read_broken, read_unloaded
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.recovery import state_messages, webhook_messages
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
@@ -96,7 +97,7 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
 
 
 def _states(lifecycle: LifecycleResource, settings: Settings, known: Mapping[str, Told]) -> dict[str, Told]:
-    """The states that need a person after this look; a processor that can't be read stays as it was known."""
+    """The states that need a person after this look; those of a processor that can't be read stay as they were."""
     needs, unread, limits = list[Need](), set[str](), Limits(stuck_after_s=settings.stuck_after_s)
     percent = room_of(settings.paths.home).free_percent
     disk = state_messages.need_of_disk(percent, settings.upkeep.room_min_percent, str(settings.paths.home))
@@ -105,13 +106,22 @@ def _states(lifecycle: LifecycleResource, settings: Settings, known: Mapping[str
     for name in (each.processor for each in deployments):
         try:
             now = standing(name, world, limits)
-        except HoldfastError:
+        except Exception as failed:  # whatever it is: the other processors are told
             unread.add(name)
+            needs.append(state_messages.need_of_unread(name, failed))
             continue
         is_open = now.incident is not None and now.incident.is_open
         need = state_messages.need_of(name, now.answer, is_open=is_open)
         needs += [] if need is None else [need]
     needs += [] if disk is None else [disk]
+    needs += [
+        state_messages.need_of_code(each.subject, each.reason, each.action)
+        for each in reasons.of_locations(read_unloaded(settings))
+    ]
+    needs += [
+        state_messages.need_of_code(f"definition {target}", told["sentence"], told["action"])
+        for target, told in read_broken(settings).items()
+    ]
     return state_messages.follow(known, needs, unread, lifecycle.world.clock())
 
 

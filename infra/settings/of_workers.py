@@ -2,14 +2,17 @@
 
 Invariants:
     - Each group and each setting is named in ``OF_WORKERS`` or in ``OF_OTHERS``; a test refuses one that is in neither.
-    - A secret is recorded by reference, as a variable without a value: the program that starts a worker has the value.
+    - A secret is recorded by its keyed digest, never by its value: the program that starts a worker has the value. The
+      digest tells whether the secret changed.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from functools import cache
 
+import msgspec
 from pydantic import BaseModel
 
 from holdfast.infra.masking import masked
@@ -29,36 +32,59 @@ OF_OTHERS = frozenset(
 )
 _PREFIX = "HOLDFAST_"
 
-#: Variable -> its value; None for a secret.
-Recorded = dict[str, str | None]
+
+class Secret(msgspec.Struct, frozen=True):
+    """A secret by its digest, which no one can compute without the key of the home folder."""
+
+    digest: str
 
 
-def recorded_of(environment: Mapping[str, str]) -> Recorded:
-    """What is recorded of the environment of a worker."""
+#: Variable -> its value; a secret has its digest, or None where it was recorded without a key.
+Recorded = dict[str, str | Secret | None]
+
+
+def recorded_of(environment: Mapping[str, str], key: bytes | None = None) -> Recorded:
+    """What is recorded of the environment of a worker; ``key`` is that of the digests of secrets."""
     return {
-        name: None if name in _secrets() or masked(value) != value else value
+        name: _digest(name, value, key) if name in _secrets() or masked(value) != value else value
         for name, value in sorted(environment.items())
         if _is_of_workers(name)
     }
 
 
-def as_recorded(environment: Mapping[str, str], recorded: Mapping[str, str | None]) -> dict[str, str]:
+def shown(recorded: Mapping[str, str | Secret | None]) -> dict[str, str | None]:
+    """The settings for people: secrets without their digests."""
+    return {name: value if isinstance(value, str) else None for name, value in recorded.items()}
+
+
+def as_recorded(environment: Mapping[str, str], recorded: Mapping[str, str | Secret | None]) -> dict[str, str]:
     """The environment with the recorded settings of workers, and with its own secrets."""
     others = {name: value for name, value in environment.items() if not _is_of_workers(name)}
     secret = {
-        name: value for name, value in environment.items() if name in _secrets() or recorded.get(name, "") is None
+        name: value
+        for name, value in environment.items()
+        if name in _secrets() or not isinstance(recorded.get(name, ""), str)
     }
-    return {**others, **secret, **{name: value for name, value in recorded.items() if value is not None}}
+    return {**others, **secret, **{name: value for name, value in recorded.items() if isinstance(value, str)}}
 
 
-def differences(recorded: Mapping[str, str | None], now: Mapping[str, str | None]) -> tuple[str, ...]:
-    """How the settings of now differ, a text for each variable; secrets are not compared."""
+def differences(recorded: Mapping[str, str | Secret | None], now: Mapping[str, str | Secret | None]) -> tuple[str, ...]:
+    """How the settings of now differ, a text for each variable; a secret without a digest is not compared."""
     found = []
     for name in sorted(recorded.keys() | now.keys()):
         before, after = recorded.get(name, "unset"), now.get(name, "unset")
-        if before is not None and after is not None and before != after:
-            found.append(f"{name} was {before}, now {after}")
+        if before is None or after is None or before == after:
+            continue
+        another = "another secret" if isinstance(before, Secret) else "a secret"
+        was = "a secret" if isinstance(before, Secret) else before
+        found.append(f"{name} was {was}, now {another if isinstance(after, Secret) else after}")
     return tuple(found)
+
+
+def _digest(name: str, value: str, key: bytes | None) -> Secret | None:
+    if key is None:
+        return None
+    return Secret(hashlib.blake2b(f"{name}={value}".encode(), key=key, digest_size=16).hexdigest())
 
 
 def _is_of_workers(variable: str) -> bool:

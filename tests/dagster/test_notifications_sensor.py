@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -11,7 +12,10 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import webhook_sensor as sensor_module
 from holdfast.orchestration.definitions import build_definitions
+from holdfast.orchestration.definitions import definitions as code_definitions
+from holdfast.orchestration.unloaded import read_broken, write_broken, write_unloaded
 from holdfast.orchestration.world import open_registry
+from holdfast.processors.broken_definition import broken_by
 from holdfast.processors.lifecycle.recovery import state_messages
 from holdfast.processors.lifecycle.recovery import webhook_messages as told
 from tests.webhook import SECRET, Webhook
@@ -247,3 +251,64 @@ def test_an_apply_that_broke_off_is_told_and_its_end(
     assert registry.journal.end_apply(again.id, token, "abandoned", now)
     tick()
     assert [each["event"] for each in webhook.received] == ["state.needs", "state.over"]
+
+
+def test_what_dagster_can_not_load_is_told_and_its_end(
+    settings: Settings, registry: Registry, tick: Tick, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_messages, "SETTLED_S", 0.0)
+    webhook.start()
+    tick()
+    write_broken(settings, [broken_by("shop.orders", ZeroDivisionError("in line 3"))])
+    assert settings.paths.dagster.is_dir()
+    write_unloaded(settings, {"mine": "ImportError: no module named shop"})
+    tick()
+    tick()
+    told = {each["title"]: each for each in webhook.received}
+    assert set(told) == {"definition shop.orders can't be loaded", "code location mine can't be loaded"}
+    assert all(each["event"] == "state.needs" and each["action"] for each in told.values())
+    assert "in line 3" in told["definition shop.orders can't be loaded"]["text"]
+    write_broken(settings, [])
+    write_unloaded(settings, {})
+    tick()
+    assert [each["event"] for each in webhook.received].count("state.over") == 2
+
+
+def test_the_projects_location_tells_its_broken_definitions(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_PROCESSORS", '["no_module_of_this_name"]')
+    code_definitions()
+    assert set(read_broken(settings)) == {"no_module_of_this_name"}
+
+
+def test_a_processor_whose_state_can_not_be_read_is_told_and_hides_no_other(
+    registry: Registry, tick: Tick, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_messages, "SETTLED_S", 0.0)
+    webhook.start()
+    tick()
+    now = datetime.now(UTC)
+    for name in ("fleet", "routes"):
+        registry.record_deployment(name, "v1", ("0",), now, desired="stopped")
+    facts = {"processor": "routes", "verb": "clear", "plan_hash": "a", "plan": "{}", "who": "ann", "holder": "none"}
+    begun, _ = registry.journal.begin_apply(**facts, now=now)
+    assert registry.journal.let_go_of_apply(begun.id, begun.token, "the terminal was closed")
+    original = sensor_module.standing
+
+    def standing(processor: str, *given: Any) -> Any:
+        if processor == "fleet":
+            raise ValueError("what nobody expected")
+        return original(processor, *given)
+
+    monkeypatch.setattr(sensor_module, "standing", standing)
+    tick()
+    tick()
+    told = {each["title"]: each["text"] for each in webhook.received}
+    assert "what nobody expected" in told["the state of fleet can't be read"]
+    assert any(title.startswith("routes needs you") for title in told)
+    monkeypatch.setattr(sensor_module, "standing", original)
+    tick()
+    over = [each["title"] for each in webhook.received if each["event"] == "state.over"]
+    assert len(over) == 1
+    assert over[0].startswith("the state of fleet: over")

@@ -16,14 +16,16 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.marks import Mark, write_mark
 from holdfast.infra.process import own_identity
 from holdfast.infra.settings import Settings, load_settings
-from holdfast.orchestration import cli, sensors
+from holdfast.orchestration import cli
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, SINCE_TAG
-from holdfast.orchestration.sensors import RUN_KEY_TAG, RUNS_PER_INCIDENT
+from holdfast.orchestration.sensors import RUN_KEY_TAG
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
 from holdfast.processors.lifecycle.plans.requests import Clear, Deploy
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
+from holdfast.processors.lifecycle.recovery import tick as ticks
+from holdfast.processors.lifecycle.recovery.tick import RUNS_PER_INCIDENT
 
 Tick = Callable[[], list[dg.RunRequest]]
 
@@ -89,7 +91,7 @@ def test_a_run_on_its_way_is_not_asked_for_twice(registry: Registry, tick: Tick,
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """The next run may follow at once."""
-    monkeypatch.setattr(sensors, "NEXT_RUN_AFTER_S", 0.0)
+    monkeypatch.setattr(ticks, "NEXT_RUN_AFTER_S", 0.0)
 
 
 def test_the_next_run_waits_a_while(registry: Registry, tick: Tick, begin, instance) -> None:
@@ -189,8 +191,8 @@ def test_runs_of_an_incident_of_another_registry_are_not_counted(
 def test_runs_without_a_time_are_counted_by_their_own(registry: Registry) -> None:
     """Those of a former version."""
     incident, _ = registry.open_incident("fleet", "dead", {}, datetime.now(UTC))
-    assert sensors.is_of({INCIDENT_TAG: "1"}, incident.opened_at, incident)
-    assert not sensors.is_of({INCIDENT_TAG: "1"}, incident.opened_at - timedelta(seconds=1), incident)
+    assert ticks.is_of(None, incident.opened_at, incident)
+    assert not ticks.is_of(None, incident.opened_at - timedelta(seconds=1), incident)
 
 
 class Ticker:

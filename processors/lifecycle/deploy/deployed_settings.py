@@ -3,22 +3,28 @@
 Invariants:
     - Whatever starts a worker again (recovery, scale, restart, a rollback) starts it with the settings of its
       deployment, not with those of its own environment. Only a deploy changes them.
+    - The key of the digests of secrets is made by the first deploy of a home, and stays.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from holdfast.infra.database.records import Release
 from holdfast.infra.deploy.programs import asked_of
 from holdfast.infra.files import write_private
 from holdfast.infra.json_file import read_json
 from holdfast.infra.paths import Paths
 from holdfast.infra.rooted import PathOutside, inside
 from holdfast.infra.settings.of_workers import Recorded, as_recorded, differences, recorded_of
+
+#: The option of a worker that names the folder of its release.
+RELEASE = "--release"
 
 
 class DeployedSettings:
@@ -31,16 +37,39 @@ class DeployedSettings:
         """The settings of a release; None where none are recorded, as by a former version of Holdfast."""
         return read_json(self._file(processor, release), Recorded)
 
+    def record(self, processor: str, release: str, environment: Mapping[str, str]) -> None:
+        """Record the settings of a release: those of this environment of its workers."""
+        file = self._paths.settings_key
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_private(file, secrets.token_hex(32))
+        self.write(processor, release, self.recorded(environment))
+
     def write(self, processor: str, release: str, recorded: Recorded) -> None:
-        """Record the settings of a release."""
+        """Put recorded settings of a release back."""
         file = self._file(processor, release)
         file.parent.mkdir(parents=True, exist_ok=True)
         write_private(file, msgspec.json.encode(recorded, order="deterministic").decode() + "\n")
 
+    def recorded(self, environment: Mapping[str, str]) -> Recorded:
+        """What is recorded of an environment of this home's workers."""
+        return recorded_of(environment, self._key())
+
     def of_slot(self, processor: str, slot: str) -> Recorded | None:
         """The settings that the present program of a slot was registered with; None where it is not known."""
-        asked = asked_of(self._paths.supervisor / "programs", self._paths.program(processor, slot))
-        return None if asked is None else recorded_of(asked[1])
+        asked = self._asked(processor, slot)
+        return None if asked is None else self.recorded(asked[1])
+
+    def imports(self, processor: str, slot: str, release: Release) -> bool:
+        """Whether the present program of a slot imports this release; true, too, where it is not known."""
+        asked = self._asked(processor, slot)
+        if asked is None:
+            return True
+        command = asked[0]
+        return release.folder == (command[command.index(RELEASE) + 1] if RELEASE in command[:-1] else None)
+
+    def _asked(self, processor: str, slot: str) -> tuple[tuple[str, ...], dict[str, str]] | None:
+        return asked_of(self._paths.supervisor / "programs", self._paths.program(processor, slot))
 
     def forget(self, processor: str, release: str) -> None:
         """Forget the settings of a release that is pruned."""
@@ -60,8 +89,14 @@ class DeployedSettings:
         A deploy that was broken off has recorded the new ones before each worker had them.
         """
         known = (self.read(processor, release), *(self.of_slot(processor, slot) for slot in slots))
-        now = recorded_of(present)
+        now = self.recorded(present)
         return tuple(dict.fromkeys(text for each in known if each is not None for text in differences(each, now)))
+
+    def _key(self) -> bytes | None:
+        try:
+            return self._paths.settings_key.read_bytes()[:64] or None
+        except OSError:
+            return None
 
     def _file(self, processor: str, release: str) -> Path:
         return inside(inside(self._paths.all_releases, processor) / ".settings", f"{release}.json")

@@ -25,6 +25,7 @@ import structlog
 from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.lifecycle.deploy.deployed_settings import RELEASE
 from holdfast.processors.lifecycle.deploy.marking import keep_mark
 from holdfast.processors.lifecycle.deploy.present import remove_others
 from holdfast.processors.lifecycle.deploy.warming import change_of_workers, let_join, unprepared
@@ -75,7 +76,7 @@ class Rollout:
 
     def program(self, slot: str, world: World) -> ProgramSpec:
         """The program of one instance."""
-        code = () if self.release is None else ("--release", str(self.release))
+        code = () if self.release is None else (RELEASE, str(self.release))
         arguments = ("--processor", self.processor, "--slot", slot, *code, *self.options)
         return ProgramSpec(
             name=world.paths.program(self.processor, slot),

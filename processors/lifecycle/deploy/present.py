@@ -31,6 +31,9 @@ def beyond_in(
     programs: Mapping[str, ProgramStatus], processor: str, recorded: Sequence[str], world: World
 ) -> tuple[str, ...]:
     """The same, of programs that were listed."""
+    known = {world.paths.program(processor, slot) for slot in recorded}
+    if all(name in known or not program.alive for name, program in programs.items()):
+        return ()
     others = (str(number) for number in range(SLOTS_MAX) if str(number) not in recorded)
     found = ((slot, programs.get(world.paths.program(processor, slot))) for slot in others)
     return tuple(slot for slot, program in found if program is not None and program.alive)

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from holdfast.infra.database.records import Release
 from holdfast.infra.kafka.topics import Topics
-from holdfast.infra.settings.of_workers import recorded_of
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.provisioning import TopicWorld
 from holdfast.processors.lifecycle.deploy.code_files import Code
@@ -181,7 +180,7 @@ class DeployedProcessors:
         if self._present is None or not stage.fresh_settings or stage.release_id is None:
             return rollout
         present = self._present()
-        self._settings.write(rollout.processor, stage.release_id, recorded_of(present))
+        self._settings.record(rollout.processor, stage.release_id, present)
         own = {name: rollout.environment[name] for name in _OF_RELEASE if name in rollout.environment}
         return replace(rollout, environment={**present, **own})
 
@@ -206,7 +205,7 @@ class DeployedProcessors:
         back = stage.back_to or stage.release_id
         assert back is not None
         former = replace(self._rollout(processor, back), together=stage.together)
-        former = replace(former, slots=stage.back_slots or former.slots)
+        former = replace(former, slots=stage.back_slots or former.slots, rescale=stage.rescale)
         workers = count_of(len(former.slots), "worker")
         tell(f"{failure.splitlines()[0]} Rolling back to version {former.code_version} in {workers}")
         try:

@@ -39,6 +39,7 @@ from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
 from holdfast.processors.engine.state.restore_start import plan_restore
 from holdfast.processors.engine.state.task_store import TaskStore
+from holdfast.processors.lifecycle.deploy.present import slots_at_work
 from holdfast.processors.lifecycle.ports import World
 
 #: The verb in the registry's actions.
@@ -205,8 +206,7 @@ class Rehearsals:
         """The tasks that can be rehearsed now: running ones with changelogs."""
         found = []
         for name in [processor] if processor is not None else self._deployed():
-            deployment = self._world.registry.deployment(name)
-            for slot in () if deployment is None else deployment.slots:
+            for slot in slots_at_work(name, self._world):
                 status = self._world.statuses(name, slot).status()
                 for task in () if status is None else status.tasks:
                     if task.phase == "running" and task.stores and partition in (None, task.partition):

@@ -16,7 +16,10 @@ from holdfast.infra.database.records import ApplyRecord
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.plan import Plan, PlanUnreadable
 from holdfast.processors.lifecycle.plans.requests import OfInstallation, Request, verb_of
+from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
 
+#: Verbs whose interrupted apply leaves no half-changed state, so that recovery may start workers (in any version).
+HARMLESS = frozenset({"provision", "deploy", "scale", "restart", "stop", "compact", "adopt", "replay", "clean"})
 #: Field of a request -> the option of its command, where it has another name; an argument has no option.
 _OPTIONS = {
     "workers": "",
@@ -33,6 +36,19 @@ def read(record: ApplyRecord) -> Plan | None:
         return plans.decode(record.plan)
     except PlanUnreadable:
         return None
+
+
+def keeps_recovery_away(record: ApplyRecord) -> bool:
+    """Whether recovery leaves the processor of an interrupted apply alone until the apply is resumed.
+
+    Such an apply starts and stops workers itself: a worker started in between would process half-changed state. Of a
+    plan that another version wrote, only the verb is known.
+    """
+    plan = read(record)
+    if plan is None:
+        return record.verb not in HARMLESS
+    starts_or_stops = any(isinstance(stage, RunProcessor | StopProcessor) for stage in plan.stages)
+    return plan.after_kill == "go on" and starts_or_stops
 
 
 def way_on(record: ApplyRecord) -> str:

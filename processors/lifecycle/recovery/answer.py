@@ -132,7 +132,7 @@ def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Ans
     """The answer for a processor with an interrupted apply; the processor may be half changed."""
     plan, action = way_on.read(begun), way_on.way_on(begun)
     sick = in_words({slot: each for slot, each in found.items() if each.needs_recovery})
-    if plan is None or plan.after_kill == "go on":
+    if way_on.keeps_recovery_away(begun):
         held = "Recovery leaves the processor alone until then."
     else:
         held = "Recovery does not wait for it."

@@ -28,7 +28,6 @@ from holdfast.processors.lifecycle.deploy.present import slots_beyond
 from holdfast.processors.lifecycle.plans import way_on
 from holdfast.processors.lifecycle.plans.apply import Holder, is_free
 from holdfast.processors.lifecycle.plans.behind import Behind
-from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.ages import is_ahead
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
@@ -137,10 +136,10 @@ def observe(
             if old is not None
             else diagnose(program, status, desired, now, limits, answered_at=answered, slot=slot)
         )
-        if isinstance(diagnosis, Healthy) and (other := _other_settings(desired, slot, world)):
-            diagnosis = other
         found[slot] = Observation(program, status, diagnosis)
-    return found
+    works = [slot for slot, each in found.items() if isinstance(each.diagnosis, Healthy)]
+    others = _other_programs(desired, works, world) if works else {}
+    return found | {slot: replace(found[slot], diagnosis=other) for slot, other in others.items()}
 
 
 def _since_its_start(program: ProgramStatus, now: datetime) -> ProgramStatus:
@@ -164,16 +163,23 @@ def _unsupervised(
     return Observation(None, status, Unsupervised(phase, hangs.action or ""))
 
 
-def _other_settings(desired: Deployment, slot: str, world: World) -> Differs | None:
-    """How a working instance differs from the settings that are recorded with its release."""
+def _other_programs(desired: Deployment, slots: Sequence[str], world: World) -> dict[str, Differs]:
+    """How the programs of working instances differ from the recorded release: its code, or its settings."""
     name, book = desired.processor, DeployedSettings(world.paths)
     release = world.registry.releases.of_version(name, desired.code_version)
-    recorded = None if release is None else book.read(name, release.release_id)
-    own = book.of_slot(name, slot)
-    if recorded is None or own is None or not (texts := differences(own, recorded)):
-        return None
-    said = f"It runs with other settings than the deployed ones: {'; '.join(texts)}."
-    return Differs("other-settings", said.replace(", now ", ", deployed is "), f"holdfast apply deploy {name}")
+    if release is None:
+        return {}
+    recorded, found = book.read(name, release.release_id), dict[str, Differs]()
+    action = f"holdfast apply deploy {name}"
+    for slot in slots:
+        own = book.of_slot(name, slot)
+        if not book.imports(name, slot, release):
+            said = f"It runs another release of version {desired.code_version} than {release.release_id}, "
+            found[slot] = Differs("other-version", f"{said}which is deployed.", action)
+        elif recorded is not None and own is not None and (texts := differences(own, recorded)):
+            said = f"It runs with other settings than the deployed ones: {'; '.join(texts)}."
+            found[slot] = Differs("other-settings", said.replace(", now ", ", deployed is "), action)
+    return found
 
 
 def notice(
@@ -321,11 +327,7 @@ def is_applied(processor: str, world: World) -> bool:
         return False
     if not is_broken_off(begun):
         return True
-    plan = way_on.read(begun)
-    if plan is None:  # what it has changed in part is not known
-        return True
-    starts_or_stops = any(isinstance(stage, RunProcessor | StopProcessor) for stage in plan.stages)
-    return plan.after_kill == "go on" and starts_or_stops
+    return way_on.keeps_recovery_away(begun)
 
 
 def wanted(recorded: Deployment, world: World) -> Deployment:

@@ -28,6 +28,7 @@ from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.records import Incident, Outcome
 from holdfast.infra.deploy.programs import SupervisorSilent
 from holdfast.infra.errors import HoldfastError, in_one_line
+from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving
 from holdfast.processors.lifecycle.deploy.deployment import PATIENCE_S, OnProgress, Rollout, wait_ready
 from holdfast.processors.lifecycle.deploy.present import remove_others, slots_beyond
 from holdfast.processors.lifecycle.plans.behind import Behind
@@ -281,7 +282,7 @@ class _Recovery:
             if isinstance(gravest, Waiting):
                 return self._wait(Wait("broker-away"), gravest.sentence)
             if isinstance(gravest, Unsupervised):
-                return self._wait_for_supervisor(gravest.sentence, gravest.action)
+                return self._wait(Wait("supervisor-silent"), gravest.sentence, Ask(gravest.sentence, gravest.action))
             if made and isinstance(gravest, Starting):  # a large state takes longer than an attempt waits
                 return self._wait(Wait("starting"), gravest.sentence)
             chosen = decide_slots(found, self._case, self._policy.conditions.lasts, self._left)
@@ -302,7 +303,10 @@ class _Recovery:
                 return self._leave(found, PerSlot({}, chosen.waits, asks), ())
             except SupervisorSilent as hangs:
                 self._uncount()
-                return self._wait_for_supervisor(hangs.message, hangs.action or "")
+                return self._wait(Wait("supervisor-silent"), hangs.message, Ask(hangs.message, hangs.action or ""))
+            except (BrokerUnreachable, CoordinatorMoving) as away:
+                self._uncount()
+                return self._wait(Wait("broker-away"), away.message)
             except HoldfastError as failed:
                 reason = f"attempt {self.attempts} of {self._policy.attempts} failed: {failed}"
                 self._said |= frozenset(each.sentence for each in found.values())
@@ -380,10 +384,6 @@ class _Recovery:
         said = f"{why} {wait.sentence}"
         _note_wait(self._incident, said, self._world)
         return "waiting", said
-
-    def _wait_for_supervisor(self, why: str, action: str) -> tuple[Literal["waiting"], str]:
-        """Leave the incident open until the supervisor answers, which a person brings about."""
-        return self._wait(Wait("supervisor-silent"), why, Ask(why, action))
 
     def _give_up(self, reason: str) -> None:
         """The end of an incident without attempts left: the present fault and the action for a person."""

@@ -6,7 +6,8 @@ Invariants:
     - An incident has its own messages (``webhook_messages``). A state has one where no incident names its action, so
       there is one message for one state.
     - A state keeps its messages' ids from its begin on: a tick that is killed sends no other ones.
-    - A subject that could not be read neither begins nor ends.
+    - The states of a processor that could not be read neither begin nor end; that it can't be read is a state of its
+      own.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.recovery.answer import Answer
 from holdfast.processors.lifecycle.recovery.faults import TITLES
 from holdfast.processors.lifecycle.recovery.needs import Need, Told
@@ -45,6 +47,22 @@ def need_of_disk(free_percent: float, least_percent: float, home: str) -> Need |
     text = f"The disk of {home} has {free_percent:.1f} % free, expected {least_percent:g} % or more."
     action = "`holdfast status --sizes` names what uses the disk, and what makes room."
     return Need(DISK, "full", "the disk is nearly full", text, action)
+
+
+def need_of_code(subject: str, sentence: str, action: str) -> Need:
+    """The need for code that Dagster can load: of a definition, or of a code location."""
+    return Need(subject, "bad-configuration", f"{subject} can't be loaded", sentence, action)
+
+
+def need_of_unread(processor: str, failed: Exception) -> Need:
+    """The need for a look: the state of a processor can't be read, so nobody knows what else it needs."""
+    why, action = f"{type(failed).__name__}: {failed}", ""
+    if isinstance(failed, HoldfastError):
+        why, action = failed.message, failed.action or ""
+    subject = f"the state of {processor}"
+    return Need(
+        subject, "unread", f"{subject} can't be read", why, action or f"Read `holdfast status {processor}`.", processor
+    )
 
 
 def follow(known: Mapping[str, Told], needs: Sequence[Need], unread: Collection[str], now: datetime) -> dict[str, Told]:

@@ -48,6 +48,7 @@ def plan(request: Scale, facts: Facts, topology: Topology) -> Plan:
                 request.timeout_s,
                 release_id=release,
                 slots=wanted,
+                back_slots=facts.deployment.slots,
                 rescale=True,
                 warm_s=warm,
             ),

@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from holdfast.infra.settings import Settings
-from holdfast.infra.settings.of_workers import OF_OTHERS, OF_WORKERS, as_recorded, differences, recorded_of
+from holdfast.infra.settings.of_workers import (
+    OF_OTHERS,
+    OF_WORKERS,
+    Recorded,
+    as_recorded,
+    differences,
+    recorded_of,
+    shown,
+)
 
 THERE = {
     "HOLDFAST_HOME": "/here",
@@ -50,3 +60,28 @@ def test_a_start_elsewhere_has_the_recorded_settings_and_its_own_secrets_and_pla
         "HOLDFAST_MEMORY_MAX_MB was 512, now 4096",
         "HOLDFAST_STANDBY_REPLICAS was unset, now 2",
     )
+
+
+def test_a_changed_secret_is_noticed_by_its_digest_and_never_shown() -> None:
+    key = b"of this home"
+    then, same = recorded_of(THERE, key), recorded_of(dict(THERE), key)
+    rotated = {**THERE, "HOLDFAST_KAFKA__CLIENT_CONFIG": '{"sasl.password": "rotated"}'}
+    assert differences(then, same) == ()
+    assert differences(then, recorded_of(rotated, key)) == (
+        "HOLDFAST_KAFKA__CLIENT_CONFIG was a secret, now another secret",
+    )
+    without = {name: value for name, value in THERE.items() if "CLIENT" not in name}
+    assert differences(then, recorded_of(without, key)) == ("HOLDFAST_KAFKA__CLIENT_CONFIG was a secret, now unset",)
+    assert differences(recorded_of(without, key), then) == ("HOLDFAST_KAFKA__CLIENT_CONFIG was unset, now a secret",)
+    assert as_recorded(rotated, then) == rotated, "whoever starts a worker has the secret"
+    stored = msgspec.json.encode(then)
+    assert b"hunter2" not in stored
+    assert msgspec.json.decode(stored, type=Recorded) == then
+    assert then != recorded_of(THERE, b"of another home"), "without the key nobody can try passwords"
+    assert shown(then)["HOLDFAST_KAFKA__CLIENT_CONFIG"] is None
+
+
+def test_secrets_that_were_recorded_without_a_digest_are_not_compared() -> None:
+    """As by a former version of Holdfast."""
+    rotated = {**THERE, "HOLDFAST_KAFKA__CLIENT_CONFIG": '{"sasl.password": "rotated"}'}
+    assert differences(recorded_of(THERE), recorded_of(rotated, b"key")) == ()

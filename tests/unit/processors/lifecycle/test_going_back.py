@@ -18,7 +18,7 @@ from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSetti
 from holdfast.processors.lifecycle.deploy.deployment import Rollout, deploy
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, RollbackFailed, RolledBack
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Ready
-from holdfast.processors.lifecycle.plans.requests import Deploy, Scale
+from holdfast.processors.lifecycle.plans.requests import Deploy, Request, Scale
 from holdfast.processors.lifecycle.plans.stages import RunProcessor
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.standing import standing
@@ -95,9 +95,25 @@ def test_a_failed_deployment_restores_the_number_of_workers(stage: Any, version:
             runner_of(stage, one, replace(one, code_version="v2")).run("fleet", without, print)
 
 
-def test_the_plan_has_the_workers_of_before() -> None:
-    run = run_of(decide(Deploy("orders"), in_workers(2, workers=4), TOPOLOGY))
+@pytest.mark.parametrize("request_", [Deploy("orders"), Scale("orders", 4)], ids=["deploy", "scale"])
+def test_the_plan_has_the_workers_of_before(request_: Request) -> None:
+    run = run_of(decide(request_, in_workers(2, workers=4), TOPOLOGY))
     assert (run.slots, run.back_slots) == (("0", "1", "2", "3"), ("0", "1"))
+
+
+@pytest.mark.slow
+def test_a_failed_change_of_workers_goes_back_and_touches_no_other_worker(stage: Any) -> None:
+    stage.acts({"version": "v1", "partitions": ONE})
+    one = replace(stage.rollout, slots=("0",))
+    deploy(one, stage.world, timeout_s=30)
+    pid = stage.supervisor.programs()["fleet-0"].pid
+    stage.acts({"exit": 64, "version": "v1", "partitions": ONE})
+    scaled = RunProcessor("-", "v1", 5.0, release_id="good", slots=("0", "1"), back_slots=("0",), rescale=True)
+    with pytest.raises(RolledBack, match="works on every partition in 1 worker"):
+        runner_of(stage, one, one).run("fleet", scaled, print)
+    assert stage.registry.deployment("fleet").slots == ("0",)
+    programs = stage.supervisor.programs()
+    assert (set(programs), programs["fleet-0"].pid) == ({"fleet-0"}, pid)
 
 
 def environment_in(stage: Any, slot: str) -> dict[str, str]:
@@ -142,8 +158,13 @@ def test_what_is_started_later_has_the_settings_of_the_deployment(stage: Any, mo
     assert DeployedSettings(stage.world.paths).changed("fleet", "r1", present) == (
         "HOLDFAST_KAFKA__BOOTSTRAP_SERVERS was here:1, now unset",
         "HOLDFAST_MEMORY_MAX_MB was 512, now 2048",
+        "HOLDFAST_SERVING__TOKEN was a secret, now another secret",
         "HOLDFAST_STANDBY_REPLICAS was unset, now 2",
     )
+    beside = standing("fleet", stage.world, Limits(), patience_s=10.0).answer
+    assert "Slot 1: It runs with other settings" in beside.text, "a changed secret is noticed"
+    assert "HOLDFAST_SERVING__TOKEN was another secret, deployed is a secret" not in beside.text
+    assert "a-secret-of-now" not in beside.text
 
     # a deploy has the settings of now, and takes those of before back when it fails
     stage.acts({"exit": 64}, {"version": "v1", "partitions": ONE})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -79,3 +80,18 @@ def test_the_check_that_every_instance_runs_this_version_compares_them(mixed: An
     same = {slot: replace(each, code_version="v2") for slot, each in statuses.items()}
     healthy, _ = judge_rollout(mixed.version("v2"), DeploymentResult("fleet", "v2", (), same, 0.0))
     assert healthy.passed
+
+
+def test_another_release_of_the_deployed_version_is_red(stage: Any) -> None:
+    """Both are of one version, so what the workers report of themselves is the same."""
+    stage.acts({"version": "v1"})
+    deploy(stage.rollout, stage.world, timeout_s=30)
+    book, now = stage.registry.releases, datetime.now(UTC)
+    book.record("fleet", "v1-first", code_version="v1", target="a:b", folder=None, shape={}, now=now)
+    assert standing("fleet", stage.world, LIMITS, patience_s=10.0).answer.passed
+    folder = str(stage.world.paths.releases("fleet") / "v1-second")
+    book.record("fleet", "v1-second", code_version="v1", target="a:b", folder=folder, shape={}, now=now)
+    book.works("fleet", "v1-second", now)
+    answer = standing("fleet", stage.world, LIMITS, patience_s=10.0).answer
+    assert (answer.colour, answer.kind, answer.action) == ("red", "other-version", "holdfast apply deploy fleet")
+    assert "Slot 0: It runs another release of version v1 than v1-second, which is deployed." in answer.text

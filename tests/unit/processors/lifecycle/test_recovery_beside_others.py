@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.kafka.errors import AccessRefused
+from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable
 from holdfast.infra.kafka.records import Member
 from holdfast.processors.engine.changelog.names import transactional_id
 from holdfast.processors.engine.state.folder import StateFolder
@@ -89,3 +89,18 @@ def test_a_client_that_may_not_describe_the_group_recovers_as_before(tmp_path: P
         raise AccessRefused("no", action="grant it")
 
     assert find_strangers(NAME, 1, refused, tmp_path) == ()
+
+
+def test_a_broker_that_is_away_when_it_is_asked_for_members_uses_no_attempt(installed: Installation) -> None:
+    """It used all three, and the incident was closed: nobody started the worker when the broker was back."""
+
+    def away() -> tuple[str, ...]:
+        raise BrokerUnreachable("No answer from Kafka within 20 s.", action="Check that the broker runs.")
+
+    installed.worker("0").kill()
+    result = recovered(installed, away)
+    assert (result.outcome, result.attempts, installed.done) == ("waiting", 0, [])
+    (incident,) = installed.registry.open_incidents()
+    assert (incident.kind, incident.remedy, incident.attempts) == ("broker-away", "wait", 0)
+    assert recovered(installed, lambda: ()).outcome == "resolved"
+    assert installed.done == ["start 0"]

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,6 +18,7 @@ from holdfast.processors.lifecycle.health.rehearsal import (
     REHEARSE,
     Candidate,
     Rehearsal,
+    Rehearsals,
     StoreRehearsal,
     as_document,
     choose,
@@ -22,6 +27,7 @@ from holdfast.processors.lifecycle.health.rehearsal import (
     rehearsed,
     rehearsed_rate,
 )
+from tests.unit.processors.lifecycle.in_memory import NAME, open_installation
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 
@@ -91,3 +97,19 @@ def test_nothing_is_replayed_from_the_end_on(end: int, left: list[int]) -> None:
     cut = cut_at(batch, end)
     assert (cut.offsets, len(cut.keys), len(cut.values)) == (left, len(left), len(left))
     assert batch.offsets == [10, 11, 13]
+
+
+def test_the_tasks_of_a_worker_beyond_the_record_are_rehearsed_too(tmp_path: Path) -> None:
+    """A change of workers that was broken off left it, and it owns partitions like every worker."""
+    installed = open_installation(tmp_path, slots=2)
+    installed.registry.record_deployment(NAME, "v1", ["0"], NOW)
+
+    def answered(processor: str, slot: str) -> Any:
+        status = installed.answer(slot).status()
+        tasks = tuple(replace(task, stores={"seen": 1}) for task in status.tasks)
+        return SimpleNamespace(status=lambda: replace(status, tasks=tasks))
+
+    nothing: Any = None
+    found = Rehearsals(replace(installed.world, statuses=answered), nothing, nothing).candidates(NAME)
+    assert [each.slot for each in found] == ["0", "1"]
+    installed.registry.close()

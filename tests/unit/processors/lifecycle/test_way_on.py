@@ -34,10 +34,11 @@ from holdfast.processors.lifecycle.plans.requests import (
     Restart,
     Scale,
     Stop,
+    verb_of,
 )
 from holdfast.processors.lifecycle.plans.shape import shape_of
 from holdfast.processors.lifecycle.plans.stages import DeleteTopic
-from holdfast.processors.lifecycle.plans.way_on import command_of, way_on
+from holdfast.processors.lifecycle.plans.way_on import HARMLESS, command_of, keeps_recovery_away, way_on
 from holdfast.processors.lifecycle.recovery.answer import judge_interrupted
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import is_applied
@@ -228,3 +229,14 @@ def test_a_processor_that_cannot_be_read_is_one_red_line_and_hides_no_other(inst
     (red,) = reasons
     assert (red.subject, red.colour) == ("processor broken", "red")
     assert red.reason == "Its state can't be read. ValueError: its endpoint is no JSON"
+
+
+@pytest.mark.parametrize(("verb", "waits"), [("deploy", False), ("scale", False), ("clear", True), ("restore", True)])
+def test_recovery_waits_for_an_unreadable_plan_only_where_its_verb_leaves_half_changed_state(
+    verb: str, waits: bool, installed: Installation
+) -> None:
+    begun = replace(of_another_version(installed), verb=verb)
+    assert keeps_recovery_away(begun) is waits
+    text = judge_interrupted(begun, {}).text
+    assert ("Recovery leaves the processor alone until then." in text) is waits
+    assert {verb_of(each) for each in REQUESTS} | {"replay"} >= HARMLESS

@@ -1,0 +1,147 @@
+"""One tick of the recovery sensor for one processor: what it saw, and which recovery run is due.
+
+Invariants:
+    - Whoever watches processors decides here: the sensor in Dagster, and the model of operation.
+    - An incident has one run at a time. When a run ended without closing its incident (it was killed, say), another
+      follows after a pause, up to ``RUNS_PER_INCIDENT``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from holdfast.infra.database.records import Deployment, Incident
+from holdfast.processors.lifecycle.deploy.marking import judged
+from holdfast.processors.lifecycle.plans.behind import Behind
+from holdfast.processors.lifecycle.ports import World
+from holdfast.processors.lifecycle.recovery.conditions import Conditions
+from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.incidents import Notice, is_applied, notice, wait_on, waits_for, wanted
+
+#: Runs that may end without closing their incident; after the last one the incident is closed as failed.
+RUNS_PER_INCIDENT = 3
+#: Pause after such a run before the next one, seconds; doubled for each further run.
+NEXT_RUN_AFTER_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What a tick found."""
+
+    #: What the tick says of the processor.
+    sentences: tuple[str, ...]
+    #: How the registry is older than the processor; then nothing else was looked at.
+    old: Behind | None = None
+    #: The observation; None while the processor is deployed, and with an older registry.
+    seen: Notice | None = None
+    #: The open incident, if a run for it is due.
+    due: Incident | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A recovery run that was requested for an incident of some number."""
+
+    id: str
+    key: str
+    created_at: datetime
+    #: The time of its incident; None for a run of a former version of Holdfast.
+    since: str | None
+    is_finished: bool
+    succeeded: bool
+    #: When it ended, seconds since 1970; of no meaning for a run that is not finished.
+    ended_at: float
+
+
+def take_look(
+    deployment: Deployment,
+    waiting: Incident | None,
+    world: World,
+    *,
+    limits: Limits,
+    conditions: Conditions,
+    answered_at: Mapping[str, datetime],
+) -> Look:
+    """Observe one processor, open its incident where it needs one, and decide whether a run is due.
+
+    ``waiting`` is its open incident, read before; ``answered_at`` is that of the look before (``Notice``).
+
+    Raises:
+        HoldfastError: The supervisor or the registry did not answer.
+    """
+    name = deployment.processor
+    old = judged(name, deployment, world)
+    if old is not None:
+        return Look((old.sentence,), old=old)
+    if wanted(deployment, world).desired == "deploying":
+        return Look((f"{name}: deploying",))
+    seen = notice(name, world, limits, answered_at=answered_at)
+    said = f"{name}: {seen.worst.sentence}"
+    # a healthy processor may still have an open incident, when the run that should have closed it was killed
+    incident = seen.incident or waiting
+    if incident is None or not incident.is_open:
+        return Look((said,), seen=seen)
+    if is_applied(name, world):
+        return Look((said, f"Incident {incident.id} waits: an apply of {name} is open."), seen=seen)
+    lasting = waits_for(incident, seen.diagnoses, conditions)
+    if lasting:
+        wait_on(incident, seen.worst, lasting, world)
+        return Look((said, f"Incident {incident.id} waits: {lasting}"), seen=seen)
+    return Look((said,), seen=seen, due=incident)
+
+
+def next_run(incident_id: int, known: Sequence[Run], world: World, warn: Callable[[str], object]) -> str | None:
+    """The key of the run that an incident gets now; None while one is queued or running, and after the last one.
+
+    Args:
+        incident_id: The incident, which is read after the runs: a run closes its incident before it ends.
+        known: The runs with the incident's number, newest first.
+        world: The ports to act through.
+        warn: Told what came of former runs.
+    """
+    registry, now = world.registry, world.clock()
+    incident = registry.incident(incident_id)
+    if incident is None or not incident.is_open:
+        return None
+    runs = [run for run in known if is_of(run.since, run.created_at, incident)]
+    if any(not run.is_finished for run in runs):
+        return None
+    name, holder = incident.processor, incident.claimed_by
+    if holder is not None:
+        if holder not in {run.id for run in runs} and incident.is_worked_on:
+            return None  # a run of another daemon
+        registry.release_incident(incident.id, holder)
+        warn(f"Incident {incident.id} of {name} is still open after run {holder} ended.")
+    # not counted: runs that succeeded, whose incident waits
+    tried = [run for run in runs if not run.succeeded]
+    if len(tried) >= RUNS_PER_INCIDENT:
+        reason = f"{len(tried)} runs ended without closing the incident; the last is {tried[0].id}"
+        registry.close_incident(incident.id, "failed", now, reason=reason)
+        warn(f"Incident {incident.id} of {name} failed: {reason}")
+        return None
+    pause_s = NEXT_RUN_AFTER_S * 2 ** (len(tried) - 1)
+    if tried and abs(now.timestamp() - max(run.ended_at for run in tried)) < pause_s:
+        return None
+    return next_key(incident, [run.key for run in runs])
+
+
+def is_of(since: str | None, created_at: datetime, incident: Incident) -> bool:
+    """Whether a run with the number of an incident is one of this incident, since it was opened or retried last.
+
+    A registry that was lost counts from 1 again, so an incident of before had the same number. A run of a former
+    version has no time in its tags; its own decides.
+    """
+    opened_at = incident.retried_at or incident.opened_at
+    return created_at >= opened_at if since is None else since == opened_at.isoformat()
+
+
+def next_key(incident: Incident, keys_of_runs: Iterable[str]) -> str:
+    """A run key that no run had, and that stays the same until a run has it.
+
+    Dagster drops a request whose key a run has. The number of runs is no key: runs can be deleted.
+    """
+    prefix = f"incident-{incident.id}-{incident.retried_at or incident.opened_at:%Y%m%dT%H%M%S.%f}-"
+    numbers = [key.removeprefix(prefix) for key in keys_of_runs if key.startswith(prefix)]
+    return f"{prefix}{max((int(each) for each in numbers if each.isdecimal()), default=0) + 1}"
