@@ -47,7 +47,10 @@ class Program:
         self.process: SimulatedProcess | None = None
         self.app: Application | None = None
         self.pid = 0
-        self.began = self.ended = 0.0
+        #: When its process began and ended: by the wall clock, and by the one that nobody sets.
+        self.began = self.ended = self.began_at = 0.0
+        #: Whether its process waits for messages.
+        self.idle = False
         self.failure: Exception | None = None
 
     @property
@@ -91,6 +94,15 @@ class OperatorsTopics(InMemoryTopics):
         """Delete a topic; one that is not there is no error."""
         self.answers("delete")
         self._broker.delete(name)
+
+    def settled_end_offsets(self, topic: str) -> dict[int, int]:
+        """The ends behind which nothing is open."""
+        return self.end_offsets(topic, committed=True)
+
+    def delete_group(self, group: str) -> None:
+        """Delete a group's offsets; a missing one is no error."""
+        self.answers("delete_group")
+        self._broker.groups.pop(group, None)
 
     def committed_offsets(self, group: str) -> Mapping[Partition, int]:
         """The group's offsets, pending transactions waited for."""
@@ -147,6 +159,7 @@ class SimulatedDeployer:
         if process is not None and program.alive:
             assert program.app is not None
             program.app.stop()
+            self._world.wake(program)
             # The supervisor sees it through, whatever becomes of who asked.
             self._world.clock.call_later(STOP_WAIT_S, lambda: None if process.ended else self._world.kill(process))
             while not (process.ended or process.crashed):
@@ -167,6 +180,7 @@ class SimulatedDeployer:
         for name in names:
             if (app := self._program(name).app) is not None:
                 app.stop()
+                self._world.wake(self._program(name))
         for name in names:
             self.remove(name)
 
@@ -191,11 +205,16 @@ def _seen(name: str, program: Program) -> ProgramStatus:
         name,
         "RUNNING" if program.alive else "EXITED" if program.pid else "STOPPED",
         program.pid if program.alive else None,
-        None if program.alive or killed or not program.pid else int(program.failure is not None),
+        None if program.alive or killed or not program.pid else _exit_status(program.failure),
         since,
         "SIGKILL" if killed else None,
         datetime.fromtimestamp(program.began, UTC) if program.pid else None,
     )
+
+
+def _exit_status(failure: Exception | None) -> int:
+    """The status with which a worker ends: that of its error, as ``python -m holdfast.processors`` has it."""
+    return getattr(failure, "exit_code", 1) if failure is not None else 0
 
 
 class SimulatedClient(ProcessorClient):
@@ -276,6 +295,7 @@ class SimulatedClient(ProcessorClient):
                 answers.append(_answer(400 if isinstance(failure, CommandWrong) else 409, body))
 
         worker.requests.append(WorkerRequest(call, only_reads=only_reads))
+        self._world.wake(self._world.programs[self._name])
         deadline = self._world.clock.monotonic() + timeout_s
         while not answers:
             if self._world.clock.monotonic() >= deadline or not self.alive():

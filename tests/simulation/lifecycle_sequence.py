@@ -36,6 +36,7 @@ from holdfast.processors.lifecycle.plans.requests import (
     Keys,
     Prefix,
     Provision,
+    Replay,
     Request,
     Restart,
     Restore,
@@ -48,6 +49,7 @@ from holdfast.processors.lifecycle.plans.stages import ClearKeys, SetPositions
 from holdfast.processors.testing.log import PartitionLog
 from holdfast.processors.testing.process import InlineProcess
 from tests.simulation.disk import content_of
+from tests.simulation.letters import check_letters
 from tests.simulation.lifecycle_model import Fault, Model
 from tests.simulation.lifecycle_world import LifecycleWorld, Operator, Shown
 from tests.simulation.verifier import InvariantBroken
@@ -71,6 +73,8 @@ class Sequence:
         #: Outputs that were deleted with their topic.
         self.gone: Counter[tuple[int, int, str]] = Counter()
         self.struck = 0
+        #: Whether a verb had input read again: then a message that fails has a letter for each time.
+        self.rewound = False
 
     def run(self) -> None:
         """All of it.
@@ -98,6 +102,8 @@ class Sequence:
             others += [self.clear, lambda: self.do(Deploy(GROUP)), lambda: self.do(Stop(GROUP)), self.lose, self.drift]
             others += [self.lose_output]
         others += [self.spoil, self.spoil]
+        if self.world.workload.dead_letters:
+            others += [lambda: self.do(Replay(GROUP))] * 3
         random.choice(others)()
         if self.world.schedule.seed % 4 == 3 and self.model.up and random.random() < 0.4:
             self.do(Scale(GROUP, random.randint(1, 3), warm_s=0.0))
@@ -280,6 +286,7 @@ class Sequence:
     def do(self, request: Request) -> None:
         """Ask for a verb, again and again while operators or workers die, until it is through; then check."""
         before, calm = self.sight(), True
+        self.rewound |= isinstance(request, Clear | Restore | Backfill)
         known = len(self.world.registry.journal.applies(1_000))
         for attempt in range(ATTEMPTS):
             fault = Fault(self.world) if attempt < FAULTY and self.random.random() < 0.5 else None
@@ -524,6 +531,8 @@ class Sequence:
             self.world.feed(number, len(messages))
         self.check()
         self.check_outputs()
+        if not self.rewound:
+            check_letters(self.world)
         self.do(Stop(GROUP))
         for place in self.changelogs():
             self.world.cluster.compact(place, drop_tombstones=True)

@@ -52,6 +52,7 @@ from holdfast.processors.lifecycle.recovery import incidents, recovery
 from holdfast.processors.lifecycle.verbs.backfill import check_local
 from holdfast.processors.lifecycle.verbs.table import plan_for
 from holdfast.processors.lifecycle.world.facts import WorldFacts
+from holdfast.processors.lifecycle.world.letters import LetterStages
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import WorkingOwners
 from holdfast.processors.testing.clock import VirtualClock
@@ -116,7 +117,7 @@ class LifecycleWorld:
         #: Decides what becomes of a process at a point; None for nothing bad.
         self.strike: Callable[[SimulatedProcess, str], bool] | None = None
         self.broken: InvariantBroken | None = None
-        self.operators = 0
+        self.operators = self.pids = 0
         #: Whether who looks at the holder of an apply sees its end at once: all are on one machine.
         self.one_machine = schedule.seed % 2 == 0
         checkpoints = CheckpointSettings(every_s=schedule.checkpoint_s, stop_wait_s=1.0)
@@ -127,7 +128,9 @@ class LifecycleWorld:
         self._registry_file = folder / "registry.db"
         shutil.copy(template, self._registry_file)
         self.registry = self._opened_registry()
-        drawn = draw_workload(self.random, schedule.partitions, schedule.stores, exactly_once=True, dead_letters=False)
+        drawn = draw_workload(
+            self.random, schedule.partitions, schedule.stores, exactly_once=True, dead_letters=schedule.dead_letters
+        )
         self.workload = drawn
         self.topology = self.application("0", Start()).topology()
         self.tables = SimulatedTables(self)
@@ -156,6 +159,9 @@ class LifecycleWorld:
         """The processor that a program's new process runs."""
         return self.application(slot, start)
 
+    def check_start(self, slot: str) -> None:
+        """What a worker looks at before it runs; raises what it ends with."""
+
     def code(self) -> Code:
         """The files of the definition."""
         return CODE
@@ -172,12 +178,14 @@ class LifecycleWorld:
             begin_empty=dict(given[at + 1].split("=", 1) for at, word in enumerate(given) if word == "--begin-empty"),
             reseed=frozenset(given[at + 1] for at, word in enumerate(given) if word == "--reseed"),
         )
-        program.pid += 1
-        program.began, program.failure = self.clock.time(), None
+        self.pids += 1
+        program.pid = self.pids
+        program.began, program.began_at, program.failure = self.clock.time(), self.clock.monotonic(), None
         program.app = app = self.started(program, slot, start)
 
         def live(process: SimulatedProcess) -> None:
             try:
+                self.check_start(slot)
                 app.run_on(
                     self.cluster.connect(process),
                     self.settings,
@@ -191,6 +199,9 @@ class LifecycleWorld:
                 program.ended = self.clock.time()
 
         program.process = self.simulation.start(f"w{slot}.{program.pid}", live)
+
+    def wake(self, program: Program) -> None:
+        """Somebody wants something of a worker, which may be idle."""
 
     def kill(self, process: SimulatedProcess) -> None:
         """SIGKILL, of the process alone: what it wrote is there, but for bulk writing."""
@@ -311,6 +322,9 @@ class Shown:
 class Operator:
     """One run of an operator's program: what ``orchestration.verbs.Verbs`` is in production, on simulated parts."""
 
+    #: The settings of workers where he is; None: they never change.
+    present: Callable[[], Mapping[str, str]] | None = None
+
     def __init__(self, world: LifecycleWorld, process: SimulatedProcess) -> None:
         self._world = world
         self.process = process
@@ -341,6 +355,7 @@ class Operator:
             NothingHangs(),
             world.tables,
             workers=lambda name: None if self._slots(name) else len(world.slots),
+            present=self.present,
         )
         self.facts.ghosts_s = 0.0
         self.holder = Holder(process.name, self._is_gone)
@@ -392,7 +407,12 @@ class Operator:
         execution = Execution(
             topics=topics,
             runner=DeployedProcessors(
-                acting, self._rollout, "ada", lambda name: (self._world.code(), self._shape()), topics
+                acting,
+                self._rollout,
+                "ada",
+                lambda name: (self._world.code(), self._shape()),
+                topics,
+                present=self.present,
             ),
             owners=self.owners,
             local=self._folders,
@@ -402,7 +422,7 @@ class Operator:
             transactions=NothingHangs(),
             tables=TableStages(self._table_world(), _no_shadows),  # type: ignore[arg-type]
             orphans=lambda: _no_orphans,
-            letters=_no_shadows,
+            letters=LetterStages(self.topics, topics, self._loading, self.hold.check),  # type: ignore[arg-type]
         )
 
         def execute(processor: str, stage: Stage, tell: Tell) -> Done:
@@ -422,6 +442,9 @@ class Operator:
             held=lambda name, stores: held_by_owners(world, stores),
             clock=OperatorsTime(world),
         )
+
+    def _loading(self, processor: str) -> Loading:
+        return Loading(self._world, self.process, lambda offsets: None)
 
     def _tell(self, text: str) -> None:
         self._world.simulation.note(self.process.name, text)
@@ -506,8 +529,12 @@ def virtual_time(world: LifecycleWorld) -> Iterator[None]:
 
 
 def quiet(schedule: Schedule) -> Schedule:
-    """The same, as far as it says how processors run: faults come from elsewhere, and deletes stay."""
-    chosen: dict[str, Any] = {"exactly_once": True, "dead_letters": False, "aggregated": False, "faults": ()}
+    """The same, as far as it says how processors run: faults come from elsewhere, and deletes stay.
+
+    One seed of eight has a dead-letter topic; the others skip what fails.
+    """
+    chosen: dict[str, Any] = {"exactly_once": True, "aggregated": False, "faults": ()}
+    chosen["dead_letters"] = schedule.seed % 8 == 4
     patience = {"retention_s": 86_400.0, "standby_replicas": 0, "store_step_s": min(schedule.store_step_s, 0.01)}
     return replace(schedule, **chosen, **patience)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.simulation.lifecycle import template_in, unlogged_folder
 from tests.simulation.lifecycle_world import quiet
-from tests.simulation.operation_course import Course, CourseRun, draw_course
+from tests.simulation.operation_course import Course, CourseRun, draw_course, has_letters
 from tests.simulation.operation_world import OperationWorld, parts_of_operation
 from tests.simulation.schedule import plain_schedule
 from tests.simulation.scheduler import signals_kept
@@ -53,7 +53,7 @@ class OperationRunner:
 
     def run(self, seed: int, course: Course | None = None) -> Outcome:
         """Run a course, by default the one of the seed; what breaks is told, not raised."""
-        schedule = replace(quiet(plain_schedule(seed)), checkpoint_s=1_000.0)
+        schedule = replace(quiet(plain_schedule(seed)), checkpoint_s=1_000.0, dead_letters=has_letters(seed))
         course = draw_course(seed) if course is None else course
         with tempfile.TemporaryDirectory(dir=self._folder) as folder:
             world = OperationWorld(schedule, Path(folder), self._template)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any, Literal
 
@@ -13,6 +15,7 @@ from holdfast.processors.lifecycle.plans.requests import (
     Compact,
     Deploy,
     Provision,
+    Replay,
     Request,
     Restart,
     Restore,
@@ -20,6 +23,7 @@ from holdfast.processors.lifecycle.plans.requests import (
     Scale,
     Stop,
 )
+from tests.simulation.letters import check_letters
 from tests.simulation.lifecycle_model import OPERATORS_AIMS, WORKERS_AIMS
 from tests.simulation.lifecycle_sequence import Sequence
 from tests.simulation.lifecycle_world import Shown
@@ -46,6 +50,10 @@ AIMS = (
 #: From here on an operator holds an apply.
 BEGINS = ("registry.journal.begin_apply:after", "registry.journal.claim_apply:after")
 SILENT: tuple[Literal["broker", "supervisor"], ...] = ("broker", "supervisor")
+#: Where a change of workers is half done.
+HALF = ("deployer.start_program:after", "deployer.stop_program:before", "deployer.stop_program:after", "deployer.apply")
+#: Seconds of what stays until a person ends it.
+FOR_EVER_S = 1e6
 #: From the last disturbance to the judgement, seconds: an interrupted apply is told, and recovery has had its attempts.
 QUIET_S, QUIET_MAX_S = 120.0, 1_500.0
 #: A world that is as recorded for so long, seconds, is not watched longer in most seeds.
@@ -130,7 +138,62 @@ class Silent:
     seconds: float
 
 
-Step = Ask | Both | Abandon | KillWorker | Feed | Wait | Define | Silent
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """The settings of workers are changed where operators and Dagster are."""
+
+    memory_mb: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spoil:
+    """The configuration of one slot is wrong: its worker is killed, and each later one ends at its start."""
+
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
+class Intrude:
+    """A worker of another installation joins the group so many seconds later, for so many seconds."""
+
+    later_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class SetClock:
+    """The machine's clock is ahead by so many seconds, for so many seconds."""
+
+    ahead_s: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRun:
+    """Somebody deletes the first recovery run of each incident in Dagster."""
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    """Another version of Holdfast wrote the plan of the open apply."""
+
+
+Step = (
+    Ask
+    | Both
+    | Abandon
+    | KillWorker
+    | Feed
+    | Wait
+    | Define
+    | Silent
+    | Configure
+    | Spoil
+    | Intrude
+    | SetClock
+    | DeleteRun
+    | Upgrade
+)
 Course = tuple[Step, ...]
 
 
@@ -139,7 +202,15 @@ def draw_course(seed: int) -> Course:
     random = Random(f"course {seed}")
     steps: list[Step] = [Feed(random.choice([0.2, 0.5]))]
     for _ in range(random.randint(1, 3)):
-        steps += _draw_verb(random)
+        drawn = random.random()
+        if drawn < 0.2:
+            steps += _draw_half(random)
+        elif drawn < 0.45:
+            steps += _draw_surprise(random)
+        if drawn >= 0.2:
+            steps += _draw_verb(random)
+        if has_letters(seed) and random.random() < 0.7:
+            steps.append(Ask(Replay(GROUP), _draw_end(random, AIMS) if random.random() < 0.7 else None))
         if random.random() < 0.4:
             steps.append(Feed(random.choice([0.2, 0.5])))
         if random.random() < 0.2:
@@ -150,6 +221,49 @@ def draw_course(seed: int) -> Course:
         # on another machine only a minute of silence tells that an operator is gone
         steps += [Wait(62.0), Abandon()]
     return tuple(steps)
+
+
+def has_letters(seed: int) -> bool:
+    """Whether messages that fail become dead letters, which can be sent again."""
+    return seed % 8 == 5
+
+
+def _draw_half(random: Random) -> list[Step]:
+    """A change of workers that ends half done, and is abandoned."""
+    scaled = Scale(GROUP, random.randint(1, 3), warm_s=0.0)
+    request = random.choice([Deploy(GROUP), Deploy(GROUP), scaled, scaled, Restore(GROUP), Restart(GROUP)])
+    steps: list[Step] = []
+    if isinstance(request, Deploy):
+        steps.append(random.choice([Define("v2"), Define("v3"), Configure("256")]))
+    if isinstance(request, Scale) and random.random() < 0.5:
+        steps.append(Ask(Scale(GROUP, 3, warm_s=0.0)))
+    signal: Signal = random.choice(["SIGINT", "SIGHUP", "SIGKILL"])
+    steps.append(Ask(request, End(signal, random.choice(HALF), random.choice([1, 1, 2]), begun=True)))
+    if random.random() < 0.2:
+        steps.append(Upgrade())
+    return [*steps, Wait(62.0), Abandon()]
+
+
+def _draw_surprise(random: Random) -> list[Step]:
+    """Something happens that no command asked for."""
+    drawn = random.random()
+    worker = random.choice(["w", "w0", "w1"])
+    killed = KillWorker(worker, End("SIGKILL", after_s=random.choice([0.5, 5.0])))
+    if drawn < 0.2:
+        return [Configure(random.choice(["256", "512", "768"])), killed, Wait(20.0)]
+    if drawn < 0.4:
+        others = KillWorker(random.choice(["w0", "w1"]), End("SIGKILL", after_s=random.choice([0.5, 3.0, 40.0])))
+        return [Spoil(random.choice(["0", "1"])), others, Wait(random.choice([5.0, 62.0]))]
+    if drawn < 0.6:
+        stays = random.choice([20.0, 90.0, FOR_EVER_S])
+        return [Intrude(random.choice([0.0, 3.0]), stays), Wait(random.choice([5.0, 20.0])), killed, Wait(20.0)]
+    if drawn < 0.8:
+        ahead = SetClock(random.choice([21_600.0, 600.0, -1_800.0]), random.choice([5.0, 40.0, 90.0]))
+        return [ahead, killed, Wait(random.choice([5.0, 62.0])), killed]
+    if drawn < 0.9:
+        return [Silent("supervisor", 0.5, FOR_EVER_S), killed, Wait(20.0)]
+    runs = KillWorker("run", End("SIGKILL", random.choice(["deployer.", "registry.", ""]), random.choice([1, 5])))
+    return [killed, runs, Wait(62.0), runs, Wait(62.0), DeleteRun(), Wait(5.0)]
 
 
 def _draw_verb(random: Random) -> list[Step]:
@@ -252,17 +366,28 @@ class CourseRun:
         self.world.strikes.clear()
         self.feed(1.0)
         self.quiet()
+        self.check_broken()
         verdict = judge(self.world)
         self.tell(f"judged: {list(verdict.apart) or 'as recorded'}; {verdict.answer.colour}: {verdict.answer.text}")
         if verdict.apart or verdict.answer.colour == "red":
             self.acted += 1
             self.tell(f"action: {carry_out(self.world, verdict)}")
             self.quiet()
+            self.check_broken()
             again = judge(self.world)
             if again.apart or not again.answer.passed:
                 raise InvariantBroken("mended", f"{list(again.apart)}; {again.answer.colour}: {again.answer.text}")
         if not any(isinstance(each, Clear) for each in self._requests()):
             self.check_state()
+
+    def check_broken(self) -> None:
+        """What was seen on the way.
+
+        Raises:
+            InvariantBroken: It must not be.
+        """
+        if self.world.broken is not None:
+            raise self.world.broken
 
     def check_state(self) -> None:
         """Nothing is lost, and nothing is counted twice.
@@ -276,6 +401,8 @@ class CourseRun:
         for place, store, number in sequence.places():
             sequence.check_state(f"changelog {place}", store, number, sequence.folded(place))
         sequence.check_outputs()
+        if not any(isinstance(each, Restore) for each in self._requests()):
+            check_letters(self.world)
 
     def _requests(self) -> list[Request]:
         asked = [each for each in self.course if isinstance(each, Ask)]
@@ -306,11 +433,49 @@ class CourseRun:
                 world.define(step.version)
             case Silent():
                 self.silence(step)
+            case Intrude():
+                self.last(step.later_s, step.seconds, world.join_stranger, world.leave_strangers, str(step))
+            case SetClock():
+                ahead, right = partial(world.set_clock, step.ahead_s), partial(world.set_clock, 0.0)
+                self.last(0.0, step.seconds, ahead, right, str(step))
+            case _:
+                self.change(step)
+
+    def change(self, step: Step) -> None:
+        """A step that takes no time."""
+        world = self.world
+        self.tell(str(step))
+        match step:
+            case Configure():
+                world.environment["HOLDFAST_MEMORY_MAX_MB"] = step.memory_mb
+            case Spoil():
+                world.broken_slots.add(step.slot)
+                self.strike(End("SIGKILL", after_s=0.0), f"w{step.slot}", None)
+            case DeleteRun():
+                self.sensor.forget()
+            case Upgrade():
+                world.make_foreign()
+
+    def last(self, later_s: float, seconds: float, begin: Callable[[], Any], end: Callable[[], Any], what: str) -> None:
+        """Something begins later and ends by itself, unless it stays until a person ends it."""
+        clock = self.world.clock
+
+        def begun() -> None:
+            self.tell(what)
+            begin()
+            if seconds < FOR_EVER_S:
+                clock.call_later(seconds, end)
+
+        self._lasts(later_s + seconds * (seconds < FOR_EVER_S))
+        clock.call_later(later_s, begun)
+
+    def _lasts(self, seconds: float) -> None:
+        self.silent_until = max(self.silent_until, self.world.clock.monotonic() + seconds)
 
     def silence(self, step: Silent) -> None:
         """The broker or the supervisor is silent for a while."""
         world, network = self.world, self.world.network
-        self.silent_until = max(self.silent_until, world.clock.monotonic() + step.later_s + step.seconds)
+        self._lasts(step.later_s + step.seconds * (step.seconds < FOR_EVER_S))
 
         def begin() -> None:
             self.tell(f"the {step.who} is silent for {step.seconds:g} s")
@@ -391,7 +556,7 @@ class CourseRun:
 
     def quiet(self) -> None:
         """Nothing happens from outside, until nothing moves."""
-        self.world.idle_s = 1.0
+        self.world.idle_s = 5.0
         self.world.rest(max(0.0, self.silent_until - self.world.clock.monotonic()))
         self.world.rest(CALM_S)
         if self.world.schedule.seed % 4 and not apart(self.world) and not self.sensor.busy:
@@ -399,7 +564,8 @@ class CourseRun:
         self.world.rest(QUIET_S)
         until = self.world.clock.monotonic() + QUIET_MAX_S
         while self.world.clock.monotonic() < until:
-            busy = self.sensor.busy or (self._runs() and not is_consumed(self.world))
+            shared = self.world.shared_since is not None  # others have some partitions
+            busy = self.sensor.busy or (self._runs() and not shared and not is_consumed(self.world))
             if not busy:
                 return
             self.world.rest(20.0)

@@ -12,10 +12,12 @@ from typing import Any
 
 import typer
 
+from holdfast.infra.database.records import Deployment
 from holdfast.infra.errors import HoldfastError
 from holdfast.orchestration.commands.requests import VERBS
 from holdfast.orchestration.commands.verbs import joined_command
 from holdfast.orchestration.reasons import of_processor
+from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import Adopt, Request
 from holdfast.processors.lifecycle.plans.way_on import way_on
@@ -26,6 +28,8 @@ from tests.simulation.workload import GROUP
 
 #: A command in a text: it ends where something follows that is no word of a command line.
 _COMMAND = re.compile(r"holdfast ((?:[\w:=/-]+(?: |(?=\W|$)))+)")
+#: A version of the definition that is to come back, and a command that is for another installation.
+_FORMER, _THERE = re.compile(r"go back to version (\S+) of the definition"), "in that installation"
 #: Commands that only show something.
 _SHOWS = frozenset({"logs", "status", "explain", "plan", "top", "history", "snapshot"})
 
@@ -65,9 +69,25 @@ def apart(world: OperationWorld) -> tuple[str, ...]:
         if "--paused" in program.spec.command or worker.paused:
             said.append(f"slot {slot} is paused")
     said += [f"slot {slot} runs beyond the record" for slot, each in slots.items() if slot not in meant and each.alive]
-    if meant and not said and not is_consumed(world):
+    said += _of_programs(world, found, {slot: each for slot, each in slots.items() if slot in meant})
+    if meant and not said and world.shared_since is None and not is_consumed(world):
         said.append("input is not processed")
     return tuple(said)
+
+
+def _of_programs(world: OperationWorld, found: Deployment, slots: dict[str, Any]) -> list[str]:
+    """The slots whose programs have another release, or other settings, than what was deployed."""
+    release = world.registry.releases.of_version(GROUP, found.code_version)
+    if release is None:
+        return []
+    book, said = DeployedSettings(world.paths), []
+    for slot, program in slots.items():
+        command, own = program.spec.command, book.recorded(program.spec.environment)
+        if release.folder not in command:
+            said.append(f"slot {slot} runs {command}, recorded is {release.release_id}")
+        if own != book.read(GROUP, release.release_id):
+            said.append(f"slot {slot} has {own}, deployed is {book.read(GROUP, release.release_id)}")
+    return said
 
 
 def programs(world: OperationWorld) -> list[Any]:
@@ -99,15 +119,17 @@ def judge(world: OperationWorld) -> Verdict:
 
 
 def left_down(world: OperationWorld) -> str:
-    """The slots that recovery should have started; empty where an apply is to be resumed, or a person was asked."""
+    """The slots that recovery should have started; those left out are held by an apply, or a person was asked."""
     registry = world.registry
     record, incident = registry.deployment(GROUP), next(iter(registry.incidents(1, processor=GROUP)), None)
     begun = registry.journal.applies(1, processor=GROUP, open_only=True)
     held = any(way_on(each).startswith("holdfast apply resume") for each in begun)
-    asked = incident is not None and incident.outcome == "failed"
-    if record is None or record.desired == "stopped" or held or asked:
+    asked = incident.asks if incident is not None and incident.outcome == "failed" else {}
+    hangs = world.clock.monotonic() < world.silent_until
+    if record is None or record.desired == "stopped" or held or hangs:
         return ""
-    return ", ".join(each for each in apart(world) if each.endswith("does not run"))
+    down = {f"slot {slot} does not run" for slot in record.slots if slot not in asked}
+    return ", ".join(each for each in apart(world) if each in down)
 
 
 def commands_in(text: str) -> list[list[str]]:
@@ -122,11 +144,18 @@ def carry_out(world: OperationWorld, verdict: Verdict) -> str:
     Raises:
         InvariantBroken: The action is refused or fails.
     """
-    failed = ""
-    for words in commands_in(verdict.action):
+    failed, action = "", verdict.action
+    world.broken_slots.clear()  # who reads what status says repairs the machine, too
+    if (version := _FORMER.search(action)) is not None:
+        world.define(version.group(1))
+    if _THERE in action:
+        world.leave_strangers()
+        action = action.partition("then: ")[2]
+    for words in commands_in(action):
         try:
             act(world, lambda person, words=words: run(person, words), f"holdfast {' '.join(words)}")
-            return f"holdfast {' '.join(words)}"
+            if words[0] != "down":
+                return f"holdfast {' '.join(words)}"
         except HoldfastError as failure:
             failed = f"`holdfast {' '.join(words)}`: {failure}"
     raise InvariantBroken("action", f"{failed}; status: {verdict.answer.text}")
@@ -148,6 +177,8 @@ def run(person: Person, words: list[str]) -> None:
                 raise _Refused(f"incident {number} can't be retried", action="")
         case ["registry", "adopt", *_]:
             person.ask(Adopt(GROUP), lambda plan: None)
+        case ["down", *_]:
+            person.world.end_supervisor()
         case ["up", *_]:
             person.acting.deployer.start()
         case ["apply", *rest] | rest:

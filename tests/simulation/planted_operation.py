@@ -5,12 +5,19 @@ python -m tests.simulation.planted_operation       the table of the documentatio
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from sqlalchemy import text
 
 from holdfast.infra.database import applies
-from holdfast.processors.lifecycle.recovery import answer, incidents, recovery
+from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
+from holdfast.processors.lifecycle.recovery import answer, diagnosis, incidents, recovery, tick
 from holdfast.processors.lifecycle.recovery import standing as standings
+from holdfast.processors.lifecycle.recovery.diagnosis import Dead
+from holdfast.processors.lifecycle.recovery.incidents import Observation
+from holdfast.processors.lifecycle.recovery.remedies import PerSlot
+from tests.simulation import operation_world
 from tests.simulation.operation import operation_runner
 from tests.simulation.planted import Planted, print_table
 
@@ -41,19 +48,72 @@ def _nobody_recovers(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(recovery._Recovery, "_restart", lambda self, sick: "started nothing")
 
 
+def _one_asks_for_all(patch: pytest.MonkeyPatch) -> None:
+    """A slot that asks a person keeps recovery from all others."""
+    original = recovery.decide_slots
+
+    def decide(*given: Any) -> PerSlot:
+        chosen = original(*given)
+        return PerSlot({}, chosen.waits, chosen.asks) if chosen.asks else chosen
+
+    patch.setattr(recovery, "decide_slots", decide)
+
+
+def _keys_are_counted(patch: pytest.MonkeyPatch) -> None:
+    """The key of a run is the number of runs that are there."""
+    patch.setattr(tick, "next_key", lambda incident, keys: f"incident-{incident.id}-{len(list(keys)) + 1}")
+
+
+def _beside_others(patch: pytest.MonkeyPatch) -> None:
+    """Recovery asks for no members of another installation."""
+    patch.setattr(operation_world, "find_strangers", lambda *given: ())
+
+
+def _silence_is_death(patch: pytest.MonkeyPatch) -> None:
+    """A worker whose supervisor is silent is dead."""
+
+    def dead(slot: str, *rest: Any) -> Observation:
+        return Observation(None, None, Dead(None, None))
+
+    patch.setattr(incidents, "_unsupervised", dead)
+
+
+def _wish_is_shown(patch: pytest.MonkeyPatch) -> None:
+    """A worker that runs is as the deployment is recorded."""
+    patch.setattr(diagnosis, "_compared", lambda status, desired: None)
+
+
+def _settings_of_now(patch: pytest.MonkeyPatch) -> None:
+    """What starts a worker again starts it with the settings of its own environment, and nobody compares."""
+    patch.setattr(DeployedSettings, "environment_of", lambda book, processor, release, present: dict(present))
+    patch.setattr(incidents, "_other_programs", lambda *given: {})
+
+
+def _settings_not_compared(patch: pytest.MonkeyPatch) -> None:
+    """The settings of a worker are not compared with the deployed ones."""
+    patch.setattr(incidents, "_other_programs", lambda *given: {})
+
+
 BUGS: tuple[Planted, ...] = (
     Planted("the word of an apply outlives it, and is trusted", _word_trusted),
     Planted("an open apply counts as live for ever", _live_for_ever),
     Planted("recovery waits for every open apply", _applies_block),
     Planted("the reason of an apply brings a second action", _two_actions),
     Planted("a recovery run starts nothing", _nobody_recovers),
+    Planted("a slot that asks a person keeps recovery from the others", _one_asks_for_all),
+    Planted("the key of a recovery run is the number of runs", _keys_are_counted),
+    Planted("recovery starts workers beside another installation", _beside_others),
+    Planted("the silence of the supervisor is the death of its workers", _silence_is_death),
+    Planted("a running worker is taken for the recorded one", _wish_is_shown),
+    Planted("recovery starts workers with the settings of its own environment", _settings_of_now),
+    Planted("the settings of workers are not compared", _settings_not_compared),
 )
 
 
 def main() -> None:
     """Print the table of the bugs of operation."""
     with operation_runner() as seeds:
-        print_table(seeds, BUGS, 150)
+        print_table(seeds, BUGS, 400)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from tests.simulation.planted_operation import BUGS, Planted
 from tests.tiers import named, variants
 
 COURSES, SHARE = 5_000, 25
-SEEDS_MAX = 150
+SEEDS_MAX = 400
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "simulation-operators.md"
 
 

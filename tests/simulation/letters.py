@@ -1,0 +1,64 @@
+"""Dead letters of a simulated world: read from the log in memory, sent again by production code, and counted."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from holdfast.infra.kafka.records import Partition, Record
+from holdfast.processors.lifecycle.plans.letter_facts import replay_group
+from holdfast.processors.lifecycle.world import letters
+from tests.simulation.verifier import InvariantBroken
+from tests.simulation.workload import DEAD, GROUP, INPUT, expect
+
+if TYPE_CHECKING:
+    from tests.simulation.lifecycle_world import LifecycleWorld
+
+
+@contextmanager
+def letters_in_memory(world: LifecycleWorld) -> Iterator[None]:
+    """Whoever reads dead letters reads them in the world's log."""
+
+    def read(topics: Any, place: Partition, start: int, end: int) -> Iterator[Record]:
+        for number, record in world.cluster.read(place.topic):
+            if number == place.number and start <= record.offset < end:
+                yield record
+
+    with patch.object(letters, "_read", read):
+        yield
+
+
+def check_letters(world: LifecycleWorld) -> None:
+    """Each message that fails has one dead letter, however often letters were sent again. Nothing was rewound.
+
+    Raises:
+        InvariantBroken: A letter is lost, or one is there twice.
+    """
+    cluster = world.cluster
+    if not world.workload.dead_letters or DEAD not in cluster._broker.topics:
+        return
+    committed = cluster.committed_offsets(GROUP)
+    if any(committed.get(Partition(INPUT, number), 0) < end for number, end in _ends(world).items()):
+        return  # what was sent again is not processed yet
+    done = cluster.committed_offsets(replay_group(GROUP))
+    counts: Counter[tuple[int, int]] = Counter()
+    for number, record in cluster.read(DEAD):
+        if record.offset >= done.get(Partition(DEAD, number), 0):
+            value = json.loads(record.value or b"{}")
+            counts[value["p"], value["n"]] += 1
+    sent = world.sent
+    wanted = Counter((place, number) for place, number in expect(world.workload).dead if number < sent[place])
+    if counts != wanted:
+        raise InvariantBroken("letters", f"lost: {dict(wanted - counts)}; twice: {dict(counts - wanted)}")
+
+
+def _ends(world: LifecycleWorld) -> dict[int, int]:
+    """Where each partition of the input ends, the markers of transactions left out."""
+    ends: dict[int, int] = {}
+    for number, record in world.cluster.read(INPUT):
+        ends[number] = max(ends.get(number, 0), record.offset + 1)
+    return ends
