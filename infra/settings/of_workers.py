@@ -53,7 +53,7 @@ def recorded_of(environment: Mapping[str, str], key: bytes | None = None) -> Rec
 
 
 def shown(recorded: Mapping[str, str | Secret | None]) -> dict[str, str | None]:
-    """The settings for people: secrets without their digests."""
+    """The settings as they may be printed: secrets without their digests."""
     return {name: value if isinstance(value, str) else None for name, value in recorded.items()}
 
 

@@ -1,4 +1,4 @@
-"""One tick of the recovery sensor for one processor: what it saw, and which recovery run is due.
+"""One tick of the recovery sensor for one processor: what it saw, and the recovery run that is due.
 
 Invariants:
     - Whoever watches processors decides here: the sensor in Dagster, and the model of operation.
