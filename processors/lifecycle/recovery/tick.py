@@ -1,7 +1,7 @@
 """One tick of the recovery sensor for one processor: what it saw, and the recovery run that is due.
 
 Invariants:
-    - Whoever watches processors decides here: the sensor in Dagster, and the model of operation.
+    - The sensor in Dagster and the model of operation both decide here.
     - An incident has one run at a time. When a run ended without closing its incident (it was killed, say), another
       follows after a pause, up to ``RUNS_PER_INCIDENT``.
 """
