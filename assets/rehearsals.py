@@ -26,11 +26,12 @@ def open_rehearsals(cluster: Cluster, lifecycle: Lifecycle) -> "Rehearsals":
     """Rehearsals that run in this process."""
     from holdfast.infra.kafka.cluster import KafkaCluster
     from holdfast.processors.engine.state.rocksdb import RocksDatabases
+    from holdfast.processors.lifecycle.deploy.present import slots_at_work
     from holdfast.processors.lifecycle.health.rehearsal import Rehearsals
 
-    return Rehearsals(
-        lifecycle.world, KafkaCluster(cluster.bootstrap, client_config=cluster.client_config), RocksDatabases()
-    )
+    kafka = KafkaCluster(cluster.bootstrap, client_config=cluster.client_config)
+    world = lifecycle.world
+    return Rehearsals(world, kafka, RocksDatabases(), lambda name: slots_at_work(name, world))
 
 
 def rehearsal_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:

@@ -23,6 +23,7 @@ def rehearse(
     from holdfast.infra.kafka.cluster import KafkaCluster
     from holdfast.orchestration.world import build_world, open_registry
     from holdfast.processors.engine.state.rocksdb import RocksDatabases
+    from holdfast.processors.lifecycle.deploy.present import slots_at_work
     from holdfast.processors.lifecycle.health.rehearsal import NothingToRehearse, Rehearsals, as_document, choose, judge
     from holdfast.processors.registration import find_processor
 
@@ -31,7 +32,8 @@ def rehearse(
         find_processor(settings, processor)
     with closing(open_registry(settings)) as registry:
         cluster = KafkaCluster(bootstrap_servers(settings), client_config=client_config(settings))
-        rehearsals = Rehearsals(build_world(settings.paths, registry), cluster, RocksDatabases())
+        world = build_world(settings.paths, registry)
+        rehearsals = Rehearsals(world, cluster, RocksDatabases(), lambda name: slots_at_work(name, world))
         chosen = choose(rehearsals.candidates(processor, partition), now_utc().date().isoformat())
         if chosen is None:
             where = f"{processor or 'any processor'}{'' if partition is None else f', partition {partition}'}"

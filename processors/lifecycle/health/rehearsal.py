@@ -16,7 +16,7 @@ import json
 import shutil
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -39,7 +39,6 @@ from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
 from holdfast.processors.engine.state.restore_start import plan_restore
 from holdfast.processors.engine.state.task_store import TaskStore
-from holdfast.processors.lifecycle.deploy.present import slots_at_work
 from holdfast.processors.lifecycle.ports import World
 
 #: The verb in the registry's actions.
@@ -195,9 +194,12 @@ def rehearsed_rate(actions: Sequence[Action], processor: str) -> float | None:
 
 
 class Rehearsals:
-    """Rehearses restores on this machine."""
+    """Rehearses restores on this machine; ``slots`` names those of a processor's workers that run."""
 
-    def __init__(self, world: World, cluster: KafkaCluster, databases: Databases) -> None:
+    def __init__(
+        self, world: World, cluster: KafkaCluster, databases: Databases, slots: Callable[[str], Sequence[str]]
+    ) -> None:
+        self._slots = slots
         self._world = world
         self._cluster = cluster
         self._databases = databases
@@ -206,7 +208,7 @@ class Rehearsals:
         """The tasks that can be rehearsed now: running ones with changelogs."""
         found = []
         for name in [processor] if processor is not None else self._deployed():
-            for slot in slots_at_work(name, self._world):
+            for slot in self._slots(name):
                 status = self._world.statuses(name, slot).status()
                 for task in () if status is None else status.tasks:
                     if task.phase == "running" and task.stores and partition in (None, task.partition):

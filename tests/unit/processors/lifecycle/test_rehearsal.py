@@ -14,6 +14,7 @@ import pytest
 from holdfast.infra.database.records import Action
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.state.fingerprint import Fingerprint
+from holdfast.processors.lifecycle.deploy.present import slots_at_work
 from holdfast.processors.lifecycle.health.rehearsal import (
     REHEARSE,
     Candidate,
@@ -110,6 +111,7 @@ def test_the_tasks_of_a_worker_beyond_the_record_are_rehearsed_too(tmp_path: Pat
         return SimpleNamespace(status=lambda: replace(status, tasks=tasks))
 
     nothing: Any = None
-    found = Rehearsals(replace(installed.world, statuses=answered), nothing, nothing).candidates(NAME)
+    world = replace(installed.world, statuses=answered)
+    found = Rehearsals(world, nothing, nothing, lambda name: slots_at_work(name, world)).candidates(NAME)
     assert [each.slot for each in found] == ["0", "1"]
     installed.registry.close()
