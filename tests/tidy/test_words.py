@@ -27,7 +27,7 @@ LEFT = Path(__file__).with_name("words_left.json")
 FOLDERS = ("holdfast", "orchestration", "assets", "processors", "infra")
 #: The other pages of the reference are made from texts of the code, which are read there.
 PAGES = (
-    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "docs/*.md", "docs/decisions/*.md"),
+    *("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "docs/decisions/*.md"),
     *("docs/tasks/*.md", "docs/coming-from/*.md", "docs/reference/README.md"),
 )
 #: The table of this page quotes what the rules are against.
