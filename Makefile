@@ -25,7 +25,7 @@ quick: lint ## lint, and tests without real parts, before each commit
 	@$(PYTEST) 2 --tier quick
 
 quick-on: ## quick tests on another Python, as PYTHON=python3.13
-	@$(BIN)/python -m tests.another_python $(PYTHON) $(if $(LOWEST),--lowest)
+	@$(BIN)/python -m tests.mechanics.another_python $(PYTHON) $(if $(LOWEST),--lowest)
 
 test: ## each suite on real parts, 15 minutes, before each merge
 	@$(PYTHON) -m holdfast.infra.bootstrap --browser --all-jars

@@ -21,8 +21,8 @@ from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.snapshots.manifest import ID_PROPERTY, MANIFEST_PROPERTY, PartitionManifest, SnapshotManifest
 from holdfast.processors.snapshots.names import table_name
-from tests.folding import fold_changelog
-from tests.operating import Operated
+from tests.oracles.fold import fold_changelog
+from tests.parts.operated import Operated
 
 STORE = "counts"
 Pairs = list[tuple[int, bytes, bytes]]

@@ -20,11 +20,11 @@ from xdist.scheduler import LoadFileScheduling
 from holdfast.infra import masking, privacy
 from holdfast.infra.java import Java, find_java
 from holdfast.orchestration.commands import options
-from tests import brokers
-from tests.answering import compared_text
-from tests.brokers import TrackedBroker, stop_all
-from tests.leftovers import end_leftovers
-from tests.tiers import MARKED_FOLDERS, QUICK_FOLDERS, TESTS, TIERS, belongs, in_part, in_turn, write_seconds
+from tests.mechanics.json_answers import compared_text
+from tests.mechanics.leftovers import end_leftovers
+from tests.mechanics.tiers import MARKED_FOLDERS, QUICK_FOLDERS, TESTS, TIERS, belongs, in_part, in_turn, write_seconds
+from tests.parts import brokers
+from tests.parts.brokers import TrackedBroker, stop_all
 
 # A busy machine must not fail a property: no example has a deadline, and slow generation is no fault.
 hypothesis_settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -44,7 +44,9 @@ LOG_LINES_SHOWN = 80
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--tier", choices=TIERS, default="test", help="which cases run: see tests/README.md")
     parser.addoption("--part", metavar="1/3", help="run only this part of the cases")
-    parser.addoption("--write-seconds", action="store_true", help="write how long each file took to tests/seconds.txt")
+    parser.addoption(
+        "--write-seconds", action="store_true", help="write how long each file took to tests/mechanics/seconds.txt"
+    )
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

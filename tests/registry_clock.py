@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 import psycopg
 
-from tests.postgres import PASSWORD, USER, PostgresServer
+from tests.parts.postgres import PASSWORD, USER, PostgresServer
 
 
 class Clock:

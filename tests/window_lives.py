@@ -17,8 +17,8 @@ from holdfast.processors.engine.runtime.commands import Adopt, Command
 from holdfast.processors.engine.runtime.owner import Owner
 from holdfast.processors.engine.runtime.tickets import Ticket, Work
 from holdfast.processors.engine.state.exports import entry_of
+from tests.oracles.windows import Event
 from tests.simulation.disk import SimulatedDisk
-from tests.windowing import Event
 
 POINTS = (
     "produce",

@@ -46,7 +46,7 @@ from tests.bench.report import against_ourselves, block
 from tests.bench.results import Results
 from tests.bench.scenario import BROKER_HEAP_MB, Place, Scenario, load, what_failed
 from tests.bench.stream import MESSAGE_BYTES, PARTITIONS
-from tests.brokers import started_broker
+from tests.parts.brokers import started_broker
 
 SCENARIOS = {
     each.name: each

@@ -27,7 +27,7 @@ from holdfast.infra.settings import PROJECT, load_settings
 from holdfast.orchestration import local, sensors
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.registration import find_processor
-from tests.scale import PARTITIONS, PROCESSORS, STORES, Fleet, names, write_definitions
+from tests.parts.fleet import PARTITIONS, PROCESSORS, STORES, Fleet, names, write_definitions
 
 TICKS = 5
 #: A topic and a processor each; of each store state, changelog, table and the table's upkeep; and the orphans.

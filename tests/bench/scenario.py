@@ -17,7 +17,7 @@ from holdfast.infra.kafka.broker import BrokerAddress
 from holdfast.infra.process import is_running
 from tests.bench.measured import RunWrong
 from tests.bench.results import Figures, Results
-from tests.brokers import started_broker
+from tests.parts.brokers import started_broker
 
 BROKER_HEAP_MB = 1_024
 

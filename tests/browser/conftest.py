@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from holdfast.infra.browser import find_browser
-from tests.operating import operated
+from tests.parts.operated import operated
 from tests.spark.tuning import tier_configuration, tuned_jvms
 
 __all__ = ["operated", "tier_configuration", "tuned_jvms"]

@@ -22,11 +22,11 @@ from holdfast.infra.warehouse.catalog import load_table, read_table
 from holdfast.orchestration import local
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.processors.snapshots.names import time_tag
-from tests import operating
 from tests.browser.conftest import picture
 from tests.dagster.test_past_windows import HOUR_S, OF_THEN
 from tests.drills.dagster_answers import DagsterAnswers
-from tests.operating import Operated
+from tests.parts import operated as operating
+from tests.parts.operated import Operated
 
 #: How long a backfill may take to be taken up, started and through, milliseconds.
 BACKFILL_MS = 240_000

@@ -15,7 +15,7 @@ from holdfast.orchestration import local
 from tests.browser.conftest import picture
 from tests.drills.dagster_answers import DagsterAnswers, Evaluation
 from tests.drills.patience import wait_for
-from tests.operating import Operated
+from tests.parts.operated import Operated
 
 WORKING = "working"
 

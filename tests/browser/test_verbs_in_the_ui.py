@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from holdfast.orchestration import local
 from tests.browser.conftest import picture
-from tests.operating import Operated
+from tests.parts.operated import Operated
 
 #: How long a run may take to be dequeued, started and through, milliseconds.
 RUN_MS = 180_000

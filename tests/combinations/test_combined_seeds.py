@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.combinations.run import quiet, run_seed
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 SEEDS, SHARE = 5_000, 20
 #: Schedules of a seed in `make test`: one without faults, one with.

@@ -9,7 +9,7 @@ import pytest
 
 from tests.combinations.planted_bugs import BUGS, Planted, caught, known_seeds
 from tests.combinations.run import quiet, run_seed
-from tests.tiers import named
+from tests.mechanics.tiers import named
 
 #: The known seed first, then so many.
 SEEDS_MAX = 200

@@ -23,7 +23,7 @@ from holdfast.infra.database.lease_times import SILENT_S
 from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.records import ApplyRecord, StageNote
 from holdfast.infra.database.registry import Registry
-from tests.postgres import PASSWORD, USER, PostgresServer
+from tests.parts.postgres import PASSWORD, USER, PostgresServer
 from tests.registry_clock import Clock, url_with_clock
 
 NOW = datetime(2027, 1, 1, tzinfo=UTC)

@@ -29,7 +29,7 @@ from holdfast.processors.lifecycle.health.compaction_facts import read_compactio
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.requests import Deploy
 from holdfast.processors.registration import ProcessorDefinition, find_processor
-from tests.operating import DEFINITION
+from tests.parts.operated import DEFINITION
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 

@@ -14,7 +14,7 @@ from holdfast.orchestration.resources import build_resources
 from holdfast.processors.audits.comparison import Side
 from holdfast.processors.registration import find_processor
 from tests.auditing import changelog_key, folded, manifest_of, placed, publish, stored
-from tests.operating import Operated
+from tests.parts.operated import Operated
 
 KEYS = 30
 

@@ -18,7 +18,7 @@ from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.engine.serving.client import ProcessorClient
 from tests.dagster.test_recovery_end_to_end import wait_for
-from tests.operating import DEFINITION
+from tests.parts.operated import DEFINITION
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from holdfast.orchestration import green_sensor, greening
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.greening import Memory
 from holdfast.orchestration.reasons import read_grey
-from tests.operating import Operated
+from tests.parts.operated import Operated
 
 LITTLE = Memory(100, 1_792)
 

@@ -17,8 +17,8 @@ from dagster._core.launcher import DefaultRunLauncher, LaunchRunContext
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
 from holdfast.orchestration import run_launcher
-from tests.postgres import PASSWORD, USER, PostgresServer
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
+from tests.parts.postgres import PASSWORD, USER, PostgresServer
 
 Launch = Callable[[dg.DagsterInstance, str], None]
 

@@ -13,7 +13,7 @@ from holdfast.orchestration import sensors
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.deploy.observing_all import SIDE_BY_SIDE
-from tests.scale import PROCESSORS, STORES, Fleet, names, write_definitions
+from tests.parts.fleet import PROCESSORS, STORES, Fleet, names, write_definitions
 
 
 @pytest.fixture(scope="module")

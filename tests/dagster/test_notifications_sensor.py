@@ -18,7 +18,7 @@ from holdfast.orchestration.world import open_registry
 from holdfast.processors.broken_definition import broken_by
 from holdfast.processors.lifecycle.recovery import state_messages
 from holdfast.processors.lifecycle.recovery import webhook_messages as told
-from tests.webhook import SECRET, Webhook
+from tests.parts.webhook import SECRET, Webhook
 
 Tick = Callable[[], str]
 

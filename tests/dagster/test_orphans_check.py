@@ -16,7 +16,7 @@ from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.jobs.lifecycle_verbs import CleanConfig
 from holdfast.processors.engine.changelog.format import META_KEY
 from tests.kafka.orphans.leaving import signed_by
-from tests.operating import Operated
+from tests.parts.operated import Operated
 
 
 def listed(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

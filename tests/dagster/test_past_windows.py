@@ -23,7 +23,7 @@ from tests.dagster import test_assets_state as proved
 from tests.dagster.snapshot_columns import described_columns, rows_by_partition, table_columns
 from tests.dagster.test_assets_state import feed, group, wait_processed
 from tests.dagster.test_snapshot_assets import Control
-from tests.folding import fold_changelog
+from tests.oracles.fold import fold_changelog
 
 __all__ = ["group", "settings"]
 

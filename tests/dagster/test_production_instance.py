@@ -12,7 +12,7 @@ from holdfast.infra.settings import PROJECT, Settings, load_settings
 from holdfast.orchestration import local
 from holdfast.orchestration.dagster_config import DagsterConfigInvalid, DagsterDatabaseAway, check_dagster_config
 from tests.dagster.queued_runs import eventually, launch, location_of
-from tests.postgres import PASSWORD, USER, PostgresServer
+from tests.parts.postgres import PASSWORD, USER, PostgresServer
 
 CONFIG = files("holdfast.infra") / "dagster" / "production.yaml"
 #: A job whose run lasts until a file is there.

@@ -20,7 +20,7 @@ from holdfast.orchestration.recovery_location import build_recovery
 from holdfast.orchestration.sensors import RECOVERY_SENSOR
 from holdfast.orchestration.world import open_registry
 from tests.dagster.queued_runs import PATIENCE_S, fill_the_queue
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 POOLS = ("spark", "deploys")
 BROKEN = "import nothing_of_this_name\n"

@@ -26,7 +26,7 @@ from holdfast.orchestration.verbs import open_verbs
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.plans.requests import Deploy, Provision, Stop
-from tests.operating import DEFINITION
+from tests.parts.operated import DEFINITION
 
 
 @pytest.fixture

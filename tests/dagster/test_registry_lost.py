@@ -17,7 +17,7 @@ from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.plans.plan import NothingToDo
 from holdfast.processors.lifecycle.plans.requests import Deploy, Stop
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT
-from tests.operating import Operated
+from tests.parts.operated import Operated
 
 
 def lose_registry(operated: Operated) -> None:

@@ -19,7 +19,7 @@ from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.plans.requests import Stop
 from tests.auditing import plant_in_changelog
-from tests.operating import Operated
+from tests.parts.operated import Operated
 
 KEYS = 200
 

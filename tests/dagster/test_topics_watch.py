@@ -14,7 +14,7 @@ from holdfast.orchestration.topics_sensor import topics_watch
 from holdfast.processors.lifecycle.health.topics import HELD_S, decode_memory, encode_memory
 from holdfast.processors.lifecycle.plans.requests import Backfill, Compact, Deploy, Provision, Reposition, Stop
 from tests.kafka.hanging import leave_hanging, unverified
-from tests.operating import Operated
+from tests.parts.operated import Operated
 
 #: By check, its text; empty for one that passed.
 Told = dict[str, str]

@@ -22,7 +22,7 @@ from holdfast.orchestration.resources import LifecycleResource
 from holdfast.orchestration.upkeep import dagster_storage
 from holdfast.orchestration.upkeep.dagster_storage import prune_dagster
 from holdfast.orchestration.world import open_registry
-from tests.postgres import PASSWORD, USER, PostgresServer
+from tests.parts.postgres import PASSWORD, USER, PostgresServer
 
 KEEP = UpkeepSettings(observations_days=7, runs_days=30, failed_runs_days=90, asset_runs_days=400)
 DAILY = dg.StaticPartitionsDefinition(["monday", "tuesday"])

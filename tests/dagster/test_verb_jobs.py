@@ -12,7 +12,7 @@ from holdfast.assets.compaction_check import COMPACTION
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.processors.lifecycle.plans.requests import Stop
-from tests.operating import Operated
+from tests.parts.operated import Operated
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from holdfast.infra.local_ports import free_port
 from holdfast.infra.process import group_members
 from holdfast.infra.settings import PROJECT
 from holdfast.orchestration.dagster_config import check_dagster_config
-from tests.listening import listening
+from tests.parts.open_ports import listening
 
 PATIENCE_S = 240.0
 TOKEN = "0123456789abcdef-of-anna"

@@ -15,7 +15,7 @@ from holdfast.processors.lifecycle.plans.requests import Deploy
 from tests.dagster.queued_runs import fill_the_queue
 from tests.drills.home import Home
 from tests.drills.patience import RUN_PATIENCE_S, wait_for
-from tests.operating import DEFINITION, PARTITIONS
+from tests.parts.operated import DEFINITION, PARTITIONS
 
 #: The processor whose store is written to the warehouse, with this number of messages of 100 keys.
 NAME, MESSAGES = "in-the-warehouse", 2_000

@@ -14,7 +14,7 @@ from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from tests.drills.drilling import drill
 from tests.drills.exercise import KEYS, STORE, WORKING, Exercise
 from tests.kafka.hanging import leave_hanging, unverified
-from tests.operating import PARTITIONS
+from tests.parts.operated import PARTITIONS
 
 CONFIG_MATCHES, NO_HANGING_TRANSACTION = "config_matches_spec", "no_hanging_transaction"
 MATCHES_CHANGELOG = "matches_changelog"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.drills.exercise import Exercise
-from tests.operating import DEFINITION
+from tests.parts.operated import DEFINITION
 
 Act = Callable[[Exercise], None]
 

@@ -36,8 +36,8 @@ from tests.drills.dagster_answers import Evaluation
 from tests.drills.drill_results import Result
 from tests.drills.home import Home, Told
 from tests.drills.patience import PATIENCE_S, wait_for
-from tests.folding import fold_changelog
-from tests.operating import PARTITIONS
+from tests.oracles.fold import fold_changelog
+from tests.parts.operated import PARTITIONS
 
 KEYS = 10
 #: Before anything is broken, so many messages are processed.

@@ -18,9 +18,9 @@ from pathlib import Path
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import PROJECT, CheckpointSettings, KafkaSettings, Settings, load_settings
 from holdfast.orchestration.verbs import Verbs, open_verbs
-from tests.answering import compare
-from tests.brokers import TrackedBroker, new_broker
 from tests.drills.dagster_answers import DagsterAnswers
+from tests.mechanics.json_answers import compare
+from tests.parts.brokers import TrackedBroker, new_broker
 
 #: A module that a processor imports.
 HELPER = "def after(number):\n    return number + 1\n"

@@ -23,7 +23,7 @@ from tests.drills.drilling import drill
 from tests.drills.exercise import STORE, WORKING, Exercise
 from tests.drills.home import MODULE
 from tests.drills.patience import wait_for
-from tests.operating import DEFINITION
+from tests.parts.operated import DEFINITION
 
 #: Takes a slot's state folder as soon as its worker has ended, and holds it until its input ends.
 HOLD = """

@@ -17,7 +17,7 @@ from holdfast.processors.lifecycle.plans.requests import Deploy
 from tests.drills.drilling import drill
 from tests.drills.exercise import STORE, WORKING, Exercise, Feeder
 from tests.drills.patience import wait_for
-from tests.operating import DEFINITION, PARTITIONS
+from tests.parts.operated import DEFINITION, PARTITIONS
 
 #: Holds a catalog's lock until its input ends.
 HOLD = """

@@ -11,7 +11,7 @@ from holdfast.orchestration import local
 from tests.drills.drilling import drill
 from tests.drills.exercise import STORE, WORKING, Exercise
 from tests.drills.patience import wait_for
-from tests.operating import DEFINITION
+from tests.parts.operated import DEFINITION
 
 
 @drill(1, "processor killed with `kill -9`", quick=True)

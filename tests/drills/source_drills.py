@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.drills.drilling import drill
 from tests.drills.exercise import KEYS, WORKING, Exercise
 from tests.drills.patience import wait_for
-from tests.operating import DEFINITION, PARTITIONS
+from tests.parts.operated import DEFINITION, PARTITIONS
 
 PARTITION_COUNT = "partition_count"
 #: Added partitions are seen by its consumer soon, not after minutes.

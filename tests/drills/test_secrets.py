@@ -28,10 +28,10 @@ from tests.drills.openness import KEEPERS, CommandLines, held_secrets, named_in,
 from tests.drills.patience import wait_for
 from tests.kafka.object_store import BUCKET, S3Server
 from tests.kafka.secured import SecuredBroker
-from tests.operating import DEFINITION, PARTITIONS
-from tests.postgres import PostgresServer
+from tests.parts.operated import DEFINITION, PARTITIONS
+from tests.parts.postgres import PostgresServer
+from tests.parts.webhook import SECRET, Webhook
 from tests.spark.tuning import INTERPRETED
-from tests.webhook import SECRET, Webhook
 
 #: It starts an installation of every part and four runs; it ends within minutes on a quiet machine.
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(3000)]

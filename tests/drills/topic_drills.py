@@ -17,7 +17,7 @@ from tests.drills.drilling import drill
 from tests.drills.exercise import KEYS, STORE, WORKING, Exercise
 from tests.drills.patience import wait_for
 from tests.drills.source_drills import PARTITION_COUNT, QUICK_TO_SEE
-from tests.operating import PARTITIONS
+from tests.parts.operated import PARTITIONS
 
 TOPIC_EXISTS = "topic_exists"
 WIDE = 5

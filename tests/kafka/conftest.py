@@ -28,7 +28,7 @@ from holdfast.processors.engine.changelog.format import META_KEY, decode_value, 
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.state.folder import StateFolder
 from tests.kafka.object_store import S3Server
-from tests.operating import mortal_holder
+from tests.parts.operated import mortal_holder
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 #: How long a test waits for something that takes seconds on a quiet machine.

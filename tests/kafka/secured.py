@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
 from holdfast.infra.java import BRIEF, Java
 from holdfast.infra.kafka.broker import BrokerAddress
 from holdfast.infra.waiting import Deadline
-from tests.brokers import TrackedBroker
+from tests.parts.brokers import TrackedBroker
 
 ADMIN = ("admin", "admin-secret")
 MECHANISM = "SCRAM-SHA-512"

@@ -25,7 +25,7 @@ from tests.auditing import (
     publish,
     stored,
 )
-from tests.operating import Operated, operated
+from tests.parts.operated import Operated, operated
 
 __all__ = ["operated"]
 

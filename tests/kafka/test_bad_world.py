@@ -24,7 +24,7 @@ from holdfast.processors.engine.changelog.names import changelog_topic, transact
 from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.task_store import TaskStore
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 KEYS = 5_000
 

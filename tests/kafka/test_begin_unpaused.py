@@ -4,7 +4,7 @@ import pytest
 
 from holdfast.infra.kafka.consumer import GroupConsumer
 from holdfast.infra.kafka.records import Partition
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 STARTS = {"assign", "incremental_assign"}
 OVERTAKES = {"pause", "resume"}

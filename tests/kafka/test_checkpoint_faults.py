@@ -35,7 +35,7 @@ from tests.kafka.checkpointing import (
 )
 from tests.kafka.slow_link import SlowLink
 from tests.kafka.test_bad_world import private_mounts, start_in_mounts
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 KEY = dg.AssetKey(["counts"])
 

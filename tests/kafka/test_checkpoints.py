@@ -27,7 +27,7 @@ from tests.kafka.checkpointing import (
     with_store,
 )
 from tests.kafka.object_store import READER, S3Server
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 TAIL = 200
 

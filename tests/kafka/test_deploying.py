@@ -31,10 +31,10 @@ from holdfast.processors.lifecycle.plans.apply import ApplyInProgress, PlanRefus
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Deploy
 from holdfast.processors.registration import ProcessorUnknown
-from tests.answering import compare
 from tests.kafka.conftest import Stream, wait_for
-from tests.operating import Killed
-from tests.tiers import variants
+from tests.mechanics.json_answers import compare
+from tests.mechanics.tiers import variants
+from tests.parts.operated import Killed
 
 HEAD = """
 import sys

@@ -14,7 +14,7 @@ from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.orchestration.answers import ANSWERS
 from holdfast.orchestration.cli import main
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 DEFINITION = """
 from holdfast import Application

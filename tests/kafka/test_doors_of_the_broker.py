@@ -9,9 +9,9 @@ from contextlib import ExitStack, suppress
 import pytest
 
 from holdfast.infra.kafka.broker import answers_metadata
-from tests.brokers import shared_broker
-from tests.listening import listening
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
+from tests.parts.brokers import shared_broker
+from tests.parts.open_ports import listening
 
 
 def framed(body: bytes) -> bytes:

@@ -30,7 +30,7 @@ from holdfast.infra.kafka.client import bootstrap_servers
 from holdfast.infra.kafka.errors import BrokerUnreachable
 from holdfast.infra.process import is_running
 from holdfast.infra.settings import load_settings
-from tests.brokers import OWN_HEAP_MB
+from tests.parts.brokers import OWN_HEAP_MB
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 STARTER = """

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from holdfast.infra.kafka.records import Partition
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 
 def test_the_documented_example_counts_exactly_and_starts_again_where_it_was(stream):

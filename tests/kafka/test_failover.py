@@ -18,7 +18,7 @@ from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.task_store import TaskStore
 from tests.kafka.faults.verification import verify
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 DAY_S = 86_400.0
 #: A whole number of windows since 1970.

@@ -8,8 +8,8 @@ import signal
 
 import pytest
 
-from tests.former import unpack
 from tests.kafka.test_bad_world import committed, is_exact
+from tests.parts.former_release import unpack
 
 ROUND, KEYS = 600, 20
 

@@ -18,9 +18,9 @@ from confluent_kafka import Producer
 
 from holdfast import Application
 from holdfast.infra.kafka.records import TopicSpec
-from tests.joining import AsOfJoin, HistoryJoin, IntervalJoin, Message, in_order
 from tests.kafka.test_joins_killed import BEGIN_MS, messages, sent
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
+from tests.oracles.joins import AsOfJoin, HistoryJoin, IntervalJoin, Message, in_order
 
 WEEK_MS = 7 * 86_400_000
 

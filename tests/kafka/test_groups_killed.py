@@ -16,7 +16,7 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast import Application
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 BEGIN_MS = 1_690_000_000_000
 MESSAGES, WINDOW_MS, GRACE_MS = 6_000, 2_000, 200

@@ -20,7 +20,7 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast import Application
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 WINDOW_MS, GRACE_MS, PER_S = 2_000, 500, 90
 

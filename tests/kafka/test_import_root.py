@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.wheels import build_wheel
+from tests.parts.wheels import build_wheel
 
 PROJECT = Path(__file__).resolve().parents[2]
 FOLDERS = ("infra", "processors", "assets", "orchestration")

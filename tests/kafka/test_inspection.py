@@ -17,7 +17,7 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Partition, TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from tests.kafka.hanging import leave_hanging, unverified
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 
 @pytest.fixture

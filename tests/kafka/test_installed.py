@@ -19,7 +19,7 @@ from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.local_ports import free_port
 from holdfast.infra.settings import load_settings
 from tests.kafka.conftest import wait_for
-from tests.wheels import PROJECT, build_wheel, install, outside
+from tests.parts.wheels import PROJECT, build_wheel, install, outside
 
 #: Content of the installed core, MiB; bytecode, which Python writes at the first import, is not counted.
 CORE_MB_MAX = 60

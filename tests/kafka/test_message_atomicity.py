@@ -16,7 +16,7 @@ from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.state.checkpoint_reader import iterate_checkpoint
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 STORES = ("first", "second")
 SLOT = "0"

@@ -24,9 +24,9 @@ from holdfast.infra.local_ports import free_port
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import load_settings
 from holdfast.processors.engine.serving.endpoint import read_endpoint
-from tests.answering import compare
 from tests.kafka.conftest import wait_for
-from tests.wheels import outside
+from tests.mechanics.json_answers import compare
+from tests.parts.wheels import outside
 
 HOLDFAST = Path(sys.executable).parent / "holdfast"
 KEYS = (b"alice", b"bob", b"carol")

@@ -41,7 +41,7 @@ from holdfast.processors.engine.changelog.format import META_KEY, decode_value, 
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.state.rocksdb import StateReader
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 PARTITIONS = 4

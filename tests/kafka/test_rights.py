@@ -26,7 +26,7 @@ from holdfast.infra.settings import load_settings
 from holdfast.processors.engine import provisioning
 from holdfast.processors.lifecycle.health.compaction_facts import look_closer, read_compaction
 from tests.kafka.secured import ADMIN, SecuredBroker
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 OPERATIONS = {
     "Alter": "ALTER",

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.processors.engine.serving.client import ProcessorSilent
 from holdfast.processors.engine.serving.guard import control_token
-from tests.hostile import KINDS, attacked
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
+from tests.parts.hostile_clients import KINDS, attacked
 
 TOKEN = "a-token-that-only-this-test-has"
 

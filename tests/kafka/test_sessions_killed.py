@@ -19,8 +19,8 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.state.time.window_keys import is_session, window_of
 from tests.kafka.test_windows_killed import feed
-from tests.windowing import Event
-from tests.windowing_sessions import Sessions, Shape, expect
+from tests.oracles.sessions import Sessions, Shape, expect
+from tests.oracles.windows import Event
 
 #: Event times begin here.
 BEGIN_MS = 1_690_000_000_000

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from holdfast.infra.kafka.reader import read_range
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 #: A worker that is asked to stop has this long, in seconds.
 STOP_WITHIN_S = 10.0

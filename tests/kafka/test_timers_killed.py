@@ -19,8 +19,8 @@ from holdfast import Application
 from holdfast.infra.kafka.reader import read_range
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.state.own_keys import RESERVED
-from tests.tiers import variants
-from tests.timing import Event, Model, Step
+from tests.mechanics.tiers import variants
+from tests.oracles.timers import Event, Model, Step
 
 pytestmark = pytest.mark.thorough
 

@@ -7,8 +7,8 @@ from functools import cache
 
 import pytest
 
+from tests.mechanics.tiers import variants
 from tests.simulation.lifecycle import Outcome, lifecycle_runner
-from tests.tiers import variants
 
 SEEDS, SHARE = 200, 10
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.mechanics.tiers import named, variants
 from tests.simulation.operation import OperationRunner, Outcome, operation_runner
 from tests.simulation.operation_course import Ask, Both
 from tests.simulation.planted import seeds_until_caught
 from tests.simulation.planted_operation import BUGS, Planted
-from tests.tiers import named, variants
 
 COURSES, SHARE = 5_000, 25
 SEEDS_MAX = 400

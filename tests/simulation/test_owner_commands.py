@@ -9,10 +9,10 @@ from random import Random
 
 import pytest
 
+from tests.mechanics.tiers import variants
 from tests.simulation.owner_world import check_all, commanded, draw_command, owner_schedule
 from tests.simulation.run import runner
 from tests.simulation.verifier import InvariantBroken
-from tests.tiers import variants
 
 SEEDS = 150
 SHARE = 25

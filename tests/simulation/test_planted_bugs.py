@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.processors.testing.log import PartitionLog
+from tests.mechanics.tiers import named
 from tests.simulation.planted import (
     BUGS,
     GROUPED_BUGS,
@@ -19,7 +20,6 @@ from tests.simulation.planted import (
     seeds_until_caught,
 )
 from tests.simulation.run import SeedRunner, runner
-from tests.tiers import named
 
 SEEDS_MAX = 1_000
 _READ = PartitionLog.read

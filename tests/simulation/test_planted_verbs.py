@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.mechanics.tiers import named
 from tests.simulation.lifecycle import lifecycle_runner
 from tests.simulation.planted import seeds_until_caught
 from tests.simulation.planted_verbs import BUGS, Planted
-from tests.tiers import named
 
 SEEDS_MAX = 60
 #: Few sequences find these: each takes seconds.

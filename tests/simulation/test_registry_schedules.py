@@ -8,11 +8,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from holdfast.infra.database.registry import Registry
-from tests.postgres import PostgresServer
+from tests.mechanics.tiers import named, variants
+from tests.parts.postgres import PostgresServer
 from tests.registry_clock import Clock, url_with_clock
 from tests.simulation.planted_registry import REGISTRY_BUGS, RegistryBug
 from tests.simulation.registry_model import first_broken, parts_of_the_model
-from tests.tiers import named, variants
 
 #: Schedules of one case, on SQLite and on Postgres.
 SHARE = 25

@@ -14,13 +14,13 @@ from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.task_store import RESEEDING, TaskMeta
+from tests.mechanics.tiers import variants
 from tests.simulation.faults import Faults
 from tests.simulation.owner_world import OwnerWorld, check_all, commanded, owner_schedule
 from tests.simulation.run import runner
 from tests.simulation.schedule import AIMS, Fault, Kind
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.world import RECOVERY_S
-from tests.tiers import variants
 
 SEEDS = 100
 SHARE = 25

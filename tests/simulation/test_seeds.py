@@ -13,11 +13,11 @@ import pytest
 
 from holdfast.infra.kafka.records import Batch
 from holdfast.processors.engine.runtime.task.columns import WindowedStream
+from tests.mechanics.tiers import variants
 from tests.simulation.run import SeedRunner, runner
 from tests.simulation.schedule import Kind, timed_schedule
 from tests.simulation.timed import BRANCHES, SESSIONS, WINDOWS, timed_workload
 from tests.simulation.timed_model import expect_timed
-from tests.tiers import variants
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 SEEDS = 300

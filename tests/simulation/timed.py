@@ -18,11 +18,11 @@ from holdfast.processors.application import Application
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.record_times import RecordTimeRefused
 from holdfast.processors.engine.state.time.stream_time import EventTimeAhead
+from tests.oracles.sessions import Shape as Sessions
+from tests.oracles.timers import Step
+from tests.oracles.windows import Shape
 from tests.simulation.schedule import Schedule
 from tests.simulation.workload import AHEAD, AHEAD_S, INPUT, OUTPUT, Spoilt, Workload
-from tests.timing import Step
-from tests.windowing import Shape
-from tests.windowing_sessions import Shape as Sessions
 
 #: The branches; each is also the name of its store.
 WINDOWS, SESSIONS, TIMERS, ALARMS = "windows", "sessions", "timers", "alarms"

@@ -28,7 +28,7 @@ from holdfast.processors.snapshots.facts import ChangelogNow, SnapshotFacts, Sto
 from holdfast.processors.snapshots.gathering import changelog_now
 from holdfast.processors.snapshots.plan import SnapshotPlan, Wanted, plan_snapshot
 from tests.kafka.object_store import BUCKET, WRITER, S3Server
-from tests.postgres import PASSWORD, USER, PostgresServer
+from tests.parts.postgres import PASSWORD, USER, PostgresServer
 from tests.spark.tuning import GENERATED, tier_configuration, tuned_jvms
 
 __all__ = ["tier_configuration", "tuned_jvms"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import struct
 
-from tests.listening import listening
+from tests.parts.open_ports import listening
 
 #: Types of Spark's frames: a request, and its answers.
 _REQUEST, _ANSWERS = 3, (4, 5)

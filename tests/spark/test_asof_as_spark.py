@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import Application, InMemoryCluster
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 #: The newest right message of each left one, by its time; without a match, or with one beyond the tolerance, none.
 QUERY = """

@@ -14,7 +14,7 @@ from holdfast.infra.settings import load_settings
 from holdfast.infra.spark.failures import SparkUnavailable
 from holdfast.infra.spark.server import find_server, running_server, start_server, stop_server
 from holdfast.infra.warehouse.catalog import read_table
-from tests.listening import listening
+from tests.parts.open_ports import listening
 from tests.spark.driver import Driver
 from tests.spark.ports import transports
 from tests.spark.standalone import Cluster

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark import SparkContext
 
-from tests.listening import listening
+from tests.parts.open_ports import listening
 from tests.spark.ports import transports
 
 

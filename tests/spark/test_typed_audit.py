@@ -23,7 +23,7 @@ from holdfast.processors.engine.schema import models
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.snapshots.names import quarantine_name, quoted
 from holdfast.processors.snapshots.plan import Wanted
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 
 class Leg(BaseModel):

@@ -16,7 +16,7 @@ from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.schema.models import schema_of
 from holdfast.processors.engine.schema.types import INFERRED
 from holdfast.processors.snapshots.names import time_tag
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 
 class Flights(BaseModel):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import leftovers
+from tests.mechanics import leftovers
 
 
 def test_what_knows_the_folder_of_the_run_is_ended_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,9 @@ SKIPPED = "import pytest\n\ndef test_it():\n    pytest.skip('no broker')\n"
 def test_a_skip_on_real_parts_fails_only_where_it_must(tmp_path: Path, folder: str, strict: str, outcome: str) -> None:
     tests = tmp_path / "tests"
     (tests / folder).mkdir(parents=True)
-    for name in ("conftest.py", "tiers.py", "answering.py", "brokers.py", "leftovers.py"):
-        shutil.copy(PROJECT / "tests" / name, tests)
+    shutil.copy(PROJECT / "tests" / "conftest.py", tests)
+    for name in ("mechanics", "parts"):
+        shutil.copytree(PROJECT / "tests" / name, tests / name)
     shutil.copy(PROJECT / "pyproject.toml", tmp_path)
     (tests / folder / "test_skipped.py").write_text(SKIPPED)
     environment = {**os.environ, "HOLDFAST_TEST_NO_SKIPS": strict, "PYTHONPATH": str(PROJECT)}

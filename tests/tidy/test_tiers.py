@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from tests import tiers
-from tests.tiers import TESTS, name_of, named, read_seconds, split, variants
+from tests.mechanics import tiers
+from tests.mechanics.tiers import TESTS, name_of, named, read_seconds, split, variants
 
 FILES = {name_of(file): 3 for file in sorted(TESTS.rglob("test_*.py"))}
 CASES = """
@@ -94,8 +94,9 @@ def listed(tmp_path: Path) -> Callable[..., list[str]]:
     for folder in ("unit", "bench", "kafka"):
         (tmp_path / "tests" / folder).mkdir(parents=True)
         (tmp_path / "tests" / folder / f"test_{folder}.py").write_text(CASES)
-    for name in ("conftest.py", "tiers.py", "answering.py", "brokers.py", "leftovers.py"):
-        shutil.copy(TESTS / name, tmp_path / "tests")
+    shutil.copy(TESTS / "conftest.py", tmp_path / "tests")
+    for name in ("mechanics", "parts"):
+        shutil.copytree(TESTS / name, tmp_path / "tests" / name)
     shutil.copy(TESTS.parent / "pyproject.toml", tmp_path)
 
     def run(*options: str) -> list[str]:

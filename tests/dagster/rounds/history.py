@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from holdfast.infra.database.lease_times import SILENT_S
-from tests.postgres import PostgresServer
+from tests.parts.postgres import PostgresServer
 
 #: Tables of the registry, each with a trigger. A row of ``history`` is one change of an apply or incident.
 _REGISTRY = """

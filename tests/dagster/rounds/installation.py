@@ -24,8 +24,8 @@ from holdfast.orchestration.run_launcher import LocalRunLauncher
 from holdfast.orchestration.world import environment_of, open_registry
 from tests.dagster.rounds.effects import Feeder, Outputs
 from tests.dagster.rounds.history import History
-from tests.operating import Operated
-from tests.postgres import PostgresServer
+from tests.parts.operated import Operated
+from tests.parts.postgres import PostgresServer
 
 #: How long a daemon may take until its sensors run, seconds.
 START_S = 180.0

@@ -12,8 +12,8 @@ from tests.dagster.rounds.draws import drawn
 from tests.dagster.rounds.installation import Installation, installed
 from tests.dagster.rounds.judging import described, judged
 from tests.dagster.rounds.play import Round
-from tests.operating import Operated
-from tests.postgres import PASSWORD, USER, PostgresServer
+from tests.parts.operated import Operated
+from tests.parts.postgres import PASSWORD, USER, PostgresServer
 
 #: Rounds of one case; each case has an installation of its own.
 SHARE = 5

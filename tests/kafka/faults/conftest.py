@@ -15,8 +15,8 @@ import pytest
 from holdfast.infra.kafka.broker import BrokerAddress
 from holdfast.infra.local_ports import free_port
 from holdfast.infra.waiting import Deadline
-from tests.brokers import TrackedBroker, new_broker
 from tests.kafka.faults.proxy import KafkaProxy
+from tests.parts.brokers import TrackedBroker, new_broker
 
 PROJECT = Path(__file__).resolve().parents[3]
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.kafka.faults.proxy import ADD_OFFSETS, END_TXN, PRODUCE, TXN_OFFSET_COMMIT, Fate
 from tests.kafka.faults.verification import verify
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 #: The engine's transaction timeout, and what read_committed readers may be held back by it at the most, in seconds.
 READERS_WAIT_MAX_S = 15.0 + 15.0

@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 
 from holdfast.processors.engine.state.errors import StateIncoherent
 from tests.kafka.faults.verification import finish, verify
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 
 @pytest.fixture

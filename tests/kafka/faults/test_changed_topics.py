@@ -9,7 +9,7 @@ from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.state.errors import StateIncoherent
 from tests.kafka.faults.verification import stored_counts
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 
 @pytest.fixture

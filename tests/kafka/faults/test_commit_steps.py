@@ -6,7 +6,7 @@ import pytest
 
 from tests.kafka.faults.dying_worker import STEPS, STEPS_AT_LEAST_ONCE, count_and_name
 from tests.kafka.faults.verification import finish, verify, verify_at_least_once
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 #: Before the commit, a cold start shows most: all is restored. After it, a warm one: local state is behind, or torn.
 EITHER = [("cold" if place < STEPS.index("between commit and local write") else "warm") for place in range(len(STEPS))]

@@ -4,7 +4,7 @@ import pytest
 
 from tests.kafka.faults.proxy import ADD_OFFSETS, END_TXN, PRODUCE, REFUSED, TXN_OFFSET_COMMIT, Fate
 from tests.kafka.faults.verification import finish, verify
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 
 @pytest.mark.parametrize(

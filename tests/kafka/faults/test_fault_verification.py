@@ -9,7 +9,7 @@ from holdfast.processors.engine.state.keys import store_prefix
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from tests.kafka.faults.dying_worker import count_and_name
 from tests.kafka.faults.verification import verify, verify_at_least_once
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 #: As the store keeps the count of key k1.
 PLACE = key_prefix(b"k1") + b"n"

@@ -4,7 +4,7 @@ import pytest
 
 from tests.kafka.faults.proxy import END_TXN, PRODUCE, TXN_OFFSET_COMMIT, Fate
 from tests.kafka.faults.verification import finish, verify
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 #: Answers are waited for twice as long as a transaction may live: short here, so that the test is.
 QUICK = {"transaction.timeout.ms": 4000}

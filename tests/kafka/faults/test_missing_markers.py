@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.infra.kafka.errors import BrokerUnreachable
 from holdfast.processors.engine.runtime.ownership.unfinished import held_back
-from tests.brokers import HASTE
 from tests.kafka.test_bad_world import committed, is_exact, restarted
+from tests.parts.brokers import HASTE
 
 KILLS = int(os.environ.get("HOLDFAST_TEST_KILLS", "20"))
 #: Many: for a longer time after the restart, partitions have no leader.

@@ -11,7 +11,7 @@ from holdfast.infra.settings import load_settings
 from holdfast.processors.engine.changelog.names import changelog_topic, transactional_id
 from tests.kafka.faults.three_brokers import ThreeBrokers
 from tests.kafka.faults.verification import verify
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.kafka.faults.proxy import END_TXN, PRODUCE, TXN_OFFSET_COMMIT, Fate
 from tests.kafka.faults.verification import verify
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from holdfast.infra.java import BRIEF, Java
 from holdfast.infra.local_ports import free_port
 from holdfast.infra.waiting import Deadline
-from tests.brokers import HASTE, TrackedBroker
+from tests.parts.brokers import HASTE, TrackedBroker
 
 CLUSTER_ID = "HoldfastThreeBrokers00"
 NODES = (1, 2, 3)

@@ -23,8 +23,8 @@ from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import Request
 from tests.kafka.conftest import PROJECT, wait_for
 from tests.kafka.orphans.leaving import ALL, Left, same
-from tests.operating import Killed
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
+from tests.parts.operated import Killed
 
 
 @pytest.mark.parametrize("step", variants([1, 4, *(step for step in range(12) if step not in (1, 4))]))

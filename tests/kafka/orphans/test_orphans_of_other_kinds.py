@@ -16,7 +16,7 @@ from holdfast.processors.lifecycle.orphans import kinds
 from holdfast.processors.lifecycle.orphans.kinds import OrphanChanged
 from holdfast.processors.lifecycle.plans.orphan_facts import Orphan
 from tests.kafka.orphans.leaving import Left
-from tests.operating import Killed
+from tests.parts.operated import Killed
 
 
 def test_a_table_stays_for_its_grace_then_goes_with_its_files(left: Left, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,8 +19,8 @@ from holdfast.processors.lifecycle.orphans import put_back as putting_back
 from holdfast.processors.lifecycle.orphans.put_back import CopyDamaged
 from tests.kafka.conftest import Stream
 from tests.kafka.orphans.leaving import Left, same
-from tests.operating import Killed
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
+from tests.parts.operated import Killed
 
 
 @pytest.mark.parametrize("where", variants(["in the middle", "before it is made", "once it is made", "at the end"]))

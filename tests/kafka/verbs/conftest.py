@@ -1,5 +1,5 @@
 """The verbs' own fixture."""
 
-from tests.operating import operated
+from tests.parts.operated import operated
 
 __all__ = ["operated"]

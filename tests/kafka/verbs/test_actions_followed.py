@@ -9,7 +9,7 @@ import shlex
 import pytest
 
 from holdfast.orchestration.cli import main
-from tests.operating import Operated
+from tests.parts.operated import Operated
 
 
 class Shell:

@@ -14,8 +14,8 @@ from holdfast.orchestration.cli import main
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import notice
-from tests.answering import compare
-from tests.operating import Operated
+from tests.mechanics.json_answers import compare
+from tests.parts.operated import Operated
 
 
 class Json:

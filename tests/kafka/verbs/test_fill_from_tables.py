@@ -18,8 +18,8 @@ from holdfast.processors.lifecycle.plans.requests import Backfill, Deploy
 from holdfast.processors.lifecycle.plans.stages import LoadTable
 from holdfast.processors.lifecycle.rebuild.table_rows import TableUnfit
 from tests.colliding import colliding_texts
-from tests.operating import Operated, killing_at_stages
-from tests.warehouse_tables import write_table
+from tests.parts.operated import Operated, killing_at_stages
+from tests.parts.warehouse_tables import write_table
 
 KEYS = 25
 LOOKUP = """

@@ -15,7 +15,7 @@ from holdfast.orchestration.verbs import open_verbs
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Deploy, Request, Stop
-from tests.operating import Operated
+from tests.parts.operated import Operated
 
 
 def test_a_second_installation_may_not_deploy_a_group_that_lives_in_the_first(operated: Operated) -> None:

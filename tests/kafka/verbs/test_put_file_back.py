@@ -12,7 +12,7 @@ from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import Clear, Keys, Restore
 from holdfast.processors.lifecycle.rebuild.from_files import FileUnfit
-from tests.operating import Operated, killing_at_stages
+from tests.parts.operated import Operated, killing_at_stages
 
 
 def cleared(operated: Operated, *keys: str) -> Path:

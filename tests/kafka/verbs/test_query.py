@@ -13,7 +13,7 @@ from holdfast.orchestration.answers import ANSWERS
 from holdfast.orchestration.cli import main
 from holdfast.processors.engine.serving.endpoint import read_endpoint
 from holdfast.processors.lifecycle.plans.requests import Stop
-from tests.operating import PARTITIONS, Operated
+from tests.parts.operated import PARTITIONS, Operated
 
 
 def asked(capfd: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:

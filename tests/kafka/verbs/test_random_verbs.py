@@ -19,7 +19,7 @@ from confluent_kafka import Producer
 
 from holdfast.infra.kafka.reader import read_range
 from holdfast.processors.engine.changelog.format import key_prefix
-from tests.operating import Operated
+from tests.parts.operated import Operated
 
 PROJECT = Path(__file__).resolve().parents[3]
 SEED = 7

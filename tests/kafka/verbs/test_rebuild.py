@@ -21,8 +21,8 @@ from holdfast.processors.engine.changelog.names import shadow_group
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Clear, Deploy, Keys, Restore
-from tests.folding import fold_changelog
-from tests.operating import Killed, Operated
+from tests.oracles.fold import fold_changelog
+from tests.parts.operated import Killed, Operated
 
 KEYS = 40
 NEW_STORE = """

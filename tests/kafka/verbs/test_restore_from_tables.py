@@ -30,10 +30,10 @@ from holdfast.processors.lifecycle.plans.stages import MakeRelease, SetPositions
 from holdfast.processors.lifecycle.rebuild.from_tables import PositionsUnset
 from holdfast.processors.lifecycle.rebuild.table_rows import Loader, TableDamaged, TableUnfit
 from holdfast.processors.snapshots.manifest import HISTORY, SnapshotManifest
-from tests.brokers import TrackedBroker
-from tests.operating import PARTITIONS, Killed, Operated, killing_at_stages
-from tests.tiers import variants
-from tests.warehouse_tables import take_snapshot
+from tests.mechanics.tiers import variants
+from tests.parts.brokers import TrackedBroker
+from tests.parts.operated import PARTITIONS, Killed, Operated, killing_at_stages
+from tests.parts.warehouse_tables import take_snapshot
 
 KEYS = 30
 

@@ -26,7 +26,7 @@ from holdfast.processors.lifecycle.recovery.answer import judge_working
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import Notice, notice
 from holdfast.processors.lifecycle.recovery.recovery import recover
-from tests.operating import Killed, Operated
+from tests.parts.operated import Killed, Operated
 
 PARTITIONS = 6
 

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from holdfast.orchestration.cli import main
-from tests.operating import PARTITIONS, Operated
+from tests.parts.operated import PARTITIONS, Operated
 
 
 @pytest.mark.thorough

@@ -6,8 +6,8 @@ import pytest
 
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.lifecycle.plans.requests import Clear, Keys
-from tests import operating
-from tests.operating import Operated
+from tests.parts import operated as operating
+from tests.parts.operated import Operated
 
 WIDE = 5
 SECOND_STREAM = """

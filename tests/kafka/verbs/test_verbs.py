@@ -39,7 +39,7 @@ from holdfast.processors.lifecycle.plans.requests import (
 )
 from holdfast.processors.registration import ProcessorUnknown
 from tests.kafka.hanging import leave_hanging, unverified
-from tests.operating import PARTITIONS, Killed, Operated
+from tests.parts.operated import PARTITIONS, Killed, Operated
 
 PROJECT = Path(__file__).resolve().parents[3]
 ALL_THREE = {f"key-{number}": 4 for number in range(3)}

@@ -16,8 +16,8 @@ from holdfast.processors.engine.changelog.format import META_KEY, split_key
 from holdfast.processors.engine.state.time.window_keys import window_of
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.requests import Clear, Everything, Restore, Stop, Windows
-from tests.folding import fold_changelog
-from tests.operating import PARTITIONS, Operated, killing_at_stages
+from tests.oracles.fold import fold_changelog
+from tests.parts.operated import PARTITIONS, Operated, killing_at_stages
 
 #: A whole number of windows since 1970: 2023-07-22T04:26:40.
 T, MINUTE = 1_690_000_000_000 // 60_000 * 60_000, 60_000

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from holdfast.processors.lifecycle.plans.requests import Backfill, Restore
 from tests.kafka.verbs.test_windows_cleared import DEFINITION, KEYS, MINUTE, T, feed, sent, stored
-from tests.operating import Operated
-from tests.warehouse_tables import take_snapshot
+from tests.parts.operated import Operated
+from tests.parts.warehouse_tables import take_snapshot
 
 
 def stream_time_s(operated: Operated) -> float | None:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import structlog
 
-from tests.brokers import started_broker
+from tests.parts.brokers import started_broker
 from tests.spark.endurance.disturbances import WEIGHTS, Disturbances
 from tests.spark.endurance.surroundings import PATIENCE_S, Feed, Run, surroundings
 from tests.spark.endurance.verdicts import Verdicts

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tests.mechanics.tiers import variants
 from tests.spark.model.life import World
 from tests.spark.model.machine import CASES_OF_A_FILE, PATIENCE_S, SEQUENCES, run
-from tests.tiers import variants
 
 pytestmark = pytest.mark.timeout(PATIENCE_S)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from tests.mechanics.tiers import variants
 from tests.spark.model.life import World
 from tests.spark.model.machine import CASES_OF_A_FILE, PATIENCE_S, SEQUENCES, SHORT, run
 from tests.spark.model.warehouse_bugs import BUGS
-from tests.tiers import variants
 
 pytestmark = pytest.mark.timeout(PATIENCE_S)
 

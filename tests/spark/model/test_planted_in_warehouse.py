@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.mechanics.tiers import named
 from tests.spark.model.life import World
 from tests.spark.model.machine import PATIENCE_S, run
 from tests.spark.model.warehouse_bugs import BUGS, SEED, SEQUENCES_MAX, PlantedInWarehouse
-from tests.tiers import named
 
 pytestmark = pytest.mark.timeout(PATIENCE_S)
 

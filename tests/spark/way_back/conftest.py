@@ -1,5 +1,5 @@
 """A processor under a supervisor, beside a session of Spark."""
 
-from tests.operating import operated
+from tests.parts.operated import operated
 
 __all__ = ["operated"]

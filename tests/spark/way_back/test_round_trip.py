@@ -19,7 +19,7 @@ from holdfast.processors.snapshots.facts import SnapshotFacts, points_of
 from holdfast.processors.snapshots.gathering import changelog_now
 from holdfast.processors.snapshots.manifest import CHECKPOINT, INCREMENTAL, SnapshotManifest
 from holdfast.processors.snapshots.plan import Wanted, plan_snapshot
-from tests.operating import Operated
+from tests.parts.operated import Operated
 
 KEYS = 40
 

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from holdfast.infra.settings import SettingsInvalid, load_settings
 from holdfast.infra.webhook import PAUSE_S_MAX, STEPS_MAX, pause_of, post, shown
-from tests.webhook import SECRET, Webhook
+from tests.parts.webhook import SECRET, Webhook
 
 PARTS = (SECRET, *SECRET.split("/"))
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tests.answering import compare
+from tests.mechanics.json_answers import compare
 
 ABANDONED = {"apply": 1, "processor": "fleet", "verb": "clear", "stages_done": 2, "told": []}
 APPLIED = {"apply": 1, "plan": "abcd", "stages": [], "seconds": 0.5}

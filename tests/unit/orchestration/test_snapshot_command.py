@@ -13,7 +13,7 @@ from holdfast.orchestration.cli import main
 from holdfast.orchestration.commands.snapshot import NoSuchVersion, described, version_at
 from holdfast.orchestration.dagster_runs import DagsterAway, DagsterRuns
 from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable, StoreVersion
-from tests.warehouse_tables import write_table
+from tests.parts.warehouse_tables import write_table
 
 OLD = StoreVersion(11, ("snap-a",), written_at=1_000.0)
 NEW = StoreVersion(12, ("snap-b",), current=True, written_at=2_000.0)

@@ -25,8 +25,8 @@ from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.engine.state.time.stream_time import StreamTime
-from tests.planting import is_found
-from tests.tiers import variants
+from tests.mechanics.planted_seeds import is_found
+from tests.mechanics.tiers import variants
 
 #: Makes the steps of an application whose topics are ``l`` and ``r``.
 Topology = Callable[[Application, Any, Any], None]

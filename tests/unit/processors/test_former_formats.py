@@ -16,7 +16,7 @@ from holdfast.infra.database.registry import Registry
 from holdfast.processors.engine.changelog import format as changelog
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT, CheckpointFile, Manifest
 from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta
-from tests.former import run_former, unpack
+from tests.parts.former_release import run_former, unpack
 
 pytestmark = pytest.mark.slow
 

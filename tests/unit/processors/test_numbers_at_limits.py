@@ -12,7 +12,7 @@ import pytest
 from holdfast import Application, InMemoryCluster
 from holdfast.dataframe.windows import Count, Last, Max, Mean, Min, Sum
 from holdfast.processors.engine.runtime.task import task
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 NUMBERS = (
     *(b"1e308", b"-1e308", b"1.7976931348623157e308", b"5e-324", b"-5e-324", b"2.2250738585072014e-308"),

@@ -38,7 +38,7 @@ from holdfast.infra.kafka.records import Batch
 from holdfast.processors.engine.aggregates.window_aggregates import WindowAggregation
 from holdfast.processors.engine.runtime.task import columns, task
 from holdfast.processors.engine.runtime.task.columns import ColumnarStream
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 #: Numbers as a producer's JSON has them.
 WRITTEN = (

@@ -28,7 +28,7 @@ from holdfast.infra.deploy.programs import (
 from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.paths import Paths
 from holdfast.infra.process import start_mark
-from tests.listening import listening
+from tests.parts.open_ports import listening
 
 pytestmark = pytest.mark.slow
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.infra.kafka.records import Record
 from holdfast.processors.engine.changelog.format import META_KEY
-from tests.folding import fold_changelog
+from tests.oracles.fold import fold_changelog
 
 
 def record(key: bytes | None, value: bytes | None, offset: int = 0) -> Record:

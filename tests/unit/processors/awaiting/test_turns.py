@@ -19,7 +19,7 @@ from holdfast.processors.engine.runtime.reading.turns import in_turn, without_wa
 from holdfast.processors.engine.runtime.task import awaited
 from holdfast.processors.engine.runtime.task.call_schedule import CallSchedule
 from holdfast.processors.engine.steps.async_calls import CALLS_WITHIN_MS
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 PIECES = 60
 

@@ -17,7 +17,7 @@ from holdfast.processors.engine.checkpoints.manifest import Place
 from holdfast.processors.engine.checkpoints.ports import Job
 from holdfast.processors.engine.checkpoints.retention import MARK_ABANDONED_S
 from holdfast.processors.engine.checkpoints.threads import ThreadedWork, step
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 SOURCE = "orders"
 

@@ -23,9 +23,9 @@ from holdfast.processors.engine.joins.foreign_keys import (
 )
 from holdfast.processors.engine.runtime import loop
 from holdfast.processors.engine.runtime.reading import reading_order
-from tests.planting import is_found
+from tests.mechanics.planted_seeds import is_found
+from tests.mechanics.tiers import variants
 from tests.simulation.disk import SimulatedDisk
-from tests.tiers import variants
 from tests.window_lives import live, world
 
 SEEDS = variants(range(2_000), tested=40)

@@ -21,9 +21,9 @@ from holdfast.processors.engine.runtime.global_tables import GlobalTables
 from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
 from holdfast.processors.testing.cluster import ClusterView
 from holdfast.processors.testing.log import PartitionLog
-from tests.planting import is_found
+from tests.mechanics.planted_seeds import is_found
+from tests.mechanics.tiers import variants
 from tests.simulation.disk import SimulatedDisk
-from tests.tiers import variants
 from tests.window_lives import live
 
 

@@ -20,10 +20,10 @@ from holdfast.processors.engine.runtime import loop
 from holdfast.processors.engine.runtime.reading import reading_order
 from holdfast.processors.engine.runtime.task import task_time
 from holdfast.processors.engine.state.time import dated_values
-from tests.joining import AsOfJoin, HistoryJoin, IntervalJoin, Message, Row, TablesJoin, in_order, table_rows
-from tests.planting import is_found
+from tests.mechanics.planted_seeds import is_found
+from tests.mechanics.tiers import variants
+from tests.oracles.joins import AsOfJoin, HistoryJoin, IntervalJoin, Message, Row, TablesJoin, in_order, table_rows
 from tests.simulation.disk import SimulatedDisk
-from tests.tiers import variants
 from tests.window_lives import live, world
 
 SEEDS = variants(range(1_700), tested=8)

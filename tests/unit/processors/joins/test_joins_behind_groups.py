@@ -22,9 +22,9 @@ from holdfast.processors.engine.runtime import loop
 from holdfast.processors.engine.runtime.reading import grouped_order, reading_order
 from holdfast.processors.engine.runtime.reading import upstream_times as heard
 from holdfast.processors.engine.runtime.task import inputs_in_order
-from tests.planting import is_found
+from tests.mechanics.planted_seeds import is_found
+from tests.mechanics.tiers import variants
 from tests.simulation.disk import SimulatedDisk
-from tests.tiers import variants
 from tests.window_lives import live, world
 
 SEEDS = variants(range(600), tested=6)

@@ -27,10 +27,10 @@ from holdfast.processors.engine.runtime.tickets import Ticket, Work
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.exports import entry_of
 from holdfast.processors.engine.state.task_store import TaskStore
-from tests.planting import is_found
+from tests.mechanics.planted_seeds import is_found
+from tests.mechanics.tiers import variants
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.planted_sources import put_aside, timeless, too_far, undead
-from tests.tiers import variants
 from tests.window_lives import Killed, carry_out, live, world
 
 SEEDS = variants(range(600), tested=8)

@@ -16,8 +16,8 @@ from holdfast.processors.engine.serving import connections
 from holdfast.processors.engine.serving.connections import RequestServer
 from holdfast.processors.engine.serving.guard import Guard
 from holdfast.processors.engine.serving.requests import Answer
-from tests.hostile import KINDS, attacked
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
+from tests.parts.hostile_clients import KINDS, attacked
 
 #: Maximum seconds of one answer below an attack, on a busy machine.
 ANSWER_S = 10.0

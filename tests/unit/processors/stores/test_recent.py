@@ -19,7 +19,7 @@ from holdfast.processors.engine.runtime.task.timed_steps import time_of
 from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskStore
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 T = 1_690_000_000_000
 

@@ -21,7 +21,7 @@ from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE
 from holdfast.processors.engine.state.time import time_index
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 from holdfast.processors.engine.steps import processing
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 from tests.window_lives import carry_out
 
 #: The event time of the first message, ms.

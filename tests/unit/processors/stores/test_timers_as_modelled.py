@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from holdfast import Application
-from tests.planting import is_found
+from tests.mechanics.planted_seeds import is_found
+from tests.mechanics.tiers import variants
+from tests.oracles.timers import Event, Model, Step
 from tests.simulation import planted_time
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.small_portions import portions_of_time
 from tests.simulation.timed_model import check_timers
-from tests.tiers import variants
-from tests.timing import Event, Model, Step
 from tests.window_lives import live, world
 
 SEEDS = variants(range(200), tested=8)

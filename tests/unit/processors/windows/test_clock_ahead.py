@@ -17,10 +17,10 @@ from holdfast.processors.engine.aggregates.key_time import KeyTime
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.windows.keys_ahead import KeysAhead
 from holdfast.processors.engine.windows.sliding import _Key
-from tests.planting import is_found
+from tests.mechanics.planted_seeds import is_found
+from tests.mechanics.tiers import variants
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.small_portions import portions_of_time
-from tests.tiers import variants
 from tests.window_apps import build
 from tests.window_lives import live, world
 

@@ -12,11 +12,11 @@ import pytest
 from holdfast import Application
 from holdfast.dataframe.windows import Collect, Count, Sum
 from holdfast.processors.engine.windows.counts import CountStore
-from tests.planting import is_found
-from tests.tiers import variants
+from tests.mechanics.planted_seeds import is_found
+from tests.mechanics.tiers import variants
+from tests.oracles.count_windows import Shape, expect
+from tests.oracles.windows import Event
 from tests.window_lives import live_through, world
-from tests.windowing import Event
-from tests.windowing_counts import Shape, expect
 
 SEEDS = variants(range(100), tested=6)
 KEYS = (b"a", b"b", b"", b"a/b")

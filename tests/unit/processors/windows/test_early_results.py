@@ -17,11 +17,11 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.runtime.task import task_time
 from holdfast.processors.engine.windows.fewer_results import HeldBack
-from tests.planting import is_found
-from tests.tiers import variants
+from tests.mechanics.planted_seeds import is_found
+from tests.mechanics.tiers import variants
+from tests.oracles.windows import Event, Shape, Windows
 from tests.window_apps import T, build, send
 from tests.window_lives import live_through, world
-from tests.windowing import Event, Shape, Windows
 
 
 @pytest.fixture

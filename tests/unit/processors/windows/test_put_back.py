@@ -14,7 +14,7 @@ from holdfast.processors.engine.changelog.format import split_key
 from holdfast.processors.engine.commands import content, sweep
 from holdfast.processors.engine.runtime.commands import Clear, CommandFailed
 from holdfast.processors.engine.state.time.time_records import owner_of
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 from tests.window_apps import T, build, send
 from tests.window_lives import carry_out, put_back, stored
 

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from holdfast import Application
-from tests.planting import is_found
+from tests.mechanics.planted_seeds import is_found
+from tests.mechanics.tiers import variants
+from tests.oracles.sessions import Sessions, Shape, expect
+from tests.oracles.windows import Event
 from tests.simulation import planted_time
 from tests.simulation.small_portions import portions_of_time
 from tests.simulation.timed import sessions
 from tests.simulation.timed_model import check_sessions
-from tests.tiers import variants
 from tests.window_lives import SHORT_S, live_through, world
-from tests.windowing import Event
-from tests.windowing_sessions import Sessions, Shape, expect
 
 SEEDS = variants(range(100), tested=6)
 #: Longer than any silence before the last message, shorter than the silence behind it.

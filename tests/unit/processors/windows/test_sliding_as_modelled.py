@@ -13,11 +13,11 @@ from holdfast import Application
 from holdfast.dataframe.windows import Collect, Count, Sum
 from holdfast.processors.engine.state.time.window_keys import chunk_key
 from holdfast.processors.engine.windows.sliding import SlidingStore, _Key
-from tests.planting import is_found
-from tests.tiers import variants
+from tests.mechanics.planted_seeds import is_found
+from tests.mechanics.tiers import variants
+from tests.oracles.sliding import Shape, Sliding, expect
+from tests.oracles.windows import Event
 from tests.window_lives import live_through, world
-from tests.windowing import Event
-from tests.windowing_sliding import Shape, Sliding, expect
 
 SEEDS = variants(range(100), tested=6)
 KEYS = (b"a", b"b", b"", b"\x00holdfast", b"a/b")

@@ -23,7 +23,7 @@ from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.steps.outbox import Outboxes
 from holdfast.processors.engine.windows.by_columns import ColumnarWindows
-from tests.tiers import variants
+from tests.mechanics.tiers import variants
 
 SEEDS = variants(range(300), tested=16)
 BUILT_IN = {"n": Count(), "total": Sum("v"), "mean": Mean("v"), "least": Min("v"), "most": Max("v"), "last": Last("u")}

@@ -11,14 +11,14 @@ import pytest
 
 from holdfast import Application
 from holdfast.processors.engine.runtime.task import columns
-from tests.planting import is_found
+from tests.mechanics.planted_seeds import is_found
+from tests.mechanics.tiers import variants
+from tests.oracles.windows import Event, Shape, Windows, expect
 from tests.simulation import planted_time
 from tests.simulation.small_portions import portions_of_time
 from tests.simulation.timed import windows
 from tests.simulation.timed_model import check_windows
-from tests.tiers import variants
 from tests.window_lives import SHORT_S, live_through, world
-from tests.windowing import Event, Shape, Windows, expect
 
 SEEDS = variants(range(400), tested=12)
 #: Longer than any silence before the last message, shorter than the silence behind it.

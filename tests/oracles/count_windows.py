@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tests.windowing import Event
+from tests.oracles.windows import Event
 
 
 class Shape(NamedTuple):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.infra import bootstrap
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 #: How long an installation may take, seconds: on a new machine it downloads.
 INSTALL_S = 1800.0
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-TESTS = Path(__file__).resolve().parent
+TESTS = Path(__file__).resolve().parents[1]
 TIERS = ("quick", "test", "thorough")
 #: A test below one of these folders gets the folder's name as its marker.
 MARKED_FOLDERS = frozenset({"kafka", "spark", "dagster", "browser", "drills"})
 #: What `make quick` looks into. Of these it runs what has no marker of a real part and is not `slow`.
 QUICK_FOLDERS = frozenset({"unit", "contract", "simulation", "combinations", "fuzz", "tidy", "docs"})
 #: Seconds of each file with all its cases, as measured last; `--write-seconds` writes it.
-SECONDS = TESTS / "seconds.txt"
+SECONDS = TESTS / "mechanics" / "seconds.txt"
 #: What a case is taken to last in a file that was not measured yet.
 UNMEASURED_S, UNMEASURED_REAL_S = 0.1, 5.0
 _PARAMETERS = type(pytest.param())

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 #: The commit of the former release. At a release, set it to the commit of the release before.
 COMMIT = "02864c07e8cbd4a4b4a439b897aa903f5b9759e1"
 _PACKAGES = ("holdfast", "infra", "processors", "assets", "orchestration")

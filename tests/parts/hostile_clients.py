@@ -1,6 +1,6 @@
 """Clients that mean harm: many connections of every kind to one HTTP server, held open and renewed by one thread.
 
-As a program, ``python -m tests.hostile PORT KIND...`` attacks until its input ends.
+As a program, ``python -m tests.parts.hostile_clients PORT KIND...`` attacks until its input ends.
 """
 
 from __future__ import annotations
@@ -136,9 +136,9 @@ class Attack:
 @contextlib.contextmanager
 def attacked(port: int, kinds: Sequence[str]) -> Iterator[None]:
     """A port below an attack from another process, which has opened all connections once."""
-    command = [sys.executable, "-m", "tests.hostile", str(port), *kinds]
+    command = [sys.executable, "-m", "tests.parts.hostile_clients", str(port), *kinds]
     with subprocess.Popen(
-        command, cwd=Path(__file__).parent.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        command, cwd=Path(__file__).parents[2], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "all are open\n"

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tests.windowing import Event
+from tests.oracles.windows import Event
 
 
 class Shape(NamedTuple):

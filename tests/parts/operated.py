@@ -27,7 +27,7 @@ from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.plans.apply import Applied, Holder
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import Deploy, Provision, Request
-from tests.folding import fold_changelog
+from tests.oracles.fold import fold_changelog
 
 PARTITIONS = 2
 #: How long is waited for what takes seconds on a quiet machine.

@@ -1,0 +1,152 @@
+"""The size of rooms: modules of a folder, crumbs, classes with too much, long files of tests.
+
+``rooms_left.json`` has what is over a limit today. A number in it may only fall, and the goal is an empty file::
+
+    .venv/bin/python -m tests.tidy.test_rooms             lists what is over a limit
+    .venv/bin/python -m tests.tidy.test_rooms --write     lowers the numbers; refuses to raise one, or to add a name
+
+A *crumb* is a module of few lines with one importer: it belongs into the file whose fact it is. One that adapts a
+vendor's library, or is a pure decision with a name of its own, says so on any line of its own::
+
+    # tidy: allow-crumb because it is all that loads numpy
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from tests.tidy.test_code import MODULES, PROJECT, TEST_FILES, allowed, imports, name_of, tree_of
+
+LEFT = Path(__file__).with_name("rooms_left.json")
+MODULES_MAX, CRUMB_LINES, METHODS_MAX, ATTRIBUTES_MAX, TEST_LINES_MAX = 15, 60, 15, 15, 500
+#: What is counted, as files of the list call it.
+FOLDERS, CRUMBS, METHODS, ATTRIBUTES, TESTS = (
+    "modules of a folder",
+    "crumbs",
+    "methods",
+    "attributes",
+    "lines of a test",
+)
+
+
+def found() -> dict[str, dict[str, int]]:
+    """By kind and place, the numbers over a limit."""
+    return {
+        FOLDERS: {name: count for name, count in _folders().items() if count > MODULES_MAX},
+        CRUMBS: dict(_crumbs()),
+        METHODS: {place: count for place, count, _ in _classes() if count > METHODS_MAX},
+        ATTRIBUTES: {place: count for place, _, count in _classes() if count > ATTRIBUTES_MAX},
+        TESTS: {name_of(path): lines for path in TEST_FILES if (lines := _lines(path)) > TEST_LINES_MAX},
+    }
+
+
+def _folders() -> Mapping[str, int]:
+    return Counter(name_of(path.parent) for path in MODULES if path.name != "__init__.py")
+
+
+def _lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def _crumbs() -> Iterator[tuple[str, int]]:
+    importers = Counter[str]()
+    for path in MODULES:
+        named = set()
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                named |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+        importers.update(named | {name for _, name in imports(path)})
+    for path in MODULES:
+        text = path.read_text(encoding="utf-8").splitlines()
+        if path.name == "__init__.py" or len(text) > CRUMB_LINES or any(allowed(line, "crumb") for line in text):
+            continue
+        dotted = "holdfast." + name_of(path).removesuffix(".py").replace("/", ".")
+        if importers[dotted] == 1:
+            yield name_of(path), len(text)
+
+
+def _classes() -> Iterator[tuple[str, int, int]]:
+    """Each class with its public methods, and the attributes that its ``__init__`` or its body gives an instance."""
+    for path in MODULES:
+        for node in ast.walk(tree_of(path)):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            methods = [
+                each
+                for each in node.body
+                if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) and not each.name.startswith("_")
+            ]
+            attributes = {
+                each.target.id
+                for each in node.body
+                if isinstance(each, ast.AnnAssign)
+                and isinstance(each.target, ast.Name)
+                and "ClassVar" not in ast.unparse(each.annotation)
+            }
+            for each in node.body:
+                if isinstance(each, ast.FunctionDef) and each.name == "__init__":
+                    attributes |= set(_given(each))
+            yield f"{name_of(path)} {node.name}", len(methods), len(attributes)
+
+
+def _given(function: ast.FunctionDef) -> Iterator[str]:
+    for node in ast.walk(function):
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
+        for target in [each for one in targets for each in (one.elts if isinstance(one, ast.Tuple) else [one])]:
+            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
+                yield target.attr
+
+
+def listed() -> dict[str, dict[str, int]]:
+    """The numbers that are over a limit by the list."""
+    made: dict[str, dict[str, int]] = json.loads(LEFT.read_text(encoding="utf-8"))
+    return made
+
+
+def grown(now: Mapping[str, Mapping[str, int]], before: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """What is over a limit, and was not, or by less."""
+    return [
+        f"{kind}: {place} has {number}, was {before.get(kind, {}).get(place, 'within the limit')}"
+        for kind, places in now.items()
+        for place, number in places.items()
+        if number > before.get(kind, {}).get(place, 0)
+    ]
+
+
+def test_no_room_grows_beyond_its_limit() -> None:
+    assert grown(found(), listed()) == []
+
+
+def test_the_list_has_nothing_that_is_within_its_limit() -> None:
+    now = found()
+    assert [f"{kind}: {place}" for kind, each in listed().items() for place in each if place not in now[kind]] == []
+
+
+def test_what_is_new_or_larger_is_named() -> None:
+    before = {CRUMBS: {"a.py": 30}, FOLDERS: {"infra": 20}}
+    now = {CRUMBS: {"a.py": 31, "b.py": 9}, FOLDERS: {"infra": 19}}
+    assert grown(now, before) == ["crumbs: a.py has 31, was 30", "crumbs: b.py has 9, was within the limit"]
+
+
+def main() -> int:
+    now, written = found(), "--write" in sys.argv
+    if not written:
+        print(json.dumps(now, indent=1))
+        return 0
+    worse = grown(now, listed()) if LEFT.exists() else []
+    if worse:
+        print(*worse, sep="\n")
+        return 1
+    LEFT.write_text(json.dumps(now, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    assert PROJECT.is_dir()
+    sys.exit(main())
