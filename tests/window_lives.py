@@ -17,7 +17,7 @@ from holdfast.processors.engine.runtime.commands import Adopt, Command
 from holdfast.processors.engine.runtime.owner import Owner
 from holdfast.processors.engine.runtime.tickets import Ticket, Work
 from holdfast.processors.engine.state.exports import entry_of
-from tests.oracles.windows import Event
+from tests.oracles.window_rules import Event
 from tests.simulation.disk import SimulatedDisk
 
 POINTS = (

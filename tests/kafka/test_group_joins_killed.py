@@ -20,7 +20,7 @@ from holdfast import Application
 from holdfast.infra.kafka.records import TopicSpec
 from tests.kafka.test_joins_killed import BEGIN_MS, messages, sent
 from tests.mechanics.tiers import variants
-from tests.oracles.joins import AsOfJoin, HistoryJoin, IntervalJoin, Message, in_order
+from tests.oracles.join_rules import AsOfJoin, HistoryJoin, IntervalJoin, Message, in_order
 
 WEEK_MS = 7 * 86_400_000
 

@@ -19,7 +19,7 @@ from holdfast import Application
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
 from tests.mechanics.tiers import variants
-from tests.oracles.joins import AsOfJoin, HistoryJoin, IntervalJoin, Message, TablesJoin, in_order, table_rows
+from tests.oracles.join_rules import AsOfJoin, HistoryJoin, IntervalJoin, Message, TablesJoin, in_order, table_rows
 
 BEGIN_MS = 1_690_000_000_000
 KEYS = 40

@@ -20,7 +20,7 @@ from holdfast.processors.engine.changelog.format import META_KEY, decode_value, 
 from holdfast.processors.engine.state.time.window_keys import is_session, window_of
 from tests.kafka.test_windows_killed import feed
 from tests.oracles.sessions import Sessions, Shape, expect
-from tests.oracles.windows import Event
+from tests.oracles.window_rules import Event
 
 #: Event times begin here.
 BEGIN_MS = 1_690_000_000_000

@@ -18,7 +18,7 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.audits.stores import StoreAudit, audit_stores
 from holdfast.processors.audits.tables import subject_of
-from tests.oracles.joins import Message, in_order, table_rows
+from tests.oracles.join_rules import Message, in_order, table_rows
 
 BEGIN_MS = 1_690_000_000_000
 POISON = b"{"

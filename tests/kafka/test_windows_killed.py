@@ -20,7 +20,7 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.state.time.window_keys import window_of
 from tests.mechanics.tiers import variants
-from tests.oracles.windows import Event, Shape, Windows, expect
+from tests.oracles.window_rules import Event, Shape, Windows, expect
 
 #: Event times begin here: a whole number of windows since 1970.
 BEGIN_MS = 1_690_000_000_000

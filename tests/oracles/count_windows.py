@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from tests.oracles.windows import Event
+from tests.oracles.window_rules import Event
 
 
 class Shape(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from tests.oracles.windows import Event
+from tests.oracles.window_rules import Event
 
 
 class Shape(NamedTuple):

@@ -20,7 +20,7 @@ from holdfast.processors.engine.record_times import RecordTimeRefused
 from holdfast.processors.engine.state.time.stream_time import EventTimeAhead
 from tests.oracles.sessions import Shape as Sessions
 from tests.oracles.timers import Step
-from tests.oracles.windows import Shape
+from tests.oracles.window_rules import Shape
 from tests.simulation.schedule import Schedule
 from tests.simulation.workload import AHEAD, AHEAD_S, INPUT, OUTPUT, Spoilt, Workload
 

@@ -1,6 +1,6 @@
 """What windows, sessions and timers give, from the input alone; and what their stores may hold at its end.
 
-The models are those of ``tests/oracles/windows.py``, ``tests/oracles/sessions.py`` and ``tests/oracles/timers.py``.
+Its models are ``tests/oracles/window_rules.py``, ``tests/oracles/sessions.py`` and ``tests/oracles/timers.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.processors.engine.state.own_keys import TIMERS as TIMERS_OF_KEYS
 from holdfast.processors.engine.state.time.window_keys import CLOCK, KEY_TIME, OWN_KEY, due_entry, is_session, window_of
 from tests.oracles import sessions as windowing_sessions
 from tests.oracles import timers as timing
-from tests.oracles import windows as windowing
+from tests.oracles import window_rules as windowing
 from tests.simulation.timed import ALARMS, SESSIONS, TIMERS, WINDOWS, TimedWorkload
 from tests.simulation.workload import Expected
 

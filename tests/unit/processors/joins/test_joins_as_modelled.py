@@ -22,7 +22,7 @@ from holdfast.processors.engine.runtime.task import task_time
 from holdfast.processors.engine.state.time import dated_values
 from tests.mechanics.planted_seeds import is_found
 from tests.mechanics.tiers import variants
-from tests.oracles.joins import AsOfJoin, HistoryJoin, IntervalJoin, Message, Row, TablesJoin, in_order, table_rows
+from tests.oracles.join_rules import AsOfJoin, HistoryJoin, IntervalJoin, Message, Row, TablesJoin, in_order, table_rows
 from tests.simulation.disk import SimulatedDisk
 from tests.window_lives import live, world
 

@@ -15,7 +15,7 @@ from holdfast.processors.engine.windows.counts import CountStore
 from tests.mechanics.planted_seeds import is_found
 from tests.mechanics.tiers import variants
 from tests.oracles.count_windows import Shape, expect
-from tests.oracles.windows import Event
+from tests.oracles.window_rules import Event
 from tests.window_lives import live_through, world
 
 SEEDS = variants(range(100), tested=6)

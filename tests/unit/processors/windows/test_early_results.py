@@ -19,7 +19,7 @@ from holdfast.processors.engine.runtime.task import task_time
 from holdfast.processors.engine.windows.fewer_results import HeldBack
 from tests.mechanics.planted_seeds import is_found
 from tests.mechanics.tiers import variants
-from tests.oracles.windows import Event, Shape, Windows
+from tests.oracles.window_rules import Event, Shape, Windows
 from tests.window_apps import T, build, send
 from tests.window_lives import live_through, world
 

@@ -13,7 +13,7 @@ from holdfast import Application
 from tests.mechanics.planted_seeds import is_found
 from tests.mechanics.tiers import variants
 from tests.oracles.sessions import Sessions, Shape, expect
-from tests.oracles.windows import Event
+from tests.oracles.window_rules import Event
 from tests.simulation import planted_time
 from tests.simulation.small_portions import portions_of_time
 from tests.simulation.timed import sessions
