@@ -22,9 +22,7 @@ from holdfast.infra.json_file import read_json
 from holdfast.infra.paths import Paths
 from holdfast.infra.rooted import PathOutside, inside
 from holdfast.infra.settings.of_workers import Recorded, as_recorded, differences, recorded_of
-
-#: The option of a worker that names the folder of its release.
-RELEASE = "--release"
+from holdfast.processors.lifecycle.deploy.deployment import RELEASE
 
 
 class DeployedSettings:

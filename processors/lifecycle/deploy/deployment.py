@@ -25,7 +25,6 @@ import structlog
 from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.serving.status import ProcessorStatus
-from holdfast.processors.lifecycle.deploy.deployed_settings import RELEASE
 from holdfast.processors.lifecycle.deploy.marking import keep_mark
 from holdfast.processors.lifecycle.deploy.present import remove_others
 from holdfast.processors.lifecycle.deploy.warming import change_of_workers, let_join, unprepared
@@ -41,6 +40,8 @@ POLL_S = 0.2
 PATIENCE_S = 5.0
 #: The module that a worker's program runs.
 WORKER = "holdfast.processors"
+#: The option of a worker that names the folder of its release.
+RELEASE = "--release"
 
 
 class DeploymentFailed(HoldfastError):
