@@ -29,8 +29,8 @@ class StoreSpec:
     """A store.
 
     ``inputs`` are the topics whose streams use it. ``columns`` has one line for each column of a built-in aggregation,
-    and for each part of a declaration that state depends on, as a TTL. ``timed`` tells whether its values end or its
-    keys have timers. ``schema`` has the typed columns of its table in the warehouse; None if it has none.
+    and for each part of a declaration that state depends on, as a TTL. ``schema`` has the typed columns of its table in
+    the warehouse; None if it has none.
     """
 
     name: str
@@ -40,12 +40,15 @@ class StoreSpec:
     format_version: int = 1
     columns: tuple[str, ...] = ()
     schema: StoreSchema | None = None
-    timed: bool = False
     #: What the arguments of the steps before it mean for its state, in the lines of ``steps.meaning``.
     meaning: tuple[str, ...] = ()
-
     #: What it keeps about time; no part of the version, as ``columns`` tells it. Empty for a recorded description.
     uses: tuple[TimeUse, ...] = ()
+
+    @property
+    def timed(self) -> bool:
+        """Whether its values end, or its keys have timers."""
+        return any(not isinstance(use, WindowUse) for use in self.uses)
 
     @property
     def has_windows(self) -> bool:
@@ -266,7 +269,6 @@ def code_version_of(topology: Topology, code: str) -> str:
             described.pop(name)
     for store in described["stores"]:  # typed columns concern the warehouse only: workers need no deployment
         store.pop("schema")
-        store.pop("timed")  # the lines of ``columns`` tell it
         store.pop("meaning")  # the rules of steps and the source of functions tell it
         store.pop("uses")  # the lines of ``columns`` tell it
     text = json.dumps(described, sort_keys=True, default=str) + code

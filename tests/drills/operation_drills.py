@@ -84,14 +84,8 @@ def terminal_closed(it: Exercise) -> None:
         end_early(rollout, signal.SIGHUP)
         it.says(it.processor_asset, WORKING, "An apply was interrupted", f"holdfast apply deploy {it.name}")
         killed = it.running_pids()
-        for pid in killed.values():
-            os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: all_run_anew(it, killed), "recovery to start the killed workers while the apply is open")
-        it.act("apply", "deploy", it.name)
-        it.mended()
-        versions = set(it.versions().values())
-        assert len(versions) == 1
-        assert former not in versions
+        kill_and_see_again(it, killed, "recovery to start the killed workers while the apply is open")
+        roll_out(it, former)
     it.exact()
 
 
@@ -105,9 +99,7 @@ def one_asks(it: Exercise) -> None:
         assert held.stdout.readline() == b"held\n"
         it.says(it.processor_asset, WORKING, "Slot 2", f"held by the live process {held.pid}", "What to do")
         killed = {slot: pid for slot, pid in it.running_pids().items() if slot != "2"}
-        for pid in killed.values():
-            os.kill(pid, signal.SIGKILL)
-        wait_for(lambda: all_run_anew(it, killed), "the others to come back")
+        kill_and_see_again(it, killed, "the others to come back")
         assert "2" not in it.running_pids(), "it still waits for a person"
         it.act_outside("the other process is ended, then `holdfast apply deploy NAME`", lambda: end_holder(held))
         it.home.cli("apply", "deploy", it.name)
@@ -145,11 +137,7 @@ def half_rolled(it: Exercise) -> None:
         left = it.home.cli("apply", "abandon", str(it.open_apply().id), "--reason", "a drill").text
         assert f"workers of {it.name} differ" in left, left
         it.says(it.processor_asset, WORKING, "runs another version", f"holdfast apply deploy {it.name}")
-        it.act("apply", "deploy", it.name)
-        it.mended()
-        versions = set(it.versions().values())
-        assert len(versions) == 1
-        assert former not in versions
+        roll_out(it, former)
     it.exact()
 
 
@@ -254,6 +242,22 @@ def end_early(command: subprocess.Popen[str], by: signal.Signals) -> None:
     command.send_signal(by)
     text, _ = command.communicate(timeout=120)
     assert command.returncode != 0, f"it was through before: {text}"
+
+
+def kill_and_see_again(it: Exercise, killed: dict[str, int], what: str) -> None:
+    """Kill these workers with -9, and wait until each of their slots has another process."""
+    for pid in killed.values():
+        os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: all_run_anew(it, killed), what)
+
+
+def roll_out(it: Exercise, former: str) -> None:
+    """Run the deploy that the check names; afterwards all workers run one version, and not the former one."""
+    it.act("apply", "deploy", it.name)
+    it.mended()
+    versions = set(it.versions().values())
+    assert len(versions) == 1
+    assert former not in versions
 
 
 def all_run_anew(it: Exercise, former: dict[str, int]) -> bool:

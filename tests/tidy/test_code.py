@@ -100,6 +100,14 @@ def imports(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.module or ""
 
 
+def assigned(tree: ast.AST) -> Iterator[ast.expr]:
+    """What is assigned to: names, attributes and places, those of tuples one by one."""
+    for node in ast.walk(tree):
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        targets = [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else targets
+        yield from (each for one in targets for each in (one.elts if isinstance(one, ast.Tuple) else [one]))
+
+
 def functions(path: Path) -> Iterator[tuple[ast.FunctionDef | ast.AsyncFunctionDef, str]]:
     """Every function, with the line of its ``def``."""
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -236,7 +244,7 @@ def test_an_excuse_gives_its_reason() -> None:
 
 
 def test_no_module_asks_which_step_a_step_is() -> None:
-    """A step says of itself what others need to know: see ``engine/steps/step.py``."""
+    """General modules read the properties of a step (``engine/steps/step.py``), and know none by its class."""
     classes: dict[str, ast.ClassDef] = {}
     home: dict[str, Path] = {}
     for path in MODULES:
@@ -264,7 +272,7 @@ def test_no_module_asks_which_step_a_step_is() -> None:
 
 
 def test_nobody_else_changes_the_facts_of_a_task() -> None:
-    """A task's facts have verbs: see ``engine/runtime/task/facts.py``."""
+    """Other modules call the verbs of ``engine/runtime/task/facts.py``, and assign no field of a task."""
     home = "processors/engine/runtime/task/"
     facts = tree_of(PROJECT / home / "facts.py")
     owner = next(node for node in facts.body if isinstance(node, ast.ClassDef) and node.name == "TaskFacts")
@@ -274,13 +282,10 @@ def test_nobody_else_changes_the_facts_of_a_task() -> None:
     for path in MODULES:
         if name_of(path) in (f"{home}facts.py", f"{home}task.py"):
             continue
-        for node in ast.walk(tree_of(path)):
-            targets = node.targets if isinstance(node, ast.Assign) else []
-            targets = [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else targets
-            for target in [each for one in targets for each in (one.elts if isinstance(one, ast.Tuple) else [one])]:
-                told = target.value if isinstance(target, ast.Subscript) else target
-                if isinstance(told, ast.Attribute) and told.attr.lstrip("_") in names and _is_task(told.value):
-                    changed.append((name_of(path), target.lineno, ast.unparse(target)))
+        for target in assigned(tree_of(path)):
+            told = target.value if isinstance(target, ast.Subscript) else target
+            if isinstance(told, ast.Attribute) and told.attr.lstrip("_") in names and _is_task(told.value):
+                changed.append((name_of(path), target.lineno, ast.unparse(target)))
     assert changed == []
 
 

@@ -19,8 +19,9 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeGuard
 
-from tests.tidy.test_code import MODULES, PROJECT, TEST_FILES, allowed, imports, name_of, tree_of
+from tests.tidy.test_code import MODULES, TEST_FILES, allowed, assigned, imports, name_of, tree_of
 
 LEFT = Path(__file__).with_name("rooms_left.json")
 MODULES_MAX, CRUMB_LINES, METHODS_MAX, ATTRIBUTES_MAX, TEST_LINES_MAX = 15, 60, 15, 15, 500
@@ -90,17 +91,12 @@ def _classes() -> Iterator[tuple[str, int, int]]:
             }
             for each in node.body:
                 if isinstance(each, ast.FunctionDef) and each.name == "__init__":
-                    attributes |= set(_given(each))
+                    attributes |= {target.attr for target in assigned(each) if _is_own(target)}
             yield f"{name_of(path)} {node.name}", len(methods), len(attributes)
 
 
-def _given(function: ast.FunctionDef) -> Iterator[str]:
-    for node in ast.walk(function):
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
-        for target in [each for one in targets for each in (one.elts if isinstance(one, ast.Tuple) else [one])]:
-            if isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self":
-                yield target.attr
+def _is_own(target: ast.expr) -> TypeGuard[ast.Attribute]:
+    return isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
 
 
 def listed() -> dict[str, dict[str, int]]:
@@ -148,5 +144,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    assert PROJECT.is_dir()
     sys.exit(main())

@@ -61,11 +61,8 @@ def described_stores(
             )
         columns = (*columns, *("timers" for _ in timers))
         uses = [each.use for each in (made, options, *timers) if each is not None and each.use is not None]
-        timed = bool(timers) or (options is not None and options.expires)
         described.append(
-            StoreSpec(
-                store, tuple(topics), kind, columns=columns, schema=schemas.get(store), timed=timed, uses=tuple(uses)
-            )
+            StoreSpec(store, tuple(topics), kind, columns=columns, schema=schemas.get(store), uses=tuple(uses))
         )
     return tuple(described)
 

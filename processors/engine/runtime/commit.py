@@ -22,7 +22,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
 
 import msgspec
 
@@ -182,7 +181,11 @@ def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str]
                     )
                 elif (log := topology.source_log_of(name)) is not None:
                     stores[name] = StoreOffset(log.topic, topic_ids[log.topic], part.inputs[log.topic], part.inputs)
-            facts = dict[str, Any](
+            for name in part.emptied:
+                task.store.empty(name)
+            changes = [task.states[name].rocks_changes(writes) for name, writes in part.writes.items()]
+            task.write(
+                chain.from_iterable(changes),
                 inputs=part.inputs,
                 stores=stores,
                 transaction=part.transaction,
@@ -192,10 +195,6 @@ def write_local(commit: Commit, topology: Topology, topic_ids: Mapping[str, str]
                 commands=part.commands,
                 keys={name: lines for name, lines in keys_of(topology).items() if name in task.states},
             )
-            for name in part.emptied:
-                task.store.empty(name)
-            changes = [task.states[name].rocks_changes(writes) for name, writes in part.writes.items()]
-            task.write(chain.from_iterable(changes), **facts)
             for state in task.states.values():
                 state.committed()
         task.committed_as(part.inputs)

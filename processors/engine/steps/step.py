@@ -81,10 +81,6 @@ class Window(Kept, Protocol):
         """The step's name in errors."""
 
     @property
-    def by_time(self) -> bool:
-        """Whether stream time closes its windows."""
-
-    @property
     def overlaps(self) -> bool:
         """Whether a message may make several results."""
 

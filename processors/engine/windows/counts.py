@@ -58,11 +58,6 @@ class CountSpec:
     called: ClassVar[str] = "a window"
 
     @property
-    def by_time(self) -> bool:
-        """The messages of a key close its windows."""
-        return False
-
-    @property
     def overlaps(self) -> bool:
         """A message may make several results, as far as its steps know."""
         return True

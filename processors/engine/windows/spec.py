@@ -88,11 +88,6 @@ class WindowSpec:
     called: ClassVar[str] = "a window"
 
     @property
-    def by_time(self) -> bool:
-        """Stream time closes its windows."""
-        return True
-
-    @property
     def overlaps(self) -> bool:
         """Whether a message may make several results."""
         return self.kind != "tumbling"

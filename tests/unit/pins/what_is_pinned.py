@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,6 @@ from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans import requests
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.combinations.draw import draw_topology
-from tests.combinations.topology import Topology as Drawn
 from tests.combinations.topology import built
 from tests.unit.processors.lifecycle.worlds import orders_topology, stopped, world_of
 
@@ -37,8 +37,9 @@ GROUP = "pinned"
 def version_of(topology: Topology) -> dict[str, str]:
     """The version of a processor, and a hash of its description with what the version leaves out, as typed columns."""
     described = asdict(topology)
-    for store in described["stores"]:
+    for store, spec in zip(described["stores"], topology.stores, strict=True):
         store.pop("uses")  # its lines are made of these
+        store["timed"] = spec.timed
     text = json.dumps(described, sort_keys=True, default=str)
     return {"version": topology.code_version, "described": hashlib.sha256(text.encode()).hexdigest()[:12]}
 
@@ -46,11 +47,8 @@ def version_of(topology: Topology) -> dict[str, str]:
 def drawn() -> list[dict[str, Any]]:
     """Declarations of the net with their versions. Their code is pinned, too: the net may draw others later."""
     found = [draw_topology(seed) for seed in range(DRAWN)]
-    return [{"code": each.code(), "settings": dict(each.settings), **_version_of_drawn(each)} for each in found]
-
-
-def _version_of_drawn(topology: Drawn) -> dict[str, str]:
-    return version_of_code(topology.code(), topology.settings)
+    codes = [(each.code(), dict(each.settings)) for each in found]
+    return [{"code": code, "settings": settings, **version_of_code(code, settings)} for code, settings in codes]
 
 
 def version_of_code(code: str, settings: Mapping[str, Any]) -> dict[str, str]:
@@ -69,6 +67,7 @@ def _example(name: str) -> Application:
     return made
 
 
+@cache
 def plans() -> dict[str, str]:
     """Hashes of plans: for each request, the one that the same facts always lead to."""
     topology = orders_topology()

@@ -215,7 +215,6 @@ def test_a_store_spec_is_described_whole() -> None:
     """A field that is added to stores has to be compared, too."""
     known = {"name", "inputs", "kind", "codec", "format_version", "columns"}
     known |= {"schema"}  # of the warehouse's table only: state is what it is, whatever is read out of it
-    known |= {"timed"}  # the lines of the columns tell it
     known |= {"meaning"}  # test_meaning_plans.py has a case for each line
     known |= {"uses"}  # data of which the lines of the columns are made
     assert set(StoreSpec.__slots__) == known  # type: ignore[attr-defined]
