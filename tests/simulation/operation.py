@@ -18,7 +18,9 @@ from pathlib import Path
 
 from tests.simulation.lifecycle import template_in, unlogged_folder
 from tests.simulation.lifecycle_world import quiet
-from tests.simulation.operation_course import Course, CourseRun, draw_course, has_letters
+from tests.simulation.operation_course import CourseRun
+from tests.simulation.operation_draw import draw_course, has_letters
+from tests.simulation.operation_steps import Course
 from tests.simulation.operation_world import OperationWorld, parts_of_operation
 from tests.simulation.schedule import plain_schedule
 from tests.simulation.scheduler import signals_kept

@@ -17,7 +17,7 @@ from holdfast.processors.lifecycle.recovery import standing as standings
 from holdfast.processors.lifecycle.recovery.diagnosis import Dead
 from holdfast.processors.lifecycle.recovery.incidents import Observation
 from holdfast.processors.lifecycle.recovery.remedies import PerSlot
-from tests.simulation import operation_world
+from tests.simulation import operation_sensor
 from tests.simulation.operation import operation_runner
 from tests.simulation.planted import Planted, print_table
 
@@ -66,7 +66,7 @@ def _keys_are_counted(patch: pytest.MonkeyPatch) -> None:
 
 def _beside_others(patch: pytest.MonkeyPatch) -> None:
     """Recovery asks for no members of another installation."""
-    patch.setattr(operation_world, "find_strangers", lambda *given: ())
+    patch.setattr(operation_sensor, "find_strangers", lambda *given: ())
 
 
 def _silence_is_death(patch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.mechanics.tiers import named, variants
 from tests.simulation.operation import OperationRunner, Outcome, operation_runner
-from tests.simulation.operation_course import Ask, Both
+from tests.simulation.operation_steps import Ask, Both
 from tests.simulation.planted import seeds_until_caught
 from tests.simulation.planted_operation import BUGS, Planted
 

@@ -1,0 +1,147 @@
+"""The recovery sensor of a course of operation, with Dagster's part: it asks for runs, starts them, and keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from holdfast.infra.database.records import Incident
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving
+from holdfast.processors.lifecycle.deploy.marking import behind
+from holdfast.processors.lifecycle.recovery.conditions import Conditions
+from holdfast.processors.lifecycle.recovery.recovery import RecoveryPolicy, recover, wait_for_broker
+from holdfast.processors.lifecycle.recovery.strangers import find_strangers
+from holdfast.processors.lifecycle.recovery.tick import Run, next_run, take_look
+from tests.simulation.operation_world import LIMITS, OperationWorld, Person
+from tests.simulation.scheduler import SimulatedProcess
+from tests.simulation.workload import GROUP
+
+#: Between two ticks of the sensor, seconds, as in ``orchestration.sensors``.
+EVERY_S = 10.0
+#: From the request of a run to its first line, seconds.
+LAUNCH_S = 2.0
+
+
+class Sensor:
+    """The sensor ``processor_recovery`` with Dagster's part: it asks for runs, starts them, and keeps them."""
+
+    def __init__(self, world: OperationWorld, tell: Callable[[str], None]) -> None:
+        self._world, self._tell = world, tell
+        self._ticks = 0
+        self._answered: Any = {}
+        self._tick_process: SimulatedProcess | None = None
+        #: The runs of an incident that Dagster has, newest first.
+        self.runs: dict[int, list[_Kept]] = {}
+        self._succeeded: set[str] = set()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a run works."""
+        return any(_lives(run.process) for of in self.runs.values() for run in of)
+
+    def begin(self) -> None:
+        """Tick from now on."""
+        self._world.clock.call_later(EVERY_S, self._due)
+
+    def forget(self) -> None:
+        """Somebody deletes the first run of each incident, if it has ended."""
+        for of in self.runs.values():
+            if len(of) > 1 and not _lives(of[-1].process):
+                of.pop()
+
+    def _due(self) -> None:
+        self._world.clock.call_later(EVERY_S, self._due)
+        if self._tick_process is not None and _lives(self._tick_process):
+            return
+        self._ticks += 1
+        self._tick_process = self._world.simulation.start(f"tick{self._ticks}", self._tick)
+
+    def _tick(self, process: SimulatedProcess) -> None:
+        person = Person(self._world, process)
+        try:
+            self._look(person, replace(person.acting, logged=lambda name: None))
+        except HoldfastError as failed:
+            self._tell(f"sensor: {failed.message}")
+
+    def _look(self, person: Person, world: Any) -> None:
+        registry = world.registry
+        waits = next((each for each in registry.open_incidents() if each.processor == GROUP), None)
+        deployment = registry.deployment(GROUP)
+        if deployment is None:
+            return
+        conditions = Conditions(person.topics.ping)
+        found = take_look(deployment, waits, world, limits=LIMITS, conditions=conditions, answered_at=self._answered)
+        if found.seen is not None:
+            self._answered = dict(found.seen.answered_at)
+            incident = found.seen.incident
+            if found.seen.opened and incident is not None:
+                self._tell(f"sensor: incident {incident.id}, {incident.kind}: {dict(incident.detail)}")
+        if found.due is not None:
+            self._request(found.due, world)
+
+    def _request(self, incident: Incident, world: Any) -> None:
+        kept = self.runs.setdefault(incident.id, [])
+        for run in kept:
+            if run.ended_at is None and not _lives(run.process):
+                run.ended_at = self._world.clock.time()
+        known = [run.as_known(run.name in self._succeeded) for run in kept]
+        key = next_run(incident.id, known, world, lambda text: self._tell(f"sensor: {text}"))
+        if key is None or key in {run.key for run in kept}:
+            return  # Dagster drops a request whose key a run has
+        number = self._world.number_run()
+        name, since = f"run{number}", incident.retried_at or incident.opened_at
+        self._world.run_began[name] = self._world.clock.monotonic()
+        process = self._world.simulation.start(name, lambda alive: self._run(alive, incident.id, name))
+        kept.insert(0, _Kept(name, key, self._world.now(), since.isoformat(), process))
+
+    def _run(self, process: SimulatedProcess, number: int, name: str) -> None:
+        """As ``orchestration.jobs.recover_processor``."""
+        try:
+            process.sleep(LAUNCH_S)
+            person = Person(self._world, process)
+            try:
+                rollout, old = person._rollout(GROUP, None), behind(GROUP, person.acting)
+            except (BrokerUnreachable, CoordinatorMoving) as away:
+                result = wait_for_broker(number, person.acting, name, away)
+            else:
+                stores = tuple(each.name for each in self._world.topology.stores)
+                state, members = self._world.state_dir, person.topics.group_members
+                policy = RecoveryPolicy(
+                    limits=LIMITS,
+                    conditions=Conditions(person.topics.ping),
+                    behind=old,
+                    stores=stores,
+                    strangers=lambda: find_strangers(GROUP, len(rollout.slots), members, state),
+                )
+                result = recover(number, rollout, person.acting, run_id=name, policy=policy)
+            if result.outcome != "failed":
+                self._succeeded.add(name)
+            self._tell(f"{name}: {result.outcome}, {result.reason}")
+        except HoldfastError as failed:
+            self._tell(f"{name}: {failed}")
+        except KeyboardInterrupt:
+            self._tell(f"{name}: interrupted")
+
+
+def _lives(process: SimulatedProcess) -> bool:
+    return not (process.ended or process.crashed)
+
+
+@dataclass
+class _Kept:
+    """A run that Dagster has."""
+
+    name: str
+    key: str
+    created_at: datetime
+    since: str
+    process: SimulatedProcess
+    ended_at: float | None = None
+
+    def as_known(self, succeeded: bool) -> Run:
+        """As the sensor reads it."""
+        ended = self.ended_at is not None
+        return Run(self.name, self.key, self.created_at, self.since, ended, succeeded, self.ended_at or 0.0)
