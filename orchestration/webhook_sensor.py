@@ -23,6 +23,7 @@ from holdfast.infra.sizes import room_of
 from holdfast.infra.webhook import TIMEOUT_S, Answer, post, shown
 from holdfast.orchestration import local, reasons
 from holdfast.orchestration.apart import SKIPPED, must_skip
+from holdfast.orchestration.jobs.failures import own_words
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG
 from holdfast.orchestration.resources import LifecycleResource
 from holdfast.orchestration.run_limits import overdue_words
@@ -182,11 +183,8 @@ def _cause(instance: dg.DagsterInstance, failure: dg.EventLogRecord) -> str:
             continue
         if data.user_failure_data is not None and data.user_failure_data.description:
             return data.user_failure_data.description
-        error = data.error
-        while error is not None and error.cause is not None:
-            error = error.cause
-        if error is not None:
-            return error.message
+        if words := own_words(data.error):
+            return words
     event = failure.event_log_entry.dagster_event
     return (None if event is None else event.message) or "No reason was recorded."
 

@@ -24,6 +24,7 @@ from holdfast.assets.times import current_key, snapshot_partitions
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import Settings
 from holdfast.orchestration.demo.terminal import Terminal
+from holdfast.orchestration.jobs.failures import own_words
 from holdfast.orchestration.run_launcher import record_own_process
 from holdfast.processors.definitions import RESULTS
 from holdfast.processors.registration import ProcessorDefinition
@@ -165,6 +166,4 @@ def materialize(
 
 def _cause(event: dg.DagsterEvent) -> str:
     error = getattr(event.event_specific_data, "error", None)
-    while error is not None and error.cause is not None:
-        error = error.cause
-    return f"{event.step_key}: {error.message.strip() if error is not None else event.message}"
+    return f"{event.step_key}: {own_words(error) or event.message}"

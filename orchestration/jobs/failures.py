@@ -1,7 +1,10 @@
-"""How a run fails on an error of Holdfast: with the message, the action and the fields, without a traceback."""
+"""How a run fails on an error of Holdfast, with the message, the action and the fields, and what a failed step says."""
+
+from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 import dagster as dg
 
@@ -20,3 +23,30 @@ def plain_failures() -> Iterator[None]:
     except HoldfastError as failed:
         fields = {name: str(value) for name, value in failed.fields.items()}
         raise dg.Failure(description=str(failed), metadata=fields, allow_retries=False) from None
+
+
+class StepError(Protocol):
+    """An error as Dagster records it with a failed step."""
+
+    @property
+    def message(self) -> str:
+        """Its class and text."""
+
+    @property
+    def cls_name(self) -> str | None:
+        """Its class, without a module."""
+
+    @property
+    def cause(self) -> StepError | None:
+        """The error from which it was raised."""
+
+
+def own_words(error: StepError | None) -> str | None:
+    """The message of a step's error without Dagster's wrappings; None without an error.
+
+    The outermost error that is not Dagster's: Holdfast's errors say what to do, and the client's error that is their
+    cause does not.
+    """
+    while error is not None and error.cause is not None and (error.cls_name or "").startswith("Dagster"):
+        error = error.cause
+    return None if error is None else error.message.strip()
