@@ -3,10 +3,13 @@
 Invariants:
     - No folder is moved while a live process holds its slot, and none outside of the processor's slots.
     - A folder that is set aside stays beside its old place, with the time in its name.
+    - The newest ``KEPT`` of each folder stay, so that a disk that damages state again and again is not filled by it.
 """
 
 from __future__ import annotations
 
+import re
+import shutil
 from datetime import datetime
 from pathlib import Path
 
@@ -14,6 +17,9 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.state.folder import StateFolder
 
 ASIDE = ".aside-"
+#: How many folders that were set aside stay beside the one that is used.
+KEPT = 2
+_TIME = re.compile(r"\d{8}T\d{6}Z")
 
 
 class SetAsideFailed(HoldfastError):
@@ -22,6 +28,8 @@ class SetAsideFailed(HoldfastError):
 
 def set_aside(state_dir: Path, processor: str, slot: str, path: str, now: datetime) -> str:
     """Set a task's folder or all of a slot aside; returns in words what was done. A missing folder is no error.
+
+    Deletes what was set aside earlier, but for the newest ``KEPT`` of this folder.
 
     Args:
         state_dir: The root folder of all state.
@@ -49,6 +57,7 @@ def set_aside(state_dir: Path, processor: str, slot: str, path: str, now: dateti
     try:
         to = folder.with_name(f"{folder.name}{ASIDE}{now:%Y%m%dT%H%M%SZ}")
         folder.rename(to)
+        gone = _delete_older(folder)
     except OSError as failure:
         raise SetAsideFailed(
             f"{folder} cannot be set aside: {failure.strerror}.",
@@ -57,4 +66,14 @@ def set_aside(state_dir: Path, processor: str, slot: str, path: str, now: dateti
         ) from failure
     finally:
         held.release()
-    return f"{folder} was set aside as {to.name}"
+    return f"{folder} was set aside as {to.name}" + "".join(f"; the older {each} was deleted" for each in gone)
+
+
+def _delete_older(folder: Path) -> list[str]:
+    """Delete all but the newest folders that were set aside here; their names. Verbs name theirs without a time."""
+    begin = f"{folder.name}{ASIDE}"
+    known = [each for each in folder.parent.iterdir() if each.name.startswith(begin)]
+    older = sorted(each for each in known if _TIME.fullmatch(each.name.removeprefix(begin)))[:-KEPT]
+    for each in older:
+        shutil.rmtree(each)
+    return [each.name for each in older]
