@@ -29,6 +29,7 @@ from holdfast.orchestration.resources import LifecycleResource
 from holdfast.orchestration.run_limits import overdue_words
 from holdfast.orchestration.unloaded import read_broken, read_unloaded
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
+from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery import state_messages, webhook_messages
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.needs import Need, Told
@@ -62,25 +63,30 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
         known = _stored(context)
         outbox = Outbox() if known is None else known.outbox
         position = _newest_failure(context.instance) if known is None else known.failures_after
+        former, is_readable = {} if known is None else known.states, True
         try:
             incidents = _of_incidents(lifecycle)
-        except HoldfastError as failed:
+            states = _states(lifecycle, settings, former)
+        except HoldfastError as failed:  # the registry; what has nothing to do with it is sent on
             context.log.warning(f"Incidents could not be read: {failed}")
-            return dg.SensorResult(skip_reason=failed.message)
-        if known is None:  # incidents that ended before the first tick are not sent
-            outbox = Outbox(frozenset(each.id for pair in incidents if len(pair) > 1 for each in pair))
-        states = _states(lifecycle, settings, {} if known is None else known.states)
+            incidents, is_readable = [], False
+            needs = [*_needs_of_machine(settings), state_messages.need_of_registry(failed)]
+            unread = {each.need.subject for each in former.values() if each.need.processor is not None}
+            states = state_messages.follow(former, needs, unread, now_utc())
+        else:
+            if known is None:  # incidents that ended before the first tick are not sent
+                outbox = Outbox(frozenset(each.id for pair in incidents if len(pair) > 1 for each in pair))
         runs = _failed_runs(context.instance, position)
         found = [each for pair in incidents for each in pair] + [message for _, message in runs if message]
         repeat = timedelta(hours=settings.webhook.repeat_hours)
-        found += state_messages.messages_of(states, repeat, lifecycle.world.clock())
-        pending = webhook_messages.waiting(outbox, found, lifecycle.world.clock())
+        found += state_messages.messages_of(states, repeat, now_utc())
+        pending = webhook_messages.waiting(outbox, found, now_utc())
         _store(context, Cursor(outbox, position, states))
         sending = webhook_messages.deliver(
             outbox,
             pending,
             lambda one: _send(one, settings),
-            lifecycle.world.clock,
+            now_utc,
             keep=lambda so_far: _store(context, Cursor(so_far, position, states)),
         )
         _report(context, settings, sending)
@@ -89,7 +95,10 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
             if message is not None and message.id in left:
                 break
             position = reached
-        cursor = Cursor(webhook_messages.forget(sending.outbox, [each.id for each in found]), position, states)
+        after = sending.outbox
+        if is_readable:  # without the registry, nobody knows which ids can't occur again
+            after = webhook_messages.forget(after, [each.id for each in found])
+        cursor = Cursor(after, position, states)
         _store(context, cursor)
         sentence = f"{len(sending.accepted)} sent, {len(left)} waiting. {sending.failure}".strip()
         return dg.SensorResult(skip_reason=sentence, cursor=webhook_messages.encoded(cursor))
@@ -99,9 +108,7 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
 
 def _states(lifecycle: LifecycleResource, settings: Settings, known: Mapping[str, Told]) -> dict[str, Told]:
     """The states that need a person after this look; those of a processor that can't be read stay as they were."""
-    needs, unread, limits = list[Need](), set[str](), Limits(stuck_after_s=settings.stuck_after_s)
-    percent = room_of(settings.paths.home).free_percent
-    disk = state_messages.need_of_disk(percent, settings.upkeep.room_min_percent, str(settings.paths.home))
+    needs, unread, limits = _needs_of_machine(settings), set[str](), Limits(stuck_after_s=settings.stuck_after_s)
     deployments = lifecycle.registry.deployments()
     world = look_at_all(lifecycle.world, deployments)
     for name in (each.processor for each in deployments):
@@ -114,7 +121,14 @@ def _states(lifecycle: LifecycleResource, settings: Settings, known: Mapping[str
         is_open = now.incident is not None and now.incident.is_open
         need = state_messages.need_of(name, now.answer, is_open=is_open)
         needs += [] if need is None else [need]
-    needs += [] if disk is None else [disk]
+    return state_messages.follow(known, needs, unread, now_utc())
+
+
+def _needs_of_machine(settings: Settings) -> list[Need]:
+    """What needs a person whatever the registry has: the disk, code locations and definitions."""
+    percent = room_of(settings.paths.home).free_percent
+    disk = state_messages.need_of_disk(percent, settings.upkeep.room_min_percent, str(settings.paths.home))
+    needs = [] if disk is None else [disk]
     needs += [
         state_messages.need_of_code(each.subject, each.reason, each.action)
         for each in reasons.of_locations(read_unloaded(settings))
@@ -123,7 +137,7 @@ def _states(lifecycle: LifecycleResource, settings: Settings, known: Mapping[str
         state_messages.need_of_code(f"definition {target}", told["sentence"], told["action"])
         for target, told in read_broken(settings).items()
     ]
-    return state_messages.follow(known, needs, unread, lifecycle.world.clock())
+    return needs
 
 
 def _stored(context: dg.SensorEvaluationContext) -> Cursor | None:

@@ -37,7 +37,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, webhook: Webhook) 
     monkeypatch.setenv("HOLDFAST_WEBHOOK__DAGSTER_URL", "http://dagster.example.com/")
     # a pause of the webhook's is over at once
     monkeypatch.setattr(told, "PAUSE_S", 0.0)
-    monkeypatch.setattr(sensor_module, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(sensor_module, "TIMEOUT_S", 1.5)
     return load_settings()
 
 
@@ -312,3 +312,37 @@ def test_a_processor_whose_state_can_not_be_read_is_told_and_hides_no_other(
     over = [each["title"] for each in webhook.received if each["event"] == "state.over"]
     assert len(over) == 1
     assert over[0].startswith("the state of fleet: over")
+
+
+def test_a_registry_that_can_not_be_read_is_told_and_its_end(
+    settings: Settings, registry: Registry, tick: Tick, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_messages, "SETTLED_S", 0.0)
+    webhook.start()
+    tick()
+    now = datetime.now(UTC)
+    registry.record_deployment("fleet", "v1", ("0",), now, desired="stopped")
+    facts = {"processor": "fleet", "verb": "clear", "plan_hash": "a", "plan": "{}", "who": "ann", "holder": "none"}
+    begun, _ = registry.journal.begin_apply(**facts, now=now)
+    assert registry.journal.let_go_of_apply(begun.id, begun.token, "the terminal was closed")
+    registry.open_incident("fleet", "dead", {}, now)
+    tick()
+    tick()
+    before = len(webhook.received)
+    assert before == 2
+    file = Path(settings.registry.removeprefix("sqlite:///"))
+    registry.close()
+    assert not list(file.parent.glob(f"{file.name}-*"))
+    whole = file.read_bytes()
+    file.write_bytes(b"no database at all " * 100)
+    tick()
+    tick()
+    (told,) = webhook.received[before:]
+    assert (told["event"], told["title"]) == ("state.needs", "the registry can't be read, so nothing is recovered")
+    assert told["action"]
+    file.write_bytes(whole)
+    tick()
+    tick()
+    (over,) = webhook.received[before + 1 :]
+    assert over["event"] == "state.over"
+    assert over["title"].startswith("the registry: over")

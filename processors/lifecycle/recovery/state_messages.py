@@ -65,6 +65,12 @@ def need_of_unread(processor: str, failed: Exception) -> Need:
     )
 
 
+def need_of_registry(failed: HoldfastError) -> Need:
+    """The need for a registry that answers: without it nothing is recovered, and nobody knows the processors."""
+    action = failed.action or "Read `holdfast doctor`."
+    return Need("the registry", "unread", "the registry can't be read, so nothing is recovered", failed.message, action)
+
+
 def follow(known: Mapping[str, Told], needs: Sequence[Need], unread: Collection[str], now: datetime) -> dict[str, Told]:
     """The states after one look, by identity; ``unread`` are subjects that could not be read."""
     asked = {(each.subject, each.kind): each for each in needs}
