@@ -1,7 +1,5 @@
 """How a run fails on an error of Holdfast, with the message, the action and the fields, and what a failed step says."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
@@ -37,7 +35,7 @@ class StepError(Protocol):
         """Its class, without a module."""
 
     @property
-    def cause(self) -> StepError | None:
+    def cause(self) -> "StepError | None":
         """The error from which it was raised."""
 
 
