@@ -84,7 +84,7 @@ def of_locations(unloaded: Mapping[str, str]) -> list[Reason]:
             f"code location {name}",
             "red",
             f"Dagster can't load it: {_last_line(error)} Its assets, jobs, sensors and schedules stand still.",
-            "Correct the code that the error names; the daemon loads it again within two minutes. The whole error is "
+            "Correct the code that the error names; the daemon loads it again within a minute. The whole error is "
             "in the log of the daemon, `logs/dagster-daemon.log` in the home folder.",
         )
         for name, error in sorted(unloaded.items())

@@ -7,7 +7,7 @@ Invariants:
     - A code server that ended is started again within seconds, alone: recovery waits for no import of the project. One
       that ends soon after each start is started again less and less often, down to once a minute.
     - An edit is noticed within seconds. Code servers that run, or that could not load their code, are replaced
-      together, and not within a minute after their start.
+      together: not within half a minute after their start, and without an edit not within a minute.
     - A code server runs until another one takes its place. One that does not start replaces none, as on a starved
       machine.
     - Code servers that the daemon did not start, which a workspace names by their address, are left to Dagster.
@@ -39,8 +39,11 @@ log = structlog.get_logger("daemon")
 
 #: A code server is replaced after this time also without a change, seconds: packages may have been installed.
 AGE_MAX_S = 3600.0
-#: No code server that runs is replaced within this time after its start, seconds: Dagster's own interval.
+#: No code server that runs is replaced within this time after its start without an edit, seconds: Dagster's own
+#: interval.
 AGE_MIN_S = float(RELOAD_WORKSPACE_INTERVAL)
+#: The same after an edit: an import that is broken now is told within a minute.
+EDITED_MIN_S = 30.0
 #: A code server that ended is started again at once. If the next one ends, too, it is started again at this age,
 #: seconds, and the one after it at twice this age, up to `AGE_MIN_S`, until one lives that long.
 ENDED_AGAIN_S = 15.0
@@ -83,10 +86,12 @@ def outdated(servers: Iterable[Server], change: str | None) -> str | None:
     """
     found = list(servers)
     ages_s = [each.age_s for each in found]
-    if not found or min(ages_s) < AGE_MIN_S:
+    if not found or min(ages_s) < EDITED_MIN_S:
         return None
     if change is not None:
         return change
+    if min(ages_s) < AGE_MIN_S:
+        return None
     failed = next((each.error for each in found if each.error is not None), None)
     if failed is not None:
         return f"it could not load its definitions: {failed}"

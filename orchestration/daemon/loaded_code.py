@@ -20,7 +20,7 @@ from holdfast.processors.lifecycle.deploy.marking import began
 #: Endings of files that definitions are made from.
 _ENDINGS = (".py", ".toml", ".yaml", ".yml", ".json", ".avsc", ".env")
 #: Folders that hold packages, and no code of the project.
-_PACKAGES = frozenset({"__pycache__", "node_modules", "site-packages"})
+_PACKAGES = frozenset({"__pycache__", "node_modules", "site-packages", "dist-packages"})
 
 #: Path -> modification time in nanoseconds and size in bytes.
 Files = dict[str, tuple[int, int]]
@@ -67,7 +67,10 @@ def current_settings(known: Settings) -> Settings:
 
 
 def _roots(settings: Settings, modules: Iterable[str]) -> Iterator[Path]:
-    """The project, or else Holdfast itself; and the packages of modules that are elsewhere."""
+    """The project, or else Holdfast itself; and the packages of modules that are elsewhere.
+
+    Of a module that is a single file, the modules beside it, too: it may import them.
+    """
     holdfast, folder = IMPORT_ROOT / "holdfast", settings.workers_directory
     # an installed Holdfast without a project runs in any folder, as the user's home
     yield holdfast if settings.project is None else folder
@@ -76,6 +79,8 @@ def _roots(settings: Settings, modules: Iterable[str]) -> Iterator[Path]:
         place = None if (folder / name).exists() or (folder / f"{name}.py").exists() else _package(name)
         if place is not None and place != holdfast:
             yield place
+            if place.suffix == ".py" and place.parent.name not in _PACKAGES:
+                yield from place.parent.glob("*.py")
 
 
 def _package(name: str) -> Path | None:

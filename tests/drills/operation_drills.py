@@ -21,7 +21,7 @@ from holdfast.processors.lifecycle.deploy.deployment import deploy
 from tests.drills.busy_machine import full_queue, snapshots_beside
 from tests.drills.drilling import drill
 from tests.drills.exercise import STORE, WORKING, Exercise
-from tests.drills.home import MODULE
+from tests.drills.home import MODULE, module_of
 from tests.drills.patience import wait_for
 from tests.parts.operated import DEFINITION
 
@@ -197,12 +197,15 @@ def helper_changed(it: Exercise) -> None:
             it.says(it.processor_asset, WORKING, "SIGKILL")
             it.mended()
             helper.unlink()
+            it.broken()
             killed_at = time.time()
             os.kill(it.pid, signal.SIGKILL)
             it.red_since(it.processor_asset, WORKING, killed_at, "SIGKILL")
             it.green(it.processor_asset, WORKING, since=killed_at)
-            told = json.loads(it.home.cli("status", it.name, "--json", check=False).text)
-            assert "drill_helper" in json.dumps(told), "nothing tells that the code of now can't be imported"
+            subject = f"definition {module_of(it.name)}:application"
+            it.status_says(subject, "drill_helper")
+            it.act_outside("the module is put back", lambda: helper.write_text(text))
+            it.status_is_silent(subject)
     finally:
         helper.write_text(text)
     it.exact()

@@ -7,7 +7,15 @@ import pytest
 
 from holdfast.infra.deploy.marks import Mark, write_mark
 from holdfast.infra.settings import Settings, load_settings
-from holdfast.orchestration.daemon.code_servers import AGE_MAX_S, AGE_MIN_S, ENDED_AGAIN_S, Server, outdated, to_start
+from holdfast.orchestration.daemon.code_servers import (
+    AGE_MAX_S,
+    AGE_MIN_S,
+    EDITED_MIN_S,
+    ENDED_AGAIN_S,
+    Server,
+    outdated,
+    to_start,
+)
 from holdfast.orchestration.daemon.loaded_code import LoadedCode, look
 
 
@@ -16,7 +24,9 @@ from holdfast.orchestration.daemon.loaded_code import LoadedCode, look
     [
         (Server(AGE_MIN_S + 1), None, None),
         (Server(AGE_MIN_S + 1), "/project/a.py changed", "/project/a.py changed"),
-        (Server(AGE_MIN_S - 1), "/project/a.py changed", None),
+        (Server(AGE_MIN_S - 1), None, None),
+        (Server(EDITED_MIN_S + 1), "/project/a.py changed", "/project/a.py changed"),
+        (Server(EDITED_MIN_S - 1), "/project/a.py changed", None),
         (Server(AGE_MIN_S - 1, error="No module"), None, None),
         (Server(AGE_MIN_S + 1, error="No module"), None, "it could not load its definitions: No module"),
         (Server(AGE_MAX_S - 1), None, None),
@@ -102,6 +112,21 @@ def test_a_package_elsewhere_is_watched(settings: Settings, tmp_path: Path, monk
     before = look(settings, ["warehouse_of_the_shop.definitions", "no_such_package"])
     (elsewhere / "definitions.py").touch()
     assert _change(settings, before, "warehouse_of_the_shop.definitions") == f"{elsewhere / 'definitions.py'} changed"
+
+
+def test_the_modules_beside_a_single_file_are_watched(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = tmp_path / "beside"
+    (beside / "folder").mkdir(parents=True)
+    for name in ("counts_of_the_shop.py", "prices_of_the_shop.py", "folder/more.py"):
+        (beside / name).touch()
+    monkeypatch.syspath_prepend(str(beside))
+    before = look(settings, ["counts_of_the_shop"])
+    (beside / "folder" / "more.py").write_text("a = 1\n")
+    assert _change(settings, before, "counts_of_the_shop") is None
+    (beside / "prices_of_the_shop.py").unlink()
+    assert _change(settings, before, "counts_of_the_shop") == f"{beside / 'prices_of_the_shop.py'} changed"
 
 
 def test_a_first_deployment_changes_the_time_partitions_only_in_another_window(settings: Settings) -> None:
