@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from tests.combinations.grammar import CHOICES, OPENINGS, SOURCES, STEPS, TOPICS, Kind, Mark, Step
 from tests.combinations.messages import Needs, draw_messages
+from tests.combinations.scope import Made, Scope, Tasks
 from tests.combinations.topology import Compared, Line, Topology
 
 _WORD = re.compile(r"\b[A-Z_]{2,}\b")
@@ -24,142 +24,6 @@ _KINDS: dict[str, tuple[Kind, ...]] = {
     "u": ("table", "history"),
     "w": ("global",),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """What a line makes, and what holds for it.
-
-    Attributes:
-        topics: The input and repartition topics whose messages it has.
-        ordered: Whether the messages of a key have one order in every schedule.
-        first: Whether ``apply_async`` may come next.
-        window: Whether a window is before it.
-        odd: Whether its values have another form than that of messages.
-        last: Whether only the last record of a key is the same in every schedule.
-        grouped: Whether a ``group_by`` is before it.
-        loose: Whether its messages come with a commit, as results of windows that close with their partition do: what a
-            state has then depends on when commits come.
-        late: Whether rows may come later than the grace of most windows: outer rows of an interval join.
-        changes: Whether it may have the changes of a table, which `group_by` refuses.
-    """
-
-    name: str
-    kind: Kind
-    topics: frozenset[str]
-    ordered: bool = True
-    first: bool = True
-    window: bool = False
-    odd: bool = False
-    last: bool = False
-    grouped: bool = False
-    loose: bool = False
-    late: bool = False
-    changes: bool = False
-
-
-@dataclass(slots=True)
-class _Tasks:
-    """The topics that are read together, and what their steps rely on."""
-
-    topics: set[str]
-    #: Results depend on the stream time at which messages come.
-    timed: bool = False
-    #: Results depend on the order in which several inputs are read.
-    joins: bool = False
-
-
-@dataclass(slots=True)
-class Scope:
-    """What is declared so far."""
-
-    random: Random
-    partitions: int
-    #: Whether there may be a ``group_by``: then no message is late anywhere.
-    groups: bool
-    lines: list[Line] = field(default_factory=list)
-    made: list[Made] = field(default_factory=list)
-    tasks: list[_Tasks] = field(default_factory=list)
-    #: By repartition topic, the topics whose tasks write to it.
-    writers: dict[str, set[str]] = field(default_factory=dict)
-    #: By input of a task, the inputs whose messages and rows its joins look up.
-    rights: dict[str, set[str]] = field(default_factory=dict)
-    #: Repartition topics of joins of two tables with ``on=``.
-    of_joins: set[str] = field(default_factory=set)
-    #: By stream of a ``group_by``, the field.
-    fields: dict[str, str] = field(default_factory=dict)
-    #: Names that nothing may use any more: a call of another system comes behind them.
-    closed: set[str] = field(default_factory=set)
-    used: Counter[str] = field(default_factory=Counter)
-    marks: Mark = Mark.NONE
-    #: Whether results may depend on the schedule: they are compared under one schedule, for each way of a message.
-    wild: bool = False
-    number: int = 0
-    circle: bool = False
-
-    def new(self, kind: str) -> str:
-        self.number += 1
-        return f"{kind}{self.number}"
-
-    def task_of(self, topic: str) -> _Tasks:
-        return next(each for each in self.tasks if topic in each.topics)
-
-    def merged(self, topics: set[str]) -> _Tasks:
-        """The task that would read all of these."""
-        found = [each for each in self.tasks if each.topics & topics]
-        return _Tasks(
-            set().union(*(each.topics for each in found)),
-            any(each.timed for each in found),
-            any(each.joins for each in found),
-        )
-
-    def merge(self, topics: set[str]) -> _Tasks:
-        made = self.merged(topics)
-        self.tasks = [each for each in self.tasks if not each.topics & topics] + [made]
-        return made
-
-    def is_circle(self, tasks: _Tasks) -> bool:
-        """Whether these tasks wait for their own work: one of their inputs comes from themselves."""
-        seen, look_at = set[str](), [topic for topic in tasks.topics if topic in self.writers]
-        while look_at:
-            for writer in self.writers[look_at.pop()]:
-                if writer in tasks.topics:
-                    return True
-                group = self.task_of(writer).topics
-                look_at += [topic for topic in group - seen if topic in self.writers]
-                seen |= group
-        return False
-
-    def origins(self, topics: Collection[str]) -> set[str]:
-        """The input topics whose messages come to these, directly or through groupings."""
-        found, look_at = set[str](), list(topics)
-        while look_at:
-            topic = look_at.pop()
-            look_at += self.writers.get(topic, set()) - found
-            found.add(topic)
-        return found - set(self.writers)
-
-    def before(self, tasks: _Tasks) -> list[_Tasks]:
-        """These tasks, and all whose messages come to them through groupings."""
-        found, look_at = [tasks], [topic for topic in tasks.topics if topic in self.writers]
-        while look_at:
-            for group in map(self.task_of, self.writers[look_at.pop()]):
-                if all(group is not each for each in found):
-                    found.append(group)
-                    look_at += [topic for topic in group.topics if topic in self.writers]
-        return found
-
-    def leads_to(self, topics: Collection[str], targets: Collection[str]) -> bool:
-        """Whether joins of these inputs look up the targets, directly or over others."""
-        seen, look_at = set[str](), list(topics)
-        while look_at:
-            new = self.rights.get(look_at.pop(), set[str]()) - seen
-            seen |= new
-            look_at += new
-        return not seen.isdisjoint(targets)
-
-    def is_grouped(self, tasks: _Tasks) -> bool:
-        return any(topic in self.writers for topic in tasks.topics)
 
 
 #: Steps, and what they use.
@@ -209,7 +73,7 @@ def _add_sources(scope: Scope, count: int, opening: Opening) -> None:
         scope.lines.append(Line(step.name, code, (topic,), name, stores=stores))
         scope.made.append(Made(name, step.gives, frozenset() if step.gives == "global" else frozenset({topic})))
         if step.gives != "global":
-            scope.tasks.append(_Tasks({topic}))
+            scope.tasks.append(Tasks({topic}))
         if step.gives == "history":
             scope.marks |= Mark.JOIN
 
@@ -274,7 +138,7 @@ def _fits(scope: Scope, step: Step, of: list[Made]) -> bool:
         return False
     topics = set().union(*(each.topics for each in of))
     together = topics if Mark.STATE & marks or Mark.JOIN & marks else set[str]()
-    tasks, circle = scope.merged(together or {min(topics)}) if topics else _Tasks(set()), False
+    tasks, circle = scope.merged(together or {min(topics)}) if topics else Tasks(set()), False
     if together and topics:
         circle = scope.is_circle(tasks)
         if circle and not scope.of_joins.isdisjoint(topic for each in scope.before(tasks) for topic in each.topics):
@@ -300,7 +164,7 @@ def _is_determined(scope: Scope, step: Step, of: list[Made]) -> bool:
     return not any(each.loose for each in of) or _fits_loose(step, of)
 
 
-def _is_determined_in_task(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: bool) -> bool:
+def _is_determined_in_task(scope: Scope, step: Step, of: list[Made], tasks: Tasks, *, circle: bool) -> bool:
     """The same for a step that reads several inputs, or keeps a state in a task that does."""
     grouped = scope.is_grouped(tasks)
     if grouped and (tasks.timed or Mark.TIME & step.marks):
@@ -357,7 +221,7 @@ _NOT_FIRST = {"apply expand", "to_stream", "concat"}
 _CIRCLES = {"join_table", "to_table history", "tumbling_window", "hopping_window", "apply sums"}
 
 
-def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: bool) -> None:
+def _place(scope: Scope, step: Step, of: list[Made], tasks: Tasks, *, circle: bool) -> None:
     first = of[0]
     grouped = any(each.grouped for each in of) or scope.is_grouped(tasks)
     name = scope.new("s")
@@ -386,7 +250,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: _Tasks, *, circle: b
     if Mark.GROUPS & step.marks and not again:
         topic = f"group of {name}"
         scope.writers[topic] = set(topics)
-        topics, scope.tasks = frozenset({topic}), [*scope.tasks, _Tasks({topic})]
+        topics, scope.tasks = frozenset({topic}), [*scope.tasks, Tasks({topic})]
         if step.gives == "table":
             scope.task_of(min(of[1].topics)).topics.add(f"subscriptions of {name}")
             scope.writers[f"subscriptions of {name}"] = set(first.topics)
@@ -487,6 +351,19 @@ def _add_output(scope: Scope, stream: Made) -> None:
     scope.lines.append(Line(step.name, code, (stream.name,), sends=out, compared=compared))
 
 
+def _by_the_clock(scope: Scope, line: Line, seed: int) -> Line:
+    """The line; some timers are of the worker's clock, and some windows close when their inputs are silent, too.
+
+    Not where a ``group_by`` may be: what is silent for a while may be on its way.
+    """
+    random = Random(f"clock of {seed}")
+    by_clock, by_silence = random.random() < 0.4, random.random() < 0.4
+    code = line.code.replace("Alarm", "Reminder") if by_clock else line.code
+    if by_silence and not scope.groups:
+        code = code.replace("final('partition')", "final('partition', close_when_idle=700)")
+    return replace(line, code=code)
+
+
 def _finished(scope: Scope, seed: int) -> Topology:
     topics = [line.name for line in scope.lines if line.step == "topic"]
     grouped = bool(scope.writers)
@@ -516,7 +393,7 @@ def _finished(scope: Scope, seed: int) -> Topology:
     }
     rules = {rule for rule, is_held in holds.items() if is_held}
     made = Topology(
-        tuple(scope.lines),
+        tuple(_by_the_clock(scope, line, seed) for line in scope.lines),
         dict.fromkeys(topics, scope.partitions),
         messages,
         settings,

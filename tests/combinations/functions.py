@@ -217,6 +217,22 @@ class Alarm:
         context.emit({**_NONE, "n": seen, "alarm": name, "time": time, "seen": seen})
 
 
+class Reminder:
+    """Keeps that a key was silent for a while of the worker's clock: how often it was depends on the schedule."""
+
+    def on_message(self, value: Value, context: Any) -> None:
+        """Sets the timer again, or cancels the one that follows it."""
+        context.set_timer("due", at=timedelta(milliseconds=300), clock="processing")
+        context.cancel_timer("again")
+        context.emit({**value, "seen": context.state.increment("seen")})
+
+    def on_timer(self, name: str, time: int, context: Any) -> None:
+        """Keeps it, and sets the one that follows."""
+        context.state.set(f"fired/{name}", context.state.get("seen"))
+        if name == "due":
+            context.set_timer("again", at=timedelta(milliseconds=200), clock="processing")
+
+
 # -- columns of windows ------------------------------------------------------------------------------------------------
 
 

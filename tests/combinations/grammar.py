@@ -105,7 +105,7 @@ STEPS: tuple[Step, ...] = (
         weight=2,
     ),
     Step("process", "{s}.process(Alarm, store={new})", KEPT | TIME),
-    Step("drop_duplicates", "{s}.drop_duplicates(BY, within=LONG, store={new})", KEPT | TIME | Mark.HIDDEN, weight=3),
+    Step("drop_duplicates", "{s}.drop_duplicates(BY, within=LONG, store={new})", KEPT | Mark.HIDDEN, weight=3),
     Step("moving_average", "{s}.moving_average('n', over=3, into='avg', store={new})", KEPT, weight=2),
     Step(
         "moving_average time",

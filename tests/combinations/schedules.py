@@ -217,6 +217,8 @@ def _feed(topology: Topology, random: Random) -> str:
     """
     if "grouped" in topology.rules and "process" in topology.steps:
         return "whole"
+    if any("close_when_idle" in line.code for line in topology.lines):  # what comes after a silence is late
+        return "whole"
     choice = ["whole", "parts", "paused"]
     if "alone" in topology.rules:
         choice += ["live", "live"] if "grouped" not in topology.rules else 4 * ["live"]

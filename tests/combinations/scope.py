@@ -1,0 +1,147 @@
+"""What is declared of a topology so far, and what holds for it: what the grammar's lines are chosen by."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from random import Random
+
+from tests.combinations.grammar import Kind, Mark
+from tests.combinations.topology import Line
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a line makes, and what holds for it.
+
+    Attributes:
+        topics: The input and repartition topics whose messages it has.
+        ordered: Whether the messages of a key have one order in every schedule.
+        first: Whether ``apply_async`` may come next.
+        window: Whether a window is before it.
+        odd: Whether its values have another form than that of messages.
+        last: Whether only the last record of a key is the same in every schedule.
+        grouped: Whether a ``group_by`` is before it.
+        loose: Whether its messages come with a commit, as results of windows that close with their partition do: what a
+            state has then depends on when commits come.
+        late: Whether rows may come later than the grace of most windows: outer rows of an interval join.
+        changes: Whether it may have the changes of a table, which `group_by` refuses.
+    """
+
+    name: str
+    kind: Kind
+    topics: frozenset[str]
+    ordered: bool = True
+    first: bool = True
+    window: bool = False
+    odd: bool = False
+    last: bool = False
+    grouped: bool = False
+    loose: bool = False
+    late: bool = False
+    changes: bool = False
+
+
+@dataclass(slots=True)
+class Tasks:
+    """The topics that are read together, and what their steps rely on."""
+
+    topics: set[str]
+    #: Results depend on the stream time at which messages come.
+    timed: bool = False
+    #: Results depend on the order in which several inputs are read.
+    joins: bool = False
+
+
+@dataclass(slots=True)
+class Scope:
+    """What is declared so far."""
+
+    random: Random
+    partitions: int
+    #: Whether there may be a ``group_by``: then no message is late anywhere.
+    groups: bool
+    lines: list[Line] = field(default_factory=list)
+    made: list[Made] = field(default_factory=list)
+    tasks: list[Tasks] = field(default_factory=list)
+    #: By repartition topic, the topics whose tasks write to it.
+    writers: dict[str, set[str]] = field(default_factory=dict)
+    #: By input of a task, the inputs whose messages and rows its joins look up.
+    rights: dict[str, set[str]] = field(default_factory=dict)
+    #: Repartition topics of joins of two tables with ``on=``.
+    of_joins: set[str] = field(default_factory=set)
+    #: By stream of a ``group_by``, the field.
+    fields: dict[str, str] = field(default_factory=dict)
+    #: Names that nothing may use any more: a call of another system comes behind them.
+    closed: set[str] = field(default_factory=set)
+    used: Counter[str] = field(default_factory=Counter)
+    marks: Mark = Mark.NONE
+    #: Whether results may depend on the schedule: they are compared under one schedule, for each way of a message.
+    wild: bool = False
+    number: int = 0
+    circle: bool = False
+
+    def new(self, kind: str) -> str:
+        self.number += 1
+        return f"{kind}{self.number}"
+
+    def task_of(self, topic: str) -> Tasks:
+        return next(each for each in self.tasks if topic in each.topics)
+
+    def merged(self, topics: set[str]) -> Tasks:
+        """The task that would read all of these."""
+        found = [each for each in self.tasks if each.topics & topics]
+        return Tasks(
+            set().union(*(each.topics for each in found)),
+            any(each.timed for each in found),
+            any(each.joins for each in found),
+        )
+
+    def merge(self, topics: set[str]) -> Tasks:
+        made = self.merged(topics)
+        self.tasks = [each for each in self.tasks if not each.topics & topics] + [made]
+        return made
+
+    def is_circle(self, tasks: Tasks) -> bool:
+        """Whether these tasks wait for their own work: one of their inputs comes from themselves."""
+        seen, look_at = set[str](), [topic for topic in tasks.topics if topic in self.writers]
+        while look_at:
+            for writer in self.writers[look_at.pop()]:
+                if writer in tasks.topics:
+                    return True
+                group = self.task_of(writer).topics
+                look_at += [topic for topic in group - seen if topic in self.writers]
+                seen |= group
+        return False
+
+    def origins(self, topics: Collection[str]) -> set[str]:
+        """The input topics whose messages come to these, directly or through groupings."""
+        found, look_at = set[str](), list(topics)
+        while look_at:
+            topic = look_at.pop()
+            look_at += self.writers.get(topic, set()) - found
+            found.add(topic)
+        return found - set(self.writers)
+
+    def before(self, tasks: Tasks) -> list[Tasks]:
+        """These tasks, and all whose messages come to them through groupings."""
+        found, look_at = [tasks], [topic for topic in tasks.topics if topic in self.writers]
+        while look_at:
+            for group in map(self.task_of, self.writers[look_at.pop()]):
+                if all(group is not each for each in found):
+                    found.append(group)
+                    look_at += [topic for topic in group.topics if topic in self.writers]
+        return found
+
+    def leads_to(self, topics: Collection[str], targets: Collection[str]) -> bool:
+        """Whether joins of these inputs look up the targets, directly or over others."""
+        seen, look_at = set[str](), list(topics)
+        while look_at:
+            new = self.rights.get(look_at.pop(), set[str]()) - seen
+            seen |= new
+            look_at += new
+        return not seen.isdisjoint(targets)
+
+    def is_grouped(self, tasks: Tasks) -> bool:
+        return any(topic in self.writers for topic in tasks.topics)
