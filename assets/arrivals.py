@@ -5,10 +5,10 @@ import dagster as dg
 from holdfast.assets import keys
 from holdfast.assets.check_result import CheckResult
 from holdfast.assets.ports import Lifecycle
+from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.lifecycle.health.arrivals import Arrived, judge_arrivals
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.standing import standing
-from holdfast.processors.registration import ProcessorDefinition
 
 MESSAGES_ARRIVE = "messages_arrive"
 

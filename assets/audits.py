@@ -16,13 +16,13 @@ from holdfast.assets.check_result import CheckResult, check_of_each
 from holdfast.assets.heat_map import heat_map
 from holdfast.assets.metadata import table
 from holdfast.assets.ports import Cluster, Lifecycle
+from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.audits.comparison import SHOWN, Side
 from holdfast.processors.audits.repair import Subject
 from holdfast.processors.audits.stores import StoreAudit, audit_store, checkpoint_manifests
 from holdfast.processors.audits.tables import SnapshotUnknown, subject_of, tabled
 from holdfast.processors.audits.telling import UNJUDGED, told_key
 from holdfast.processors.engine.state.fingerprint import Fingerprint
-from holdfast.processors.registration import ProcessorDefinition
 
 COPIES_EQUAL = "copies_equal"
 

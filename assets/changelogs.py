@@ -20,6 +20,7 @@ from holdfast.assets.telling import refusal, teller
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.waiting import wait_until
+from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.engine import provisioning
 from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG, MIN_INSYNC
 from holdfast.processors.engine.topology import ChangelogSpec, Topology
@@ -30,7 +31,6 @@ from holdfast.processors.lifecycle.plans.explanation import explain, explain_mar
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Provision
 from holdfast.processors.lifecycle.recovery.incidents import await_recovery
-from holdfast.processors.registration import ProcessorDefinition
 
 PARTITIONS_MATCH = "partitions_match_source"
 #: Attempts while another apply of the processor is open, and the seconds between two attempts.

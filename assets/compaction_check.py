@@ -14,10 +14,10 @@ from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.rehearsals import measured_rate
 from holdfast.assets.rollouts import clients_of
 from holdfast.infra.kafka.records import TopicSpec
+from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.engine.topology import ChangelogSpec
 from holdfast.processors.lifecycle.health.compaction import CompactionFacts, judge_compaction
 from holdfast.processors.lifecycle.health.compaction_facts import look_closer, read_compaction
-from holdfast.processors.registration import ProcessorDefinition
 
 COMPACTION = "compaction_healthy"
 MIB = 1024 * 1024

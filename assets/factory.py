@@ -36,8 +36,8 @@ from holdfast.assets.topics import topic_assets
 from holdfast.assets.watched import watch_checks
 from holdfast.assets.working import working_check
 from holdfast.infra.settings import SnapshotSettings
-from holdfast.processors.broken_definition import BrokenDefinition
-from holdfast.processors.registration import ProcessorDefinition
+from holdfast.processors.application.broken_definition import BrokenDefinition
+from holdfast.processors.application.registration import ProcessorDefinition
 
 IMPORTABLE = "importable"
 

@@ -6,10 +6,10 @@ from holdfast.assets import keys
 from holdfast.assets.check_result import CheckResult
 from holdfast.assets.ports import Cluster
 from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.engine import key_places
 from holdfast.processors.engine.provisioning import read_facts
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.registration import ProcessorDefinition
 
 KEYS_ALIKE = "keys_partitioned_alike"
 

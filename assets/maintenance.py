@@ -13,8 +13,8 @@ import dagster as dg
 from holdfast.assets import keys
 from holdfast.assets.metadata import docs, table
 from holdfast.assets.ports import Warehouse
+from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.lifecycle.plans.plan import decode, versions_read
-from holdfast.processors.registration import ProcessorDefinition
 from holdfast.processors.snapshots.names import table_name
 
 

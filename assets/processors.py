@@ -20,13 +20,13 @@ from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.rollouts import deployed_rollout, rollout_of
 from holdfast.assets.telling import refusal, teller
 from holdfast.infra.errors import HoldfastError
+from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.engine.topology_drawing import drawing_of
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Rollout, wait_ready, what_is_missing
 from holdfast.processors.lifecycle.plans.explanation import explain, explain_markdown
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import Deploy
 from holdfast.processors.lifecycle.recovery.incidents import await_recovery
-from holdfast.processors.registration import ProcessorDefinition
 
 HEALTHY = "healthy"
 ALL_ASSIGNED = "all_partitions_assigned"

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 from holdfast.assets.ports import Cluster, Warehouse
 from holdfast.assets.times import Window
 from holdfast.infra.paths import Paths
+from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.audits.stores import checkpoint_manifests
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT
-from holdfast.processors.registration import ProcessorDefinition
 from holdfast.processors.snapshots.facts import ChangelogNow, SnapshotFacts, StorePoint, points_of
 from holdfast.processors.snapshots.gathering import changelog_now, table_topic_now
 from holdfast.processors.snapshots.plan import SnapshotPlan, Wanted, plan_snapshot

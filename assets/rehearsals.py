@@ -14,7 +14,7 @@ from holdfast.assets.check_result import CheckResult, check_of_each
 from holdfast.assets.launched_by import actor_of
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.registration import ProcessorDefinition
+from holdfast.processors.application.registration import ProcessorDefinition
 
 if TYPE_CHECKING:
     from holdfast.processors.lifecycle.health.rehearsal import Rehearsal, Rehearsals

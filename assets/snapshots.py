@@ -23,8 +23,8 @@ from holdfast.assets.publishing import Published, StorePublisher
 from holdfast.assets.times import Window, current_key, snapshot_freshness, snapshot_partitions, windows
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import SnapshotSettings
+from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.audits.stores import MIB
-from holdfast.processors.registration import ProcessorDefinition
 from holdfast.processors.snapshots.manifest import SnapshotManifest
 from holdfast.processors.snapshots.names import table_name, time_tag
 from holdfast.processors.snapshots.plan import Wanted

@@ -20,10 +20,10 @@ from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.rollouts import clients_of
 from holdfast.assets.times import snapshot_freshness
 from holdfast.infra.settings import SnapshotSettings
+from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.audits.stores import MeasuredPartition, StoreAudit, measure, store_partitions, uncovered
 from holdfast.processors.audits.tables import subject_of
 from holdfast.processors.engine.serving.status import ProcessorStatus, together
-from holdfast.processors.registration import ProcessorDefinition
 from holdfast.processors.snapshots.names import table_name
 
 MATCHES_CHANGELOG = "matches_changelog"

@@ -15,8 +15,8 @@ from holdfast.assets import keys
 from holdfast.assets.metadata import docs
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.engine.topology import RepartitionSpec
-from holdfast.processors.registration import ProcessorDefinition
 
 
 def topic_assets(definitions: Sequence[ProcessorDefinition]) -> list[dg.AssetSpec]:

@@ -18,13 +18,13 @@ from holdfast.infra.kafka.hanging_transactions import OpenTransaction
 from holdfast.infra.kafka.inspection import REQUEST_TIMEOUT_S, Inspector
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topics import Topics
+from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.engine.topology import ChangelogSpec, Topology
 from holdfast.processors.lifecycle.deploy.marking import behind
 from holdfast.processors.lifecycle.health import topics as topic_health
 from holdfast.processors.lifecycle.health.topics import CONFIG_MATCHES, Finding, Look
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.recovery import rediscovery
-from holdfast.processors.registration import ProcessorDefinition
 
 #: The checks of a source topic, with their descriptions.
 OF_TOPICS = {

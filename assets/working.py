@@ -10,10 +10,10 @@ from holdfast.assets.check_result import CheckResult
 from holdfast.assets.incidents import page_of
 from holdfast.assets.ports import Lifecycle
 from holdfast.infra.database.records import Incident
+from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.lifecycle.recovery.answer import WORKING, Answer
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.standing import standing
-from holdfast.processors.registration import ProcessorDefinition
 
 
 def working_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from holdfast.infra.warehouse.catalog import read_table
     from holdfast.orchestration.definitions import definitions
     from holdfast.orchestration.verbs import open_verbs
-    from holdfast.processors.application import Application
-    from holdfast.processors.arguments import ApplicationInvalid
+    from holdfast.processors.application.application import Application
+    from holdfast.processors.application.arguments import ApplicationInvalid
     from holdfast.processors.engine.aggregates.aggregation import Collect, Count, Last, Max, Mean, Min, Sum
     from holdfast.processors.engine.changelog.format import ValueNotStorable
     from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
@@ -138,8 +138,8 @@ _NAMES = {
     "infra.warehouse.catalog": "read_table",
     "orchestration.definitions": "definitions",
     "orchestration.verbs": "open_verbs",
-    "processors.application": "Application",
-    "processors.arguments": "ApplicationInvalid",
+    "processors.application.application": "Application",
+    "processors.application.arguments": "ApplicationInvalid",
     "processors.engine.changelog.format": "ValueNotStorable",
     "processors.engine.aggregates.aggregation": "Collect Count Last Max Mean Min Sum",
     "processors.engine.dataframe.dataframe": "StreamingDataFrame",

@@ -36,9 +36,9 @@ from holdfast.orchestration.timeline_sensor import timeline_sensor  # noqa: E402
 from holdfast.orchestration.topics_sensor import topics_watch  # noqa: E402
 from holdfast.orchestration.unloaded import write_broken  # noqa: E402
 from holdfast.orchestration.webhook_sensor import notifications_sensor  # noqa: E402
-from holdfast.processors.broken_definition import BrokenDefinition  # noqa: E402
+from holdfast.processors.application.broken_definition import BrokenDefinition  # noqa: E402
+from holdfast.processors.application.registration import ProcessorDefinition, load_processors  # noqa: E402
 from holdfast.processors.lifecycle.deploy.marking import began  # noqa: E402
-from holdfast.processors.registration import ProcessorDefinition, load_processors  # noqa: E402
 
 #: The definitions of processors, also those that can't be used.
 Loaded = tuple[ProcessorDefinition | BrokenDefinition, ...]

@@ -30,10 +30,10 @@ from holdfast.orchestration import greening
 from holdfast.orchestration.greening import AssetFacts, Decision, Subject, Wanted
 from holdfast.orchestration.reasons import grey_file
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
+from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import wanted
 from holdfast.processors.lifecycle.recovery.standing import standing
-from holdfast.processors.registration import ProcessorDefinition
 
 LOOK_EVERY_S = 15
 #: Timeout of a request to Kafka in a tick, seconds.

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING
 from holdfast.infra.errors import HoldfastError
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.orchestration.world import build_world, open_registry
-from holdfast.processors.broken_definition import BrokenDefinition
+from holdfast.processors.application.broken_definition import BrokenDefinition
+from holdfast.processors.application.registration import ProcessorDefinition, load_processors
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import Deploy, Restart
 from holdfast.processors.lifecycle.plans.stages import CreateTopic
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import observe
-from holdfast.processors.registration import ProcessorDefinition, load_processors
 
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings

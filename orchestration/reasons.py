@@ -16,7 +16,7 @@ from holdfast.assets.layers import PROCESSORS, is_ours
 from holdfast.infra.json_file import read_json
 from holdfast.infra.settings import Settings
 from holdfast.orchestration.asset_page import AssetPage, Check
-from holdfast.processors.broken_definition import BrokenDefinition
+from holdfast.processors.application.broken_definition import BrokenDefinition
 from holdfast.processors.lifecycle.recovery.answer import WORKING, Answer, Colour
 
 #: Gravest first.

@@ -19,6 +19,7 @@ from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import Settings
+from holdfast.processors.application.registration import ProcessorDefinition, load_processors
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.deploy.code_files import code_of
 from holdfast.processors.lifecycle.deploy.marking import keep_mark
@@ -26,7 +27,6 @@ from holdfast.processors.lifecycle.deploy.releases import release_id
 from holdfast.processors.lifecycle.plans.shape import as_document, shape_of
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, Adopted, Found, rediscover
-from holdfast.processors.registration import ProcessorDefinition, load_processors
 
 #: Timeout of the request for the topics' partitions, seconds.
 TOPICS_S = 5.0

@@ -18,9 +18,9 @@ from holdfast.assets.timeline import as_dagster, is_stored
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
 from holdfast.orchestration.resources import LifecycleResource
+from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.lifecycle.recovery import timeline
 from holdfast.processors.lifecycle.recovery.timeline import Entry, Event, Record, Series
-from holdfast.processors.registration import ProcessorDefinition
 
 REPORT_EVERY_S = 10
 #: Records of each table that one tick reads.

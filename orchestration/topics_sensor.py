@@ -15,12 +15,12 @@ from holdfast.assets import watched
 from holdfast.assets.check_result import CheckResult
 from holdfast.infra.errors import HoldfastError
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
+from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.marking import judged
 from holdfast.processors.lifecycle.deploy.present import slots_at_work
 from holdfast.processors.lifecycle.health import topics as topic_health
 from holdfast.processors.lifecycle.health.topics import Look, WatchMemory
-from holdfast.processors.registration import ProcessorDefinition
 
 WATCH_EVERY_S = 15
 #: Timeout of each request of a tick, seconds.

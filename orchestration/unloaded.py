@@ -15,7 +15,7 @@ from holdfast.infra.files import replace_text
 from holdfast.infra.json_file import read_json
 from holdfast.infra.masking import masked
 from holdfast.infra.settings import Settings
-from holdfast.processors.broken_definition import BrokenDefinition
+from holdfast.processors.application.broken_definition import BrokenDefinition
 
 log = structlog.get_logger(__name__)
 

@@ -35,6 +35,12 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.privacy import private_files
 from holdfast.infra.settings import Settings
 from holdfast.orchestration.world import ThisMachine, build_world, environment_of, newest_logged, open_registry
+from holdfast.processors.application.registration import (
+    ProcessorDefinition,
+    ProcessorUnknown,
+    find_processor,
+    load_processors,
+)
 from holdfast.processors.audits.stores import StoreAudit, audit_stores, checkpoint_manifests, store_partitions
 from holdfast.processors.audits.tables import subject_of, tabled
 from holdfast.processors.engine.serving.client import ProcessorClient
@@ -50,20 +56,11 @@ from holdfast.processors.lifecycle.deploy.releases import ReleaseFailed
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
 from holdfast.processors.lifecycle.orphans.owned import Defined
 from holdfast.processors.lifecycle.plans import apply as applying
+from holdfast.processors.lifecycle.plans import holding, way_on
 from holdfast.processors.lifecycle.plans import plan as plans
-from holdfast.processors.lifecycle.plans import way_on
 from holdfast.processors.lifecycle.plans.apply import Applied, Applier, Holder, Tell
 from holdfast.processors.lifecycle.plans.execution import Execution
 from holdfast.processors.lifecycle.plans.explanation import explain
-from holdfast.processors.lifecycle.plans.holding import (
-    DEPLOYER,
-    FOLDERS,
-    TOPICS,
-    TRANSACTIONS,
-    WORKER,
-    Hold,
-    fenced,
-)
 from holdfast.processors.lifecycle.plans.orphan_facts import OrphanFacts
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import OF_RELEASE, OfInstallation, Request, Selection
@@ -84,7 +81,6 @@ from holdfast.processors.lifecycle.world.letters import LetterStages
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import Found, WorkingOwners, is_complete
 from holdfast.processors.lifecycle.world.warehouse import WarehouseTables
-from holdfast.processors.registration import ProcessorDefinition, ProcessorUnknown, find_processor, load_processors
 
 if TYPE_CHECKING:
     from holdfast.infra.warehouse.stored_tables import StoredTables
@@ -312,7 +308,7 @@ class Verbs:
         return OrphanCleaning(self._settings, *ports, self._who, defined, self._world.clock)
 
     def _applier(self, tell: Tell = lambda text: None) -> Applier:
-        hold = Hold()
+        hold = holding.Hold()
         execution, journal = self._execution(hold), self.registry.journal
         return Applier(execution, journal, self._who, this_process(), tell, self._world.clock, hold)
 
@@ -332,14 +328,16 @@ class Verbs:
             )
         return record
 
-    def _execution(self, hold: Hold) -> Execution:
+    def _execution(self, hold: holding.Hold) -> Execution:
         """The ports of an apply; each asks for the hold before it changes anything."""
         registry = self.registry.fenced(lambda: hold.fence)
-        world = replace(self._world, registry=registry, deployer=fenced(self._world.deployer, DEPLOYER, hold))
-        topics = fenced(self._topics, TOPICS, hold)
+        world = replace(
+            self._world, registry=registry, deployer=holding.fenced(self._world.deployer, holding.DEPLOYER, hold)
+        )
+        topics = holding.fenced(self._topics, holding.TOPICS, hold)
 
         def client(processor: str, slot: str) -> ProcessorClient:
-            return fenced(self._client(processor, slot), WORKER, hold)
+            return holding.fenced(self._client(processor, slot), holding.WORKER, hold)
 
         kept = self._settings.upkeep.releases
         runner = DeployedProcessors(world, self._rollout, self._who, self._code_and_shape, topics, kept, self._present)
@@ -367,7 +365,7 @@ class Verbs:
             topics=topics,
             runner=runner,
             owners=WorkingOwners(client, self._slots, self._tasks_with, lambda: hold.step),
-            local=lambda processor: fenced(self._folders(processor), FOLDERS, hold),
+            local=lambda processor: holding.fenced(self._folders(processor), holding.FOLDERS, hold),
             check_local=lambda name, stores: check_local(name, stores, self._facts, self.definition(name).topology),
             prove=Prover(
                 topics=self._topics,
@@ -378,7 +376,7 @@ class Verbs:
                 scratch=lambda name: self._settings.paths.releases(name) / ".proof",
             ),
             shadows=rebuilding,
-            transactions=fenced(self._transactions, TRANSACTIONS, hold),
+            transactions=holding.fenced(self._transactions, holding.TRANSACTIONS, hold),
             tables=TableStages(from_tables, rebuilding),
             letters=LetterStages(self._topics, topics, from_tables.cluster, hold.check),
             orphans=lambda: self._orphans(registry, topics),

@@ -18,9 +18,9 @@ from holdfast.infra.log import configure_logging
 from holdfast.infra.masking import masked
 from holdfast.infra.privacy import keep_private
 from holdfast.infra.settings import Settings, load_settings
+from holdfast.processors.application.registration import find_processor
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.serving.last_words import leave_last_words
-from holdfast.processors.registration import find_processor
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -41,7 +41,7 @@ def dead_letters(  # tidy: allow-wide because each is an option of the command
         carry_out_asked(Replay(processor), context=context, yes=yes, who=who, as_json=as_json)
         return
     from holdfast.infra.kafka.browsing import newest_of
-    from holdfast.processors.registration import find_processor
+    from holdfast.processors.application.registration import find_processor
 
     settings = command_settings()
     spec = find_processor(settings, processor).topology.dead_letter

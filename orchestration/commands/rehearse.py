@@ -22,10 +22,10 @@ def rehearse(
     from holdfast.infra.kafka.client import bootstrap_servers, client_config
     from holdfast.infra.kafka.cluster import KafkaCluster
     from holdfast.orchestration.world import build_world, open_registry
+    from holdfast.processors.application.registration import find_processor
     from holdfast.processors.engine.state.rocksdb import RocksDatabases
     from holdfast.processors.lifecycle.deploy.present import slots_at_work
     from holdfast.processors.lifecycle.health.rehearsal import NothingToRehearse, Rehearsals, as_document, choose, judge
-    from holdfast.processors.registration import find_processor
 
     settings = command_settings()
     if processor is not None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from holdfast.infra.paths import Paths
     from holdfast.infra.settings import Settings
-    from holdfast.processors.registration import ProcessorDefinition
+    from holdfast.processors.application.registration import ProcessorDefinition
 
 #: Seconds that a worker may take to commit and end after an edit, before it is killed.
 _END_WITHIN_S = 30
@@ -66,7 +66,7 @@ def run(
 
 
 def _definition(settings: Settings, target: str | None) -> ProcessorDefinition:
-    from holdfast.processors.registration import find_processor, load_processor, load_processors
+    from holdfast.processors.application.registration import find_processor, load_processor, load_processors
 
     if target is None:
         targets = [each.target for each in load_processors(settings)]

@@ -54,7 +54,7 @@ def snapshot(  # tidy: allow-wide because each is an option of the command
     as_json: Json = False,
 ) -> None:
     """Print rows of a store's table, with its version, its offsets and its age."""
-    from holdfast.processors.registration import find_processor
+    from holdfast.processors.application.registration import find_processor
 
     settings = command_settings()
     chosen = store or only_store(processor, [each.name for each in find_processor(settings, processor).topology.stores])

@@ -88,8 +88,8 @@ def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
     from holdfast.orchestration.processor_rows import bare_row
     from holdfast.orchestration.unloaded import read_unloaded
     from holdfast.orchestration.world import open_registry
-    from holdfast.processors.broken_definition import BrokenDefinition
-    from holdfast.processors.registration import load_processors
+    from holdfast.processors.application.broken_definition import BrokenDefinition
+    from holdfast.processors.application.registration import load_processors
 
     paths = settings.paths
     broker = running_broker(paths.kafka)

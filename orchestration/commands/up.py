@@ -126,8 +126,8 @@ def _start_services(settings: Settings, say: Say) -> dict[str, str]:
 
 def _print(settings: Settings, console: Console, services: Mapping[str, str], deployed: tuple[Started, ...]) -> None:
     from holdfast.orchestration.commands.status import print_services
-    from holdfast.processors.broken_definition import BrokenDefinition
-    from holdfast.processors.registration import load_processors
+    from holdfast.processors.application.broken_definition import BrokenDefinition
+    from holdfast.processors.application.registration import load_processors
 
     print_services(services.items(), console)
     if settings.project is None:

@@ -107,8 +107,8 @@ def topology(processor: Annotated[str, typer.Argument(help="Its name.")], as_jso
 
     `holdfast explain NAME --topology` does the same.
     """
+    from holdfast.processors.application.registration import find_processor
     from holdfast.processors.engine.topology_drawing import drawing_of
-    from holdfast.processors.registration import find_processor
 
     found = find_processor(command_settings(), processor).topology
     if not as_json:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Partition, Record
 from holdfast.infra.kafka.topics import Topics
-from holdfast.processors.registration import ProcessorDefinition
+from holdfast.processors.application.registration import ProcessorDefinition
 
 
 def lag_of(topics: Topics, definitions: Sequence[ProcessorDefinition]) -> int:

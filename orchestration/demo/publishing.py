@@ -26,8 +26,8 @@ from holdfast.infra.settings import Settings
 from holdfast.orchestration.demo.terminal import Terminal
 from holdfast.orchestration.jobs.failures import own_words
 from holdfast.orchestration.run_launcher import record_own_process
+from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.definitions import RESULTS
-from holdfast.processors.registration import ProcessorDefinition
 from holdfast.processors.snapshots.names import table_name
 
 #: Runs at once.

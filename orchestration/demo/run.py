@@ -75,9 +75,9 @@ from holdfast.orchestration.demo.verification import (
     verify,
 )
 from holdfast.orchestration.world import environment_of
+from holdfast.processors.application.registration import ProcessorDefinition, load_processors
 from holdfast.processors.audits.comparison import Side
 from holdfast.processors.engine.state.fingerprint import Fingerprint
-from holdfast.processors.registration import ProcessorDefinition, load_processors
 
 #: Processors and the share of the feed after which they are killed, those with more to catch up with earlier: groups,
 #: windows and tables; sessions; a join of two streams.

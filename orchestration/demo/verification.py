@@ -36,11 +36,11 @@ from holdfast.orchestration.demo.sequences import (
     write_lines,
 )
 from holdfast.orchestration.verbs import open_verbs
+from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.audits.comparison import Side
 from holdfast.processors.audits.stores import StoreAudit
 from holdfast.processors.definitions import RESULTS, models
 from holdfast.processors.engine.state.fingerprint import Fingerprint
-from holdfast.processors.registration import ProcessorDefinition
 
 if TYPE_CHECKING:
     from holdfast.assets.spark.flights import FlightsComparison

@@ -113,8 +113,8 @@ def _available() -> int | None:
 
 
 def _processors(settings: Settings, topologies: list[Topology]) -> list[Finding]:
-    from holdfast.processors.broken_definition import BrokenDefinition
-    from holdfast.processors.registration import load_processors
+    from holdfast.processors.application.broken_definition import BrokenDefinition
+    from holdfast.processors.application.registration import load_processors
 
     found = []
     for each in load_processors(settings):

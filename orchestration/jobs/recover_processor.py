@@ -23,6 +23,7 @@ from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.world import newest_logged
+from holdfast.processors.application.registration import find_processor
 from holdfast.processors.lifecycle.deploy.marking import behind
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
@@ -34,7 +35,6 @@ from holdfast.processors.lifecycle.recovery.recovery import (
     wait_for_broker,
 )
 from holdfast.processors.lifecycle.recovery.strangers import find_strangers
-from holdfast.processors.registration import find_processor
 
 #: Run tag: the incident's number.
 INCIDENT_TAG = "holdfast/incident"

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import Any, TypedDict
 
 from holdfast.infra.sample_data.flights import Flight, left, left_ms
-from holdfast.processors.application import Application
+from holdfast.processors.application.application import Application
 from holdfast.processors.engine.aggregates.aggregation import Count, Max, Mean, Sum
 from holdfast.processors.engine.steps.topic import TopicConfig
 

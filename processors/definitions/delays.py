@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from holdfast.infra.sample_data.flights import left, left_ms
-from holdfast.processors.application import Application
+from holdfast.processors.application.application import Application
 from holdfast.processors.engine.aggregates.aggregation import Count, Max, Mean, Sum
 from holdfast.processors.engine.steps.topic import TopicConfig
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 from holdfast.infra.sample_data.flights import Flight, is_long_delay
-from holdfast.processors.application import Application
+from holdfast.processors.application.application import Application
 from holdfast.processors.engine.aggregates.aggregation import Count, Max, Mean, Sum
 from holdfast.processors.engine.steps.topic import TopicConfig
 

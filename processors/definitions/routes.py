@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 from holdfast.infra.sample_data.flights import route_of
-from holdfast.processors.application import Application
+from holdfast.processors.application.application import Application
 from holdfast.processors.engine.state.interface import State
 from holdfast.processors.engine.steps.topic import TopicConfig
 

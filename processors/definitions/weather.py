@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any, TypedDict
 
 from holdfast.infra.sample_data.flights import Flight, is_disrupted
-from holdfast.processors.application import Application
+from holdfast.processors.application.application import Application
 from holdfast.processors.engine.state.interface import State
 from holdfast.processors.engine.steps.topic import TopicConfig
 

@@ -50,7 +50,7 @@ from holdfast.processors.testing.process import InlineProcess, Process
 from holdfast.processors.testing.producer import InMemoryProducer
 
 if TYPE_CHECKING:
-    from holdfast.processors.application import Application
+    from holdfast.processors.application.application import Application
     from holdfast.processors.engine.state.database import Databases
 
 #: ``run`` ends after this many virtual seconds without a message.

@@ -29,7 +29,8 @@ from holdfast.infra.kafka.records import Partition, TopicFacts
 from holdfast.infra.log import configure_logging
 from holdfast.infra.masking import masked
 from holdfast.infra.settings import load_settings
-from holdfast.processors.application import Application
+from holdfast.processors.application.application import Application
+from holdfast.processors.application.registration import find_processor
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
 from holdfast.processors.engine.proof import Failure, Material, Message, Outcome
 from holdfast.processors.engine.provisioning import resolve
@@ -37,7 +38,6 @@ from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
 from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.rocksdb import export
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.registration import find_processor
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import InMemoryCluster
 from holdfast.processors.testing.reached import Reached

@@ -26,7 +26,7 @@ from holdfast.infra.log import configure_logging
 from holdfast.infra.settings import PROJECT, load_settings
 from holdfast.orchestration import local, sensors
 from holdfast.orchestration.world import open_registry
-from holdfast.processors.registration import find_processor
+from holdfast.processors.application.registration import find_processor
 from tests.parts.fleet import PARTITIONS, PROCESSORS, STORES, Fleet, names, write_definitions
 
 TICKS = 5

@@ -13,7 +13,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.errors import ProducerFenced
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.infra.settings import CheckpointSettings, Settings
-from holdfast.processors.application import Application
+from holdfast.processors.application.application import Application
 from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.testing.broker import Broker

@@ -21,6 +21,7 @@ from holdfast.infra.settings import load_settings
 from holdfast.orchestration.resources import build_resources
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.orchestration.world import open_registry
+from holdfast.processors.application.registration import ProcessorDefinition, find_processor
 from holdfast.processors.audits.copies import AuditImpossible, ChangelogCopy
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.state.fingerprint import fingerprint_of
@@ -28,7 +29,6 @@ from holdfast.processors.lifecycle.health.compaction import judge_compaction
 from holdfast.processors.lifecycle.health.compaction_facts import read_compaction
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.requests import Deploy
-from holdfast.processors.registration import ProcessorDefinition, find_processor
 from tests.parts.operated import DEFINITION
 
 PROJECT = Path(__file__).resolve().parent.parent.parent

@@ -11,8 +11,8 @@ from holdfast.assets import keys
 from holdfast.assets.audits import COPIES_EQUAL, audit_check
 from holdfast.orchestration.demo.verification import copies_checked
 from holdfast.orchestration.resources import build_resources
+from holdfast.processors.application.registration import find_processor
 from holdfast.processors.audits.comparison import Side
-from holdfast.processors.registration import find_processor
 from tests.auditing import changelog_key, folded, manifest_of, placed, publish, stored
 from tests.parts.operated import Operated
 

@@ -15,7 +15,7 @@ from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.definitions import definitions as code_definitions
 from holdfast.orchestration.unloaded import read_broken, write_broken, write_unloaded
 from holdfast.orchestration.world import open_registry
-from holdfast.processors.broken_definition import broken_by
+from holdfast.processors.application.broken_definition import broken_by
 from holdfast.processors.lifecycle.recovery import state_messages
 from holdfast.processors.lifecycle.recovery import webhook_messages as told
 from tests.parts.webhook import SECRET, Webhook

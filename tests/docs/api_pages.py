@@ -177,7 +177,7 @@ PAGES: dict[str, tuple[str, str, str, tuple[str, ...]]] = {
 #: Page -> more classes on it, which users meet under these names and do not import.
 UNNAMED: dict[str, dict[str, str]] = {
     "api-joins.md": {
-        "Application": "processors.application_tables.ApplicationTables",
+        "Application": "processors.application.tables.ApplicationTables",
         "StreamingDataFrame": "processors.engine.joins.methods.StreamJoins",
         "Table": "processors.engine.joins.tables.Table",
         "GlobalTable": "processors.engine.joins.global_tables.GlobalTable",

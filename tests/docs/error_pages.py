@@ -20,10 +20,8 @@ ACTIONS_MAX = 3
 #: The parts of the product that raise errors, with the folders of their modules; the first that fits.
 PARTS = {
     "Declaring and running a processor": (
-        "processors/arguments",
+        "processors/application",
         "processors/engine",
-        "processors/registration",
-        "processors/importing",
     ),
     "Verbs, deployments and recovery": ("processors/lifecycle", "orchestration/verbs"),
     "Audits, snapshots and the warehouse": (

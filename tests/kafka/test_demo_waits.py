@@ -16,7 +16,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.demo.lag import lag_of
 from holdfast.orchestration.demo.verification import sent
-from holdfast.processors.registration import ProcessorDefinition
+from holdfast.processors.application.registration import ProcessorDefinition
 
 MESSAGES = 20
 

@@ -11,7 +11,7 @@ from holdfast.infra.kafka.consumer import GroupConsumer
 from holdfast.infra.kafka.errors import MembershipLost
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.settings import load_settings
-from holdfast.processors.application import ApplicationInvalid
+from holdfast.processors.application.application import ApplicationInvalid
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
 
 COOPERATIVE = {"partition.assignment.strategy": "cooperative-sticky", "session.timeout.ms": 6000}

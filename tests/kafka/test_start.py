@@ -87,7 +87,7 @@ def test_a_built_in_aggregation_loads_numpy(stream, tmp_path: Path) -> None:
     assert "numpy" in loaded_by(stream, tmp_path / "home", "built-in")
 
 
-@pytest.mark.parametrize("module", ["holdfast.processors.__main__", "holdfast.processors.application"])
+@pytest.mark.parametrize("module", ["holdfast.processors.__main__", "holdfast.processors.application.application"])
 def test_importing_the_engine_loads_no_library_of_its_neighbours(module: str) -> None:
     told = subprocess.run(
         [sys.executable, "-c", f"import sys, {module}; print(*sys.modules)"],

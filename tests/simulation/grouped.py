@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from holdfast.dataframe.windows import Count, Sum
 from holdfast.infra.kafka.partitioners import murmur2
-from holdfast.processors.application import Application
+from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.format import decode_value, key_prefix, split_key
 from holdfast.processors.engine.changelog.names import repartition_topic
 from holdfast.processors.engine.state.time.window_keys import window_of

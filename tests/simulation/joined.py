@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from holdfast.processors.application import Application
+from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.testing.cluster import InMemoryCluster
 from tests.simulation.grouped import GRACE_MS, TOTALS, GroupedMessage, checked, count, draw_messages

@@ -16,7 +16,7 @@ from greenlet import getcurrent  # type: ignore[import-untyped]
 
 from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus, ProgramUnknown
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.application import Application
+from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.runtime.commands import COMMANDS, CommandRefused, CommandWrong, decode
 from holdfast.processors.engine.runtime.loop import Request as WorkerRequest

@@ -26,7 +26,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import CheckpointSettings, Settings
-from holdfast.processors.application import Application
+from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.runtime.options import Start

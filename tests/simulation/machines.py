@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.infra.settings import Settings
-from holdfast.processors.application import Application
+from holdfast.processors.application.application import Application
 from holdfast.processors.engine.state.task_store import ASIDE_SUFFIX
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.scheduler import SimulatedProcess

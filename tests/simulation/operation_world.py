@@ -28,7 +28,7 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.database.releases import ReleaseBook
 from holdfast.infra.deploy.programs import SupervisorSilent
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from holdfast.processors.application import Application
+from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.names import transactional_id
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.topology import Topology

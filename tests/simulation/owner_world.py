@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.settings import Settings
-from holdfast.processors.application import Application
+from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, encode_value, key_prefix
 from holdfast.processors.engine.commands import content as contents
 from holdfast.processors.engine.commands import sweep

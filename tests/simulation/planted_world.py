@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors import worker_run
+from holdfast.processors.application import worker_start
 from holdfast.processors.engine.commands import keys
 from holdfast.processors.engine.commands.sweep import Sweep
 from holdfast.processors.engine.record_times import RecordTimes
@@ -29,7 +29,7 @@ FIRST_TASKS = 3
 
 def host_is_identity(patch: pytest.MonkeyPatch) -> None:
     """Two folders of one slot name make one transactional id."""
-    patch.setattr(worker_run, "transactional_id", lambda group, folder, slot: f"{group}-{slot}")
+    patch.setattr(worker_start, "transactional_id", lambda group, folder, slot: f"{group}-{slot}")
 
 
 def serialized_as_it_is(patch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from holdfast.processors.application import Application
+from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.testing.cluster import InMemoryCluster
 from holdfast.processors.testing.log import Entry

@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.application import Application
+from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.state.errors import StateIncoherent

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from holdfast.dataframe.windows import Collect, Count, First, Last, Sum
-from holdfast.processors.application import Application
+from holdfast.processors.application.application import Application
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.record_times import RecordTimeRefused
 from holdfast.processors.engine.state.time.stream_time import EventTimeAhead

@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.infra.kafka.errors import KafkaFailed, ProducerFenced, TransactionAborted
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.settings import CheckpointSettings, Settings
-from holdfast.processors.application import Application
+from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused
 from holdfast.processors.engine.runtime.options import Start

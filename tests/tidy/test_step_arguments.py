@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator
 
-from holdfast.processors.application_tables import ApplicationTables
+from holdfast.processors.application.tables import ApplicationTables
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.joins.tables import Table
 from holdfast.processors.engine.steps.meaning import ARGUMENTS

@@ -23,6 +23,7 @@ from holdfast.infra.kafka.hanging_transactions import MAX_TIMEOUT_S, SLACK_S
 from holdfast.infra.kafka.reader import read_range
 from holdfast.orchestration.commands.status import describe
 from holdfast.orchestration.verbs import open_verbs
+from holdfast.processors.application.registration import ProcessorUnknown
 from holdfast.processors.lifecycle.plans.apply import ApplyInProgress, NotConfirmed, PlanRefused, PlanStale
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Refused
 from holdfast.processors.lifecycle.plans.requests import (
@@ -37,7 +38,6 @@ from holdfast.processors.lifecycle.plans.requests import (
     Restore,
     Stop,
 )
-from holdfast.processors.registration import ProcessorUnknown
 from tests.kafka.hanging import leave_hanging, unverified
 from tests.parts.operated import PARTITIONS, Killed, Operated
 

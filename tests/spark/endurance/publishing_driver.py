@@ -34,7 +34,7 @@ class Publishing:
         from holdfast.assets.publishing import StorePublisher
         from holdfast.infra.settings import load_settings
         from holdfast.orchestration.resources import ClusterResource, LifecycleResource, WarehouseResource
-        from holdfast.processors.registration import find_processor
+        from holdfast.processors.application.registration import find_processor
 
         self.processor, cluster = processor, ClusterResource()
         self.lifecycle, self.warehouse = LifecycleResource(), WarehouseResource()

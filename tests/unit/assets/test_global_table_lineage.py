@@ -9,7 +9,7 @@ from holdfast import Application
 from holdfast.assets import keys
 from holdfast.assets.factory import build_assets
 from holdfast.orchestration.resources import build_resources
-from holdfast.processors.registration import ProcessorDefinition
+from holdfast.processors.application.registration import ProcessorDefinition
 
 
 @pytest.mark.parametrize("stream_of", ["nothing", "input", "output"])

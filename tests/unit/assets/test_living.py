@@ -17,8 +17,8 @@ from holdfast.infra.memory_room import used_mib
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import PROJECT, load_settings
 from holdfast.orchestration.resources import build_resources
+from holdfast.processors.application.registration import ProcessorDefinition, load_processors
 from holdfast.processors.engine.serving.status import InputPosition, ProcessorStatus, TaskStatus
-from holdfast.processors.registration import ProcessorDefinition, load_processors
 
 
 def worker(slot: str, lag: int | None, **facts: Any) -> ProcessorStatus:

@@ -14,7 +14,7 @@ from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.cli import main
 from holdfast.orchestration.new_project import ProjectRefused, make_project, package_name, project_files
-from holdfast.processors.registration import ProcessorDefinition, load_processors
+from holdfast.processors.application.registration import ProcessorDefinition, load_processors
 
 FILES = {
     *("README.md", ".gitignore", "holdfast.toml", "orders.jsonl", "pyproject.toml", "tests/test_processors.py"),

@@ -10,7 +10,7 @@ from holdfast.infra.settings import load_settings
 from holdfast.orchestration import reasons
 from holdfast.orchestration.asset_page import AssetPage, Check, Evaluation, Execution, Partitions
 from holdfast.orchestration.unloaded import read_unloaded, write_unloaded
-from holdfast.processors.broken_definition import BrokenDefinition
+from holdfast.processors.application.broken_definition import BrokenDefinition
 from holdfast.processors.lifecycle.recovery.answer import STARTING, Answer
 
 RUNNING = frozenset({"fleet"})

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.records import GroupShares, Partition
-from holdfast.processors.application import Application
+from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.runtime.change_of_workers import no_change
 from holdfast.processors.engine.runtime.ownership import restore as restores

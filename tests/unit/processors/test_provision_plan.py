@@ -6,7 +6,7 @@ import structlog
 from holdfast import Application, InMemoryCluster, TopicConfig
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.records import TopicFacts
-from holdfast.processors.arguments import ApplicationInvalid
+from holdfast.processors.application.arguments import ApplicationInvalid
 from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG, ChangelogConfigInvalid
 from holdfast.processors.engine.provisioning import (
     CreateTopic,

@@ -14,7 +14,7 @@ from holdfast import Application
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.settings import load_settings
-from holdfast.processors.application import ApplicationInvalid
+from holdfast.processors.application.application import ApplicationInvalid
 from holdfast.processors.engine.changelog.names import SHADOW_NAME_MAX, shadow_group
 from holdfast.processors.engine.runtime.commands import CommandRefused, CommandWrong, Until
 from holdfast.processors.engine.runtime.options import Start

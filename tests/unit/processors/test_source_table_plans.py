@@ -17,7 +17,8 @@ from holdfast.assets.snapshots import MATCHES_STATE
 from holdfast.assets.state import CHECKPOINTS_STORED, MATCHES_CHANGELOG
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.orchestration.resources import build_resources
-from holdfast.processors.arguments import ApplicationInvalid
+from holdfast.processors.application.arguments import ApplicationInvalid
+from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.engine.provisioning import CreateTopic, plan
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.restore_start import doubt_of_tail, may_begin_empty, plan_restore
@@ -40,7 +41,6 @@ from holdfast.processors.lifecycle.plans.stages import ClearKeys, DeleteTopic, S
 from holdfast.processors.lifecycle.plans.stages import CreateTopic as CreateStage
 from holdfast.processors.lifecycle.verbs.compatibility import compare
 from holdfast.processors.lifecycle.verbs.table import decide
-from holdfast.processors.registration import ProcessorDefinition
 from tests.unit.processors.lifecycle.worlds import PARTITIONS, stopped, world_of
 
 LOG = SourceLog("rows", "prices")

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Application, HoldfastError, InlineProcess, InMemoryCluster
 from holdfast.infra.kafka.records import Batch
-from holdfast.processors.arguments import ApplicationInvalid
+from holdfast.processors.application.arguments import ApplicationInvalid
 from holdfast.processors.engine.joins.global_tables import GlobalTable, GlobalTableUnread, Rows
 from holdfast.processors.engine.joins.merge import JoinInvalid
 from holdfast.processors.engine.runtime import global_tables

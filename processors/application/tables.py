@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.processors.arguments import ApplicationInvalid, one_of
+from holdfast.processors.application.arguments import ApplicationInvalid, one_of
+from holdfast.processors.application.source_tables import source_log
 from holdfast.processors.engine.joins.global_tables import GlobalTable
 from holdfast.processors.engine.joins.tables import Table
 from holdfast.processors.engine.steps.checked_arguments import check_topic
 from holdfast.processors.engine.steps.store_options import StoreOptions
 from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.topology import SourceLog
-from holdfast.processors.source_tables import source_log
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame

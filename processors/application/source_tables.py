@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from holdfast.processors.arguments import ApplicationInvalid
+from holdfast.processors.application.arguments import ApplicationInvalid
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.serialization import name_of_deserializer
 from holdfast.processors.engine.steps.topic import Topic

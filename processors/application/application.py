@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.infra.log import configure_level, configure_logging
 from holdfast.infra.privacy import private_files
-from holdfast.processors.application_tables import ApplicationTables
-from holdfast.processors.arguments import (
+from holdfast.processors.application.arguments import (
     ApplicationInvalid,
     Guarantee,
     at_least,
@@ -25,12 +24,14 @@ from holdfast.processors.arguments import (
     check_names,
     check_renamed_stores,
     check_state,
+    commit_bounds,
     of_type,
     one_of,
     whole_number,
 )
-from holdfast.processors.commit_interval import commit_bounds
-from holdfast.processors.described import Declared, describe
+from holdfast.processors.application.describe import Declared, describe
+from holdfast.processors.application.importing import refuse_while_imported
+from holdfast.processors.application.tables import ApplicationTables
 from holdfast.processors.engine.backends import BACKENDS, StateBackend
 from holdfast.processors.engine.changelog.names import check_name, shadow_group
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
@@ -46,11 +47,11 @@ from holdfast.processors.engine.steps.serialization import Deserializer, Seriali
 from holdfast.processors.engine.steps.store_options import StoreName, StoreOptions, Upgrades, declare
 from holdfast.processors.engine.steps.topic import TimestampExtractor, Topic, TopicConfig
 from holdfast.processors.engine.topology import SourceLog, Topology
-from holdfast.processors.importing import refuse_while_imported
 
 if TYPE_CHECKING:
     from holdfast.infra.kafka.cluster import KafkaCluster
     from holdfast.infra.settings import Settings
+    from holdfast.processors.application.worker_start import How
     from holdfast.processors.engine.checkpoints.ports import Storage
     from holdfast.processors.engine.runtime.loop import Worker
     from holdfast.processors.engine.runtime.options import RuntimeOptions, Start
@@ -60,7 +61,6 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.runtime.tickets import Ticket, Work
     from holdfast.processors.engine.state.database import Databases
     from holdfast.processors.engine.state.folder import StateFolder
-    from holdfast.processors.worker_run import How
 
 
 class Application(ApplicationTables):
@@ -326,12 +326,12 @@ class Application(ApplicationTables):
             storage: The checkpoint store; None takes the settings.
         """
         from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
+        from holdfast.processors.application.worker_start import How, make_worker
         from holdfast.processors.engine.checkpoints.keeper import open_keeper
         from holdfast.processors.engine.runtime.change_of_workers import change_for
         from holdfast.processors.engine.runtime.ownership.assignment import Assignment
         from holdfast.processors.engine.runtime.reading.watermarks import groupings_of
         from holdfast.processors.engine.state.folder import StateFolder
-        from holdfast.processors.worker_run import How, make_worker
 
         topology = self.topology()
         if not topology.inputs:
@@ -435,7 +435,7 @@ class Application(ApplicationTables):
             configure_level(self._log_level.upper(), settings.log_format)
 
     def _work(self, worker: Worker, settings: Settings, folder: StateFolder, how: How) -> None:
-        from holdfast.processors.worker_run import run_worker
+        from holdfast.processors.application.worker_start import run_worker
 
         self._worker = worker
         if self._stop_asked:

@@ -8,11 +8,16 @@ import pytest
 
 from holdfast import Application
 from holdfast.infra.settings import Settings
-from holdfast.processors.broken_definition import BrokenDefinition
+from holdfast.processors.application.broken_definition import BrokenDefinition
+from holdfast.processors.application.name_conflicts import name_conflicts
+from holdfast.processors.application.registration import (
+    ProcessorDefinition,
+    ProcessorUnknown,
+    find_processor,
+    load_processors,
+)
 from holdfast.processors.engine.changelog.names import IllegalName
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.name_conflicts import name_conflicts
-from holdfast.processors.registration import ProcessorDefinition, ProcessorUnknown, find_processor, load_processors
 
 
 def described(name: str, *stores: str, source: str = "in", sink: str = "out", **options: str) -> Topology:

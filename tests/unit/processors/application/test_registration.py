@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
 from holdfast.infra.settings import Settings, load_settings
-from holdfast.processors.broken_definition import BrokenDefinition
-from holdfast.processors.registration import (
+from holdfast.processors.application.broken_definition import BrokenDefinition
+from holdfast.processors.application.registration import (
     ProcessorBroken,
     ProcessorDefinition,
     ProcessorUnknown,

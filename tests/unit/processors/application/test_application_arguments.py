@@ -6,7 +6,7 @@ from holdfast import Application
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.errors import ClientSettingsInvalid
-from holdfast.processors.application import ApplicationInvalid
+from holdfast.processors.application.application import ApplicationInvalid
 from holdfast.processors.engine.changelog.names import IllegalName
 
 

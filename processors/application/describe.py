@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.processors.arguments import (
+from holdfast.processors.application.arguments import (
     check_dead_letters,
     check_late,
     check_own_topics,
@@ -16,6 +16,7 @@ from holdfast.processors.arguments import (
     check_time,
     check_time_before_groups,
 )
+from holdfast.processors.application.source_tables import check_source_tables, check_time_of_tables
 from holdfast.processors.engine.changelog.config import chosen_config
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.dataframe.calls import call_of
@@ -37,7 +38,6 @@ from holdfast.processors.engine.topology import (
     source_of,
     subtopologies_of,
 )
-from holdfast.processors.source_tables import check_source_tables, check_time_of_tables
 
 #: `min.compaction.lag.ms` of a new topic that a table is restored from: a day.
 SOURCE_LAG_MS = "86400000"

@@ -15,11 +15,11 @@ from typing import TypeGuard
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.settings import Settings
-from holdfast.processors.application import Application
-from holdfast.processors.broken_definition import BrokenDefinition, broken_by
+from holdfast.processors.application.application import Application
+from holdfast.processors.application.broken_definition import BrokenDefinition, broken_by
+from holdfast.processors.application.importing import importing
+from holdfast.processors.application.name_conflicts import NameConflict, name_conflicts
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.importing import importing
-from holdfast.processors.name_conflicts import NameConflict, name_conflicts
 
 
 class ProcessorUnknown(HoldfastError):

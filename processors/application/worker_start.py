@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from holdfast.infra.clock import SystemClock
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.described import Declared
+from holdfast.processors.application.describe import Declared
 from holdfast.processors.engine.changelog.names import transactional_id
 from holdfast.processors.engine.commands.table import COMMANDS
 from holdfast.processors.engine.record_size import UNLIMITED
@@ -19,7 +22,6 @@ from holdfast.processors.engine.runtime.ports import Cluster
 from holdfast.processors.engine.runtime.task.failures import FailurePolicy, OnProcessingError
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.signals import stop_on_signals
 
 if TYPE_CHECKING:
     from holdfast.infra.settings import Settings
@@ -84,3 +86,21 @@ def run_worker(worker: Worker, group: str, slot: str, settings: Settings, how: H
         if server is not None:
             server.close()
         restore_signals()
+
+
+def stop_on_signals(stop: Callable[[], None]) -> Callable[[], None]:
+    """Calls ``stop`` on SIGTERM and SIGINT; returns a function that restores the former handlers.
+
+    Outside of the main thread Python allows no handlers: nothing is changed.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None
+    former = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in former:
+        signal.signal(number, lambda *_: stop())
+
+    def restore() -> None:
+        for number, handler in former.items():
+            signal.signal(number, handler)
+
+    return restore
