@@ -104,7 +104,7 @@ class StorePublisher:
                 now=time.time(),
             )
             plan = plan_snapshot(facts, wanted, full_every_s=full_every_s)
-            self.tell(f"Snapshot {plan.snapshot_id} of {plan.table}, {plan.source}: {plan.why}")
+            self.tell(f"Snapshot {plan.snapshot_id} of {plan.table}, {plan.source.name}: {plan.why}")
             stored = self._stored(plan)
             source, claims = self._source(), self.warehouse.registry
             result = write_snapshot(spark, plan, source, claims, stored=stored, schema=schema, tell=self.tell)

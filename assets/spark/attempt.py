@@ -14,9 +14,8 @@ from holdfast.assets.spark.fingerprint import Prints
 from holdfast.assets.spark.history import Counted
 from holdfast.processors.engine.schema.types import StoreSchema
 from holdfast.processors.engine.state.fingerprint import Fingerprint
-from holdfast.processors.snapshots.manifest import CHANGELOG, CHECKPOINT
 from holdfast.processors.snapshots.names import history_name
-from holdfast.processors.snapshots.plan import SnapshotPlan
+from holdfast.processors.snapshots.plan import FromChangelog, FromCheckpoint, SnapshotPlan
 
 
 @dataclass(slots=True)
@@ -72,7 +71,7 @@ class Work:
 
     def counted_ranges(self) -> list[PartitionRange]:
         """The changelog ranges whose records the manifest counts."""
-        return self.feeds() if self.plan.source == CHECKPOINT else self.ranges()
+        return self.feeds() if isinstance(self.plan.source, FromCheckpoint) else self.ranges()
 
     def changed(self) -> DataFrame:
         """The newest row of each key that changed since the base."""
@@ -100,12 +99,12 @@ class Work:
 
     def history_tells_all(self) -> bool:
         """Whether this first snapshot reads the whole changelog, which the history now has, too."""
-        return self.plan.source == CHANGELOG and self.plan.history is None
+        return isinstance(self.plan.source, FromChangelog) and self.plan.history is None
 
     def full(self) -> DataFrame:
         """The live keys of the full source: checkpoint or changelog."""
         plan = self.plan
-        if plan.source == CHECKPOINT:
+        if isinstance(plan.source, FromCheckpoint):
             return checkpoint_rows(self.spark, plan)
         read = changelog.read_changelog(self.spark, plan.topic, self.ranges(), self.source)
         changelog.require_readable(read, plan.topic)

@@ -80,7 +80,7 @@ def _require_equal(
     prints = ((n, found.get(n, empty).hex, expected.get(n, empty).hex) for n in differing)
     partitions = "; ".join(f"partition {n} has {seen}, expected {wanted}" for n, seen, wanted in prints)
     raise SnapshotAuditFailed(
-        f"Snapshot {plan.snapshot_id} of {plan.table} ({plan.source}) differs from {against}: {partitions}. "
+        f"Snapshot {plan.snapshot_id} of {plan.table} ({plan.source.name}) differs from {against}: {partitions}. "
         "Nothing was published.",
         action=f"Compare the store with its changelog: `holdfast audit {plan.processor}`. If they are equal, "
         "materialise the snapshot asset with the config `source: full`. If that fails, too, the storage loses or "
@@ -93,15 +93,15 @@ def _require_equal(
 def _expected(work: Work) -> Prints:
     """The fingerprints that the branch must have."""
     plan, pairs = work.plan, work.stored
-    if not plan.incremental:
+    base = plan.builds_on
+    if base is None:
         if pairs is None:
             whole = history.live(history.fold(work.changes())) if work.history_tells_all() else work.full()
             pairs = prints_of(whole).pairs
         return Prints(pairs, work.typed or {})
-    assert plan.base is not None
     found = work.merged
     if found is None:
-        found = Prints(plan.base.fingerprints)
+        found = Prints(base.fingerprints)
         if pairs is None:
             found = prints_after(found, work.before(), work.quick_to_join(work.changed()), history.LIVE)
     typed = found.typed if work.merged is not None else _typed(work)

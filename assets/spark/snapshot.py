@@ -125,7 +125,9 @@ def write_snapshot(
     ):
         create_table(spark, plan.table)
         create_history(spark, history_name(plan.processor, plan.store))
-        claims.claim_snapshot(plan.snapshot_id, plan.table, {"source": plan.source, "why": plan.why}, datetime.now(UTC))
+        claims.claim_snapshot(
+            plan.snapshot_id, plan.table, {"source": plan.source.name, "why": plan.why}, datetime.now(UTC)
+        )
         seen = versions.Versions.of(spark, plan.table)
         found = seen.snapshot(plan.snapshot_id)
         committed, corrections, found_schema, unpublished = False, 0, schema, None
@@ -158,7 +160,7 @@ def _rows(spark: SparkSession, plan: SnapshotPlan, stored: Mapping[int, Fingerpr
     """At most so many rows are read: of changelog, checkpoint and base; a full snapshot reads the history, too."""
     records = sum(max(0, part.end - min(part.start, part.feed_start)) for part in plan.partitions)
     held = sum(each.count for each in (stored or {}).values()) + (0 if plan.base is None else plan.base.rows)
-    if plan.incremental or plan.history is None:
+    if plan.builds_on is not None or plan.history is None:
         return records + held
     return records + held + versions.Versions.of(spark, history_name(plan.processor, plan.store)).rows()
 
@@ -225,8 +227,8 @@ def feed_history(work: Work) -> None:
 def write_branch(work: Work) -> None:
     """Write the table's branch from the planned source; a full snapshot also corrects the history."""
     spark, plan = work.spark, work.plan
-    work.doing(f"writing {plan.table} from {_READ[plan.source]}")
-    if plan.incremental:
+    work.doing(f"writing {plan.table} from {_READ[plan.source.name]}")
+    if plan.builds_on is not None:
         changed = work.changed()
         if open_branch(work, changed):
             put_aside(work, changed, whole=False)
@@ -269,7 +271,7 @@ def open_branch(work: Work, rows: DataFrame) -> bool:
     if inferred and work.schema is not None:
         work.shape, work.schema = shape.version, in_table_order(work.schema, shape.steps)
         # An earlier attempt, or another run, may have changed the columns after this snapshot was planned.
-        whole = plan.incremental and (shape.replaced or shape.before != plan.schema_version)
+        whole = plan.builds_on is not None and (shape.replaced or shape.before != plan.schema_version)
     work.begins = next(seen.ancestors(), None)
     work.branch = versions.branch_from(spark, work.target, plan.snapshot_id, seen)
     return not whole
@@ -350,7 +352,7 @@ def seal(work: Work, measured: Prints) -> None:
     first = plan.history is None and work.history_ref != versions.MAIN
     if first and not work.appended:
         work.corrections = 0  # no other run wrote to the history
-    elif not plan.incremental:
+    elif plan.builds_on is None:
         base = f"op IN ('{history.BASE}', '{history.BASE_DELETE}') AND timestamp = {_moments(plan)}"
         work.corrections = work.changes().where(f"generation = {plan.generation} AND {base}").count()
     gapless = not work.corrections and gap_free(plan, work.source.look(), time.time())
@@ -359,8 +361,8 @@ def seal(work: Work, measured: Prints) -> None:
         processor=plan.processor,
         store=plan.store,
         table=plan.table,
-        source=plan.source,
-        base=plan.base.snapshot_id if plan.incremental and plan.base is not None else None,
+        source=plan.source.name,
+        base=None if plan.builds_on is None else plan.builds_on.snapshot_id,
         why=plan.why,
         taken_at=plan.taken_at,
         code_version=plan.code_version,
@@ -389,7 +391,7 @@ def seal(work: Work, measured: Prints) -> None:
         covers_from=plan.base.covers_from if gapless and plan.base is not None else plan.latest_at,
         latest_at=plan.latest_at,
     )
-    seal_branch(work.spark, work.target, work.branch, manifest, plan.base if plan.incremental else None)
+    seal_branch(work.spark, work.target, work.branch, manifest, plan.builds_on)
 
 
 def seal_branch(

@@ -16,6 +16,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import ClassVar
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.snapshots.facts import ChangelogNow, HistoryHead, LogPartition, SnapshotFacts, StorePoint
@@ -66,6 +67,32 @@ class PlannedPartition:
 
 
 @dataclass(frozen=True, slots=True)
+class Incremental:
+    """The changelog after a published snapshot, merged into that snapshot."""
+
+    base: SnapshotManifest
+    name: ClassVar[str] = INCREMENTAL
+
+
+@dataclass(frozen=True, slots=True)
+class FromCheckpoint:
+    """All keys of the worker's checkpoint, from its files."""
+
+    name: ClassVar[str] = CHECKPOINT
+
+
+@dataclass(frozen=True, slots=True)
+class FromChangelog:
+    """The whole changelog, folded to its newest values."""
+
+    name: ClassVar[str] = CHANGELOG
+
+
+#: What a snapshot is read from; its ``name`` is what manifests and people call it.
+SnapshotSource = Incremental | FromCheckpoint | FromChangelog
+
+
+@dataclass(frozen=True, slots=True)
 class SnapshotPlan:
     """One snapshot to write. ``published``: the newest snapshot already has these offsets, and this is its id.
 
@@ -75,7 +102,7 @@ class SnapshotPlan:
     snapshot_id: str
     processor: str
     store: str
-    source: str
+    source: SnapshotSource
     why: str
     base: SnapshotManifest | None
     history: HistoryHead | None
@@ -100,9 +127,9 @@ class SnapshotPlan:
         return {part.partition: part.end for part in self.partitions}
 
     @property
-    def incremental(self) -> bool:
-        """Whether it builds on an earlier snapshot."""
-        return self.source == INCREMENTAL
+    def builds_on(self) -> SnapshotManifest | None:
+        """The snapshot that an incremental one is merged into; None for a full one."""
+        return self.source.base if isinstance(self.source, Incremental) else None
 
 
 def plan_snapshot(
@@ -122,16 +149,17 @@ def plan_snapshot(
     base = facts.table.base
     if base is not None and wanted is Wanted.AUTO and _at_the_same_offsets(base, points, facts):
         why = "nothing was committed since the newest snapshot"
-        return _plan(facts, points, base.source, why, published=True)
+        return _plan(facts, points, _source_of(base), why, published=True)
     against = next(_against_incremental(facts, points, wanted, full_every_s), None)
     if against is None:
-        return _plan(facts, points, INCREMENTAL, _what_is_new(facts, points))
+        assert base is not None, "there is a reason against building on nothing"
+        return _plan(facts, points, Incremental(base), _what_is_new(base, points))
     no_files = _against_checkpoint(facts, points)
     no_log = _against_changelog(facts, points)
     if no_files is None and wanted is not Wanted.CHANGELOG:
-        return _plan(facts, points, CHECKPOINT, f"full, because {against}")
+        return _plan(facts, points, FromCheckpoint(), f"full, because {against}")
     if no_log is None and wanted is not Wanted.CHECKPOINT:
-        return _plan(facts, points, CHANGELOG, f"full, because {against}")
+        return _plan(facts, points, FromChangelog(), f"full, because {against}")
     reasons = [f"not incremental, because {against}"]
     reasons += [f"not from the checkpoint, because {no_files}"] if no_files and wanted is not Wanted.CHANGELOG else []
     reasons += [f"not from the changelog, because {no_log}"] if no_log and wanted is not Wanted.CHECKPOINT else []
@@ -338,22 +366,32 @@ def _moved(
         first = min(part.start, part.feed_start)
         if log.start > first:
             return f"partition {part.partition} of the changelog was truncated to {log.start} while it was read"
-    if plan.source == CHECKPOINT:
+    if isinstance(plan.source, FromCheckpoint):
         return None
     for part in read:
         log = after.partitions[part.partition]
         if not _exact(part.end, log, ended - plan.taken_at, after):
             after_s = _age(ended - plan.taken_at)
             return f"the read ended {after_s} after the checkpoint, so compaction may have removed records"
-    since = plan.base.taken_at if plan.incremental and plan.base is not None else began
+    since = began if plan.builds_on is None else plan.builds_on.taken_at
     if ended - since >= after.delete_retention_s * WINDOW_PART_SAFE:
         return f"the read ended after {_age(ended - since)}, and deletions stay {_age(after.delete_retention_s)} only"
     return None
 
 
-def _what_is_new(facts: SnapshotFacts, points: tuple[StorePoint, ...]) -> str:
-    base = facts.table.base
-    assert base is not None
+def _source_of(published: SnapshotManifest) -> SnapshotSource:
+    """What a published snapshot was read from."""
+    match published.source:
+        case Incremental.name:
+            return Incremental(published)
+        case FromCheckpoint.name:
+            return FromCheckpoint()
+        case FromChangelog.name:
+            return FromChangelog()
+    raise ValueError(f"snapshot {published.snapshot_id} was not read from the store: {published.source}")
+
+
+def _what_is_new(base: SnapshotManifest, points: tuple[StorePoint, ...]) -> str:
     new = sum(point.end - base.ends[point.partition] for point in points)
     return f"{new:,} offsets of the changelog are new since snapshot {base.snapshot_id}"
 
@@ -369,7 +407,7 @@ def _generation(facts: SnapshotFacts, points: tuple[StorePoint, ...]) -> int:
 
 
 def _plan(
-    facts: SnapshotFacts, points: tuple[StorePoint, ...], source: str, why: str, *, published: bool = False
+    facts: SnapshotFacts, points: tuple[StorePoint, ...], source: SnapshotSource, why: str, *, published: bool = False
 ) -> SnapshotPlan:
     base, head, generation = facts.table.base, facts.table.history, _generation(facts, points)
     covered = head.ends if head is not None and head.generation == generation else {}
@@ -382,13 +420,13 @@ def _plan(
         log_start = log.start if log is not None and readable else point.end
         reach = min(point.end, log.end) if log is not None and readable else 0
         feed = max(log_start, covered.get(point.partition, 0)) if reach == point.end else point.end
-        start = {INCREMENTAL: base.ends[point.partition] if base and source == INCREMENTAL else 0, CHANGELOG: log_start}
+        start = _start(source, point, log_start)
         parts.append(
             PlannedPartition(
                 partition=point.partition,
                 topic_id=point.topic_id,
                 log_start=log_start,
-                start=start.get(source, point.end),
+                start=start,
                 end=point.end,
                 feed_start=min(feed, point.end),
                 path=point.path,
@@ -398,7 +436,7 @@ def _plan(
             )
         )
     described = [
-        *(table_name(facts.processor, facts.store), source, base.snapshot_id if base is not None else None),
+        *(table_name(facts.processor, facts.store), source.name, base.snapshot_id if base is not None else None),
         *(generation, facts.schema_version, points[0].topic),
         [(part.partition, part.topic_id, part.end) for part in parts],
     ]
@@ -421,6 +459,17 @@ def _plan(
         partitions=tuple(parts),
         published=published,
     )
+
+
+def _start(source: SnapshotSource, point: StorePoint, log_start: int) -> int:
+    """The first offset that the table reads of a partition's changelog."""
+    match source:
+        case Incremental(base):
+            return base.ends[point.partition]
+        case FromChangelog():
+            return log_start
+        case FromCheckpoint():
+            return point.end
 
 
 def _age(seconds: float) -> str:

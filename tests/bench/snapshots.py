@@ -231,8 +231,8 @@ class SnapshotBench:
         plan = self._plan(processor, wanted)
         result = write_snapshot(self._spark, plan, self._reader(), Claims(), schema=_schema(processor))
         found = result.manifest.fingerprints
-        if plan.source != source or found != self._expected:
-            raise RunWrong(f"a snapshot ({plan.source}: {plan.why}) came to {found}, expected {self._expected}")
+        if plan.source.name != source or found != self._expected:
+            raise RunWrong(f"a snapshot ({plan.source.name}: {plan.why}) came to {found}, expected {self._expected}")
         return result
 
     def _reader(self) -> ChangelogSource:

@@ -46,7 +46,7 @@ def test_a_first_snapshot_is_the_fold_of_committed_records(changelog, spark_sett
     changelog.write(1, [(b"c", {"x": [1, None]}), (b"gone", 5)])
     changelog.write(1, [(b"gone", None)])
     plan = changelog.plan()
-    assert (plan.source, plan.why) == ("changelog", "full, because it is the first snapshot")
+    assert (plan.source.name, plan.why) == ("changelog", "full, because it is the first snapshot")
     result = changelog.snapshot(plan)
     assert result.committed
     assert changelog.table() == {"a": "3", "b": "2", "c": '{"x":[1,null]}'}
@@ -71,7 +71,7 @@ def test_later_snapshots_merge_what_is_new(changelog):
     changelog.write(0, [(b"a", 10), (b"b", None), (b"c", 3)])
     changelog.write(1, [(b"d", 4), (b"e", 5), (b"e", None)])
     plan = changelog.plan()
-    assert (plan.source, plan.base.snapshot_id) == ("incremental", first.manifest.snapshot_id)
+    assert (plan.source.name, plan.base.snapshot_id) == ("incremental", first.manifest.snapshot_id)
     second = changelog.snapshot(plan)
     assert [(part.records, part.tombstones) for part in second.manifest.partitions] == [(3, 1), (3, 1)]
     assert second.manifest.base == first.manifest.snapshot_id

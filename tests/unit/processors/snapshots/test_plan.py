@@ -87,7 +87,7 @@ FACTS = SnapshotFacts(
 
 def test_what_is_new_is_merged_into_the_newest_snapshot():
     plan = plan_snapshot(FACTS)
-    assert (plan.source, plan.base, plan.generation) == ("incremental", FACTS.table.base, 1)
+    assert (plan.source.name, plan.base, plan.generation) == ("incremental", FACTS.table.base, 1)
     assert plan.why == "50 offsets of the changelog are new since snapshot base"
     assert [(part.start, part.end, part.feed_start) for part in plan.partitions] == [(100, 150, 100), (200, 200, 200)]
 
@@ -121,7 +121,7 @@ def test_without_a_history_a_full_snapshot_begins_another_generation():
     """A generation never falls: offsets of two generations can't be compared."""
     table = TableNow(base_at(100, 200, generation=3), NOW - DAY, None)
     plan = plan_snapshot(replace(FACTS, table=table))
-    assert (plan.source, plan.generation) == ("checkpoint", 4)
+    assert (plan.source.name, plan.generation) == ("checkpoint", 4)
     assert "its history is empty" in plan.why
     behind = replace(table, history=head_at(100, 200, generation=2))
     assert plan_snapshot(replace(FACTS, table=behind)).generation == 4
@@ -168,7 +168,7 @@ def test_where_nothing_was_committed_since_there_is_nothing_to_do():
 )
 def test_each_guard_leads_to_a_full_snapshot_that_says_why(change, why):
     plan = plan_snapshot(replace(FACTS, **change))
-    assert plan.source == "checkpoint"
+    assert plan.source.name == "checkpoint"
     assert plan.why.startswith("full, because ")
     assert re.search(why, plan.why)
 
@@ -178,12 +178,12 @@ def test_a_guard_about_reading_does_not_strike_where_there_is_nothing_to_read():
     old = replace(quiet, table=replace(FACTS.table, base=base_at(100, 200, taken_at=NOW - 9 * DAY)))
     assert plan_snapshot(old).published
     moved = replace(FACTS, changelog=log(151, 260, starts=(0, 250), compaction_lag_s=0.0))
-    assert plan_snapshot(moved).source == "incremental", "one offset more is the marker of the last commit"
+    assert plan_snapshot(moved).source.name == "incremental", "one offset more is the marker of the last commit"
 
 
 def test_without_files_the_whole_changelog_is_read():
     plan = plan_snapshot(replace(FACTS, points=points(150, 200, files=False), schema_version=2))
-    assert plan.source == "changelog"
+    assert plan.source.name == "changelog"
     assert [(part.start, part.end, part.feed_start) for part in plan.partitions] == [(0, 150, 100), (0, 200, 200)]
 
 
@@ -204,8 +204,8 @@ def test_when_no_source_is_right_it_is_said_of_each_why(change, why):
 
 
 def test_a_source_that_is_asked_for_is_taken_or_refused():
-    assert plan_snapshot(FACTS, Wanted.FULL).source == "checkpoint"
-    assert plan_snapshot(FACTS, Wanted.CHANGELOG).source == "changelog"
+    assert plan_snapshot(FACTS, Wanted.FULL).source.name == "checkpoint"
+    assert plan_snapshot(FACTS, Wanted.CHANGELOG).source.name == "changelog"
     assert plan_snapshot(FACTS, Wanted.CHECKPOINT).why == "full, because a full snapshot was requested"
     with pytest.raises(SnapshotImpossible, match="its files of partitions 0, 1 are not on this machine"):
         plan_snapshot(replace(FACTS, points=points(150, 200, files=False)), Wanted.CHECKPOINT)
@@ -252,7 +252,7 @@ def test_generations_count_changelogs():
 def test_the_history_is_fed_from_where_it_ends_even_if_that_run_broke_off():
     ahead = replace(FACTS, table=replace(FACTS.table, history=head_at(130, 200)))
     plan = plan_snapshot(ahead)
-    assert (plan.source, plan.partitions[0].start, plan.partitions[0].feed_start) == ("incremental", 100, 130)
+    assert (plan.source.name, plan.partitions[0].start, plan.partitions[0].feed_start) == ("incremental", 100, 130)
 
 
 def test_what_the_log_no_longer_has_is_not_fed():
@@ -318,7 +318,7 @@ def test_a_table_that_is_restored_from_its_topic_is_read_from_checkpoints_only()
     """What the topic lacks by compaction may be in the store, however young the checkpoint is."""
     facts = replace(FACTS, changelog=log(180, 260, is_source=True))
     plan = plan_snapshot(facts)
-    assert plan.source == "checkpoint"
+    assert plan.source.name == "checkpoint"
     assert "only a checkpoint has all rows" in plan.why
     assert all(part.start == part.feed_start == part.end for part in plan.partitions), "no record is read"
     assert check_read(plan, None, NOW, NOW) is None
