@@ -37,7 +37,7 @@ from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY, DueEntry, due_key, window_key
 from holdfast.processors.engine.windows.fixed import WindowStore
-from holdfast.processors.engine.windows.spec import WindowSpec
+from holdfast.processors.engine.windows.spec import WindowSpec, is_closed
 
 #: The length of a window's state key and the head of a changelog key, in bytes.
 KEY_BYTES = len(window_key(0, 0)) + 8
@@ -266,7 +266,7 @@ class ColumnarWindows:
             of, starts = np.nonzero(inside)[0], grid[inside]
             before = before[of]
         ends = starts + spec.duration_ms
-        late = (ends + spec.grace_ms <= before) | (ends <= self._windows.over_ms)
+        late = is_closed(ends, spec.grace_ms, before, self._windows.over_ms)
         if not late.any():
             return of, starts, 0
         counted = np.flatnonzero(~late)

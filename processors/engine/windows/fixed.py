@@ -20,7 +20,7 @@ from holdfast.processors.engine.state.time.window_keys import (
     window_key,
 )
 from holdfast.processors.engine.steps.in_place import copied, may_change
-from holdfast.processors.engine.windows.spec import WindowSpec
+from holdfast.processors.engine.windows.spec import WindowSpec, closed_upto
 from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
 
 #: Steps of which a store remembers the windows.
@@ -144,7 +144,7 @@ class WindowStore(StoredWindows):
 
     def _passed(self, known: KeyTime) -> list[tuple[int, int]]:
         """The open windows that the key's time has passed, in the order of their starts."""
-        limit_ms = max(known.time - self.spec.grace_ms, known.closed)
+        limit_ms = closed_upto(self.spec.grace_ms, known.time, known.closed)
         found = {(start, end) for start, end in known.open if end <= limit_ms}
         if known.more is not None and known.more <= limit_ms:
             found.update(self._more(known, limit_ms, MORE_MAX))

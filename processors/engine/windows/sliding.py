@@ -24,7 +24,7 @@ from holdfast.processors.engine.changelog.format import unknown_version
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
 from holdfast.processors.engine.state.time.window_keys import KEY_TIME, chunk_key
-from holdfast.processors.engine.windows.spec import WindowSpec
+from holdfast.processors.engine.windows.spec import WindowSpec, closed_upto
 from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
 
 CHUNK_VERSION = 1
@@ -152,7 +152,7 @@ class SlidingStore(StoredWindows):
 
     def _keep_key(self, stored: dict[str, Any] | None, known: _Key) -> None:
         """Closes what the key's time has passed, and drops messages that no window needs."""
-        closed = max(known.closed, known.time - self.spec.grace_ms - 1)
+        closed = closed_upto(self.spec.grace_ms, known.time - 1, known.closed)
         keeps_from = closed + 1 - self.spec.duration_ms
         gone = [chunk for chunk in known.chunks if chunk[1] <= keeps_from]
         for chunk in gone:

@@ -162,6 +162,23 @@ class WindowSpec:
         )
 
 
+def is_closed(due_ms: Any, grace_ms: int, time_ms: Any, closed_ms: int) -> Any:
+    """Whether a window takes no message any more: the one rule of all kinds of windows, by message and by columns.
+
+    Args:
+        due_ms: When the window is due, without its grace: one, or a column of them.
+        grace_ms: How long after that it still takes messages.
+        time_ms: The time that closes it: one, or one for each window.
+        closed_ms: Windows that are due up to here were closed before, maybe with a shorter grace.
+    """
+    return (due_ms + grace_ms <= time_ms) | (due_ms <= closed_ms)
+
+
+def closed_upto(grace_ms: int, time_ms: int, closed_ms: int) -> int:
+    """The last time at which a closed window is due, by ``is_closed``."""
+    return max(time_ms - grace_ms, closed_ms)
+
+
 def checked_times(duration_ms: int, step_ms: int, grace_ms: int, retention_ms: int | None) -> tuple[int, int, int, int]:
     """Duration, step, grace and retention, checked; without a retention, the usual one.
 

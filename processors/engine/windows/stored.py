@@ -47,7 +47,7 @@ from holdfast.processors.engine.state.time.window_keys import (
     last_due,
     window_key,
 )
-from holdfast.processors.engine.windows.spec import WindowInvalid, WindowSpec
+from holdfast.processors.engine.windows.spec import WindowInvalid, WindowSpec, closed_upto, is_closed
 
 _users_log = logging.getLogger("holdfast.processing")
 
@@ -185,13 +185,14 @@ class StoredWindows:
 
     def _is_late(self, due_ms: int, known: KeyTime | None) -> bool:
         """Whether a window is closed that is due, without its grace, at this time; ``known`` is what its key knows."""
-        if due_ms + self._after_ms <= self._stream.ends_ms or due_ms <= self._over_ms:
+        if is_closed(due_ms, self._after_ms, self._stream.ends_ms, self._over_ms):
             return True
         return known is not None and self._is_closed(due_ms, known)
 
     def _is_closed(self, due_ms: int, known: KeyTime) -> bool:
         """Whether the time of its key has closed a window that is due at this time."""
-        return due_ms + self.spec.grace_ms <= known.time or due_ms <= known.closed
+        closed: bool = is_closed(due_ms, self.spec.grace_ms, known.time, known.closed)
+        return closed
 
     def _be_late(
         self, value: Any, key: Any, time_ms: int, late: Sequence[tuple[int, int]], now_ms: int, *, whole: bool
@@ -223,7 +224,7 @@ class StoredWindows:
         """Stores the record of the key if it changed, or deletes it when an absent record means the same."""
         state, stored = self._state, known.stored
         if self._by_key:
-            known.closed = max(known.closed, known.time - self.spec.grace_ms)
+            known.closed = closed_upto(self.spec.grace_ms, known.time, known.closed)
         nothing = not known.open and known.more is None and not known.ahead
         if nothing and (not self._by_key or known.time + self.spec.retention_ms <= self._stream.time_ms):
             if stored is not None:
