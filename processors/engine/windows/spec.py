@@ -163,7 +163,7 @@ class WindowSpec:
 
 
 def is_closed(due_ms: Any, grace_ms: int, time_ms: Any, closed_ms: int) -> Any:
-    """Whether a window takes no message any more: the one rule of all kinds of windows, by message and by columns.
+    """Whether a window has ended and takes no further message: one rule for all windows, by message and by columns.
 
     Args:
         due_ms: When the window is due, without its grace: one, or a column of them.
