@@ -51,7 +51,6 @@ from holdfast.processors.lifecycle.deploy.code_files import Code, code_of
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, Rollout
 from holdfast.processors.lifecycle.deploy.marking import behind, keep_mark
 from holdfast.processors.lifecycle.deploy.present import slots_at_work
-from holdfast.processors.lifecycle.deploy.proving import Prover
 from holdfast.processors.lifecycle.deploy.releases import ReleaseFailed
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
 from holdfast.processors.lifecycle.orphans.owned import Defined
@@ -81,6 +80,7 @@ from holdfast.processors.lifecycle.world.letters import LetterStages
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import Found, WorkingOwners, is_complete
 from holdfast.processors.lifecycle.world.warehouse import WarehouseTables
+from holdfast.processors.proof.prover import Prover
 
 if TYPE_CHECKING:
     from holdfast.infra.warehouse.stored_tables import StoredTables

@@ -23,7 +23,7 @@ PARTS = {
         "processors/application",
         "processors/engine",
     ),
-    "Verbs, deployments and recovery": ("processors/lifecycle", "orchestration/verbs"),
+    "Verbs, deployments and recovery": ("processors/lifecycle", "processors/proof", "orchestration/verbs"),
     "Audits, snapshots and the warehouse": (
         "processors/audits",
         "processors/snapshots",

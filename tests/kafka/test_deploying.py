@@ -26,11 +26,11 @@ from holdfast.orchestration.verbs import Verbs, open_verbs
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.application.registration import ProcessorUnknown
 from holdfast.processors.engine.serving.client import ProcessorClient
-from holdfast.processors.lifecycle.deploy.proof import NotProven
 from holdfast.processors.lifecycle.deploy.running import RollbackFailed, RolledBack
 from holdfast.processors.lifecycle.plans.apply import ApplyInProgress, PlanRefused, PlanStale
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Refused
 from holdfast.processors.lifecycle.plans.requests import Deploy
+from holdfast.processors.proof.verdict import NotProven
 from tests.kafka.conftest import Stream, wait_for
 from tests.mechanics.json_answers import compare
 from tests.mechanics.tiers import variants

@@ -13,11 +13,11 @@ from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine.dataframe.groups import GroupByInvalid
 from holdfast.processors.engine.joins import foreign_keys
 from holdfast.processors.engine.joins.merge import JoinInvalid
-from holdfast.processors.engine.proof import Material, Message
 from holdfast.processors.engine.provisioning import plan
 from holdfast.processors.engine.steps.checked_arguments import StepInvalid
 from holdfast.processors.engine.topology_drawing import drawing_of
-from holdfast.processors.testing.proof import prove
+from holdfast.processors.proof.material import Material, Message
+from holdfast.processors.proof.run import prove
 
 BEGIN = 1_690_000_000_000
 

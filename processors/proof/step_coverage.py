@@ -10,7 +10,7 @@ from holdfast.processors.engine.changelog.names import is_repartition_topic
 from holdfast.processors.engine.steps.node import Node, steps_of
 
 
-class Reached:
+class StepCoverage:
     """The steps behind the sources of an application that messages reached since ``begin``.
 
     Puts a step that counts before each other one. It changes no value, so results stay the same; only the way by

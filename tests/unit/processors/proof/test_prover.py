@@ -11,15 +11,14 @@ import pytest
 from holdfast.assets.proven import results_of
 from holdfast.infra.database.records import ApplyRecord, StageNote
 from holdfast.infra.kafka.records import Partition, TopicFacts
-from holdfast.processors.engine.proof import Message
 from holdfast.processors.engine.serving.client import ProcessorSilent
-from holdfast.processors.lifecycle.deploy import proving
 from holdfast.processors.lifecycle.deploy.deployment import Rollout
-from holdfast.processors.lifecycle.deploy.proof import NOT_PROVEN, NotProven
-from holdfast.processors.lifecycle.deploy.proving import Prover
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
 from holdfast.processors.lifecycle.plans.requests import Deploy
 from holdfast.processors.lifecycle.plans.stages import ProveVersion, RunProcessor
+from holdfast.processors.proof.material import Message
+from holdfast.processors.proof.prover import Prover
+from holdfast.processors.proof.verdict import NOT_PROVEN, NotProven
 
 WORKS = """
 from holdfast import Application
@@ -107,7 +106,7 @@ def test_a_version_that_hangs_where_the_running_one_does_not_is_refused_with_its
     given = rollouts(tmp_path, new=HANGS, former=WORKS)
 
     def rollout(processor: str, release: str | None) -> Rollout:
-        monkeypatch.setattr(proving, "RUN_S", 4.0 if release == "new" else 60.0)
+        monkeypatch.setattr("holdfast.processors.proof.prover.RUN_S", 4.0 if release == "new" else 60.0)
         return cast(Rollout, given(processor, release))
 
     with pytest.raises(NotProven, match=r"took longer than 4 s; it was in File .*bank_new\.py") as refused:

@@ -1,4 +1,4 @@
-"""Runs one version on the last messages, in memory: ``python -m holdfast.processors.testing.proof``.
+"""Runs one version on the last messages, in memory: ``python -m holdfast.processors.proof.run``.
 
 ``Prover`` starts it in a process of its own, for the new version and for the running one.
 
@@ -32,15 +32,15 @@ from holdfast.infra.settings import load_settings
 from holdfast.processors.application.application import Application
 from holdfast.processors.application.registration import find_processor
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
-from holdfast.processors.engine.proof import Failure, Material, Message, Outcome
 from holdfast.processors.engine.provisioning import resolve
 from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
 from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.rocksdb import export
 from holdfast.processors.engine.topology import Topology
+from holdfast.processors.proof.material import Failure, Material, Message, Outcome
+from holdfast.processors.proof.step_coverage import StepCoverage
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import InMemoryCluster
-from holdfast.processors.testing.reached import Reached
 
 #: Failing messages that are found; more say no more about a version. Behind ``group_by`` each takes several runs.
 FAILURES_MAX, BEHIND_MAX = 10, 3
@@ -53,7 +53,7 @@ Placed = tuple[Partition, Message]
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one version, and write what came of it to the file of the result."""
-    parser = argparse.ArgumentParser(prog="python -m holdfast.processors.testing.proof")
+    parser = argparse.ArgumentParser(prog="python -m holdfast.processors.proof.run")
     parser.add_argument("--material", type=int, required=True, help="descriptor of the open file with the material")
     parser.add_argument("--result", type=int, required=True, help="descriptor of the open file for the outcome")
     parser.add_argument("--seconds", type=float, required=True, help="longest run; then the traceback is logged")
@@ -96,9 +96,9 @@ def prove(application: Application, material: Material) -> Outcome:
         failures += found
         if tried.broken or not found or len(failures) >= FAILURES_MAX:
             break
-    gaps = (*replay.gaps(), *replay.reached.sources_without(material.messages))
+    gaps = (*replay.gaps(), *replay.coverage.sources_without(material.messages))
     sent = dict(tried.sent)
-    return Outcome(tried.processed, sent, tuple(failures), tried.broken, replay.reached.missed(tried.between), gaps)
+    return Outcome(tried.processed, sent, tuple(failures), tried.broken, replay.coverage.missed(tried.between), gaps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +123,8 @@ class _Replay:
         self._application = application
         self._material = material
         self._topology = application.topology()  # before the steps are counted, which adds steps
-        self.reached = Reached({topic: frame.source for topic, frame in application.frames.items()})
-        self._fresh = {node.store for node in self.reached.nodes if node.store_use.drops_known and node.store}
+        self.coverage = StepCoverage({topic: frame.source for topic, frame in application.frames.items()})
+        self._fresh = {node.store for node in self.coverage.nodes if node.store_use.drops_known and node.store}
         placed = [
             (Partition(topic, number), message)
             for topic, partitions in material.messages.items()
@@ -151,7 +151,7 @@ class _Replay:
         """One run, which ends at the first message that fails, unless the application puts it aside."""
         topology, cluster = self._topology, InMemoryCluster(clock=VirtualClock(time.time()))
         real = self._fill(cluster, messages)
-        self.reached.begin()
+        self.coverage.begin()
         found: list[Failure] = []
         try:
             cluster.run(self._application, databases=MemoryDatabases(export))

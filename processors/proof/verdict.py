@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.processors.engine.proof import Failure, Outcome
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed
 from holdfast.processors.lifecycle.plans.explanation import count_of
+from holdfast.processors.proof.material import Failure, Outcome
 
 #: Begins of the result of a proof that shows nothing, or not all; the check `proven` looks for them.
 NOT_PROVEN, IN_PART = "not proven: ", "proven in part: "

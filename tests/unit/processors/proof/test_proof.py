@@ -12,9 +12,9 @@ import pytest
 from holdfast import Application, Count, InMemoryCluster, State
 from holdfast.processors.engine.changelog.format import META_KEY, encode_value, full_keys
 from holdfast.processors.engine.changelog.names import changelog_topic
-from holdfast.processors.engine.proof import Failure, Material, Message, Outcome
-from holdfast.processors.lifecycle.deploy import proof as proofs
-from holdfast.processors.testing.proof import prove
+from holdfast.processors.proof import verdict as proofs
+from holdfast.processors.proof.material import Failure, Material, Message, Outcome
+from holdfast.processors.proof.run import prove
 
 
 def application(
