@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-#: Dagster's tag with the person who launched a run or a backfill; the webserver sets it (``orchestration.front``).
+#: Dagster's tag with the person who launched a run or a backfill; the webserver sets it (``orchestration.host.front``).
 USER_TAG = "user"
 #: Dagster's tag of a backfill that was launched again: its other tags are those of the first one.
 AGAIN_TAG = "dagster/parent_backfill_id"

@@ -17,143 +17,151 @@ from rich.markup import escape
 import holdfast
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_INTERRUPTED, BadConfiguration, HoldfastError
 from holdfast.infra.installation import naming_extras
+from holdfast.orchestration.commands.lazy import Lazy, lazy_group
 from holdfast.orchestration.commands.options import Json, command_settings, print_answer, print_json
-from holdfast.orchestration.lazy_commands import Lazy, lazy_group
 
 _COMMANDS = "holdfast.orchestration.commands"
 _LAZIES = (
     Lazy(
         "audit",
-        f"{_COMMANDS}.audit:audit",
+        f"{_COMMANDS}.reports.audit:audit",
         "Compare state with its changelog, key by key at the same offset. Exit code 1: they differ.",
     ),
     Lazy(
         "deploy",
-        f"{_COMMANDS}.daily:make_deploy",
+        f"{_COMMANDS}.changes.daily:make_deploy",
         "Start the defined version and wait until it processes every partition; roll back if it does not.",
     ),
     Lazy(
         "rollback",
-        f"{_COMMANDS}.daily:make_rollback",
+        f"{_COMMANDS}.changes.daily:make_rollback",
         "Run an earlier release with the present state; return to the present release if it fails.",
     ),
     Lazy(
         "restart",
-        f"{_COMMANDS}.daily:make_restart",
+        f"{_COMMANDS}.changes.daily:make_restart",
         "Stop every slot after a commit, and start the deployed release again.",
     ),
     Lazy(
         "scale",
-        f"{_COMMANDS}.daily:make_scale",
+        f"{_COMMANDS}.changes.daily:make_scale",
         "Run the deployed version in another number of workers; their state is fetched before partitions move.",
     ),
     Lazy(
         "restore",
-        f"{_COMMANDS}.daily:make_restore",
+        f"{_COMMANDS}.changes.daily:make_restore",
         "Rebuild local state from the changelogs; `--at`: from the warehouse; `--from-file`: put an export back.",
     ),
     Lazy(
         "stop",
-        f"{_COMMANDS}.daily:make_stop",
+        f"{_COMMANDS}.changes.daily:make_stop",
         "Stop every slot after a commit; recovery does not restart the processor until the next deploy.",
     ),
     Lazy(
         "config",
-        f"{_COMMANDS}.config:config",
+        f"{_COMMANDS}.installation.config:config",
         "Show each setting, where its value came from, and what it means; secrets are masked.",
     ),
     Lazy(
         "init",
-        f"{_COMMANDS}.init:init",
+        f"{_COMMANDS}.installation.init:init",
         "Make a new project: a processor, its test, Dagster's definitions and settings.",
     ),
-    Lazy("logs", f"{_COMMANDS}.logs:logs", "Print the last lines of a processor's log."),
-    Lazy("run", f"{_COMMANDS}.run:run", "Run one processor in the foreground, without a deployment; Ctrl-C ends it."),
+    Lazy("logs", f"{_COMMANDS}.installation.logs:logs", "Print the last lines of a processor's log."),
+    Lazy(
+        "run",
+        f"{_COMMANDS}.installation.run:run",
+        "Run one processor in the foreground, without a deployment; Ctrl-C ends it.",
+    ),
     Lazy(
         "status",
-        f"{_COMMANDS}.status:status",
+        f"{_COMMANDS}.reports.status:status",
         "Show what runs, and for all that is not green the reason and the next action. Exit code 1: something is red.",
     ),
     Lazy(
         "history",
-        f"{_COMMANDS}.history:history",
+        f"{_COMMANDS}.reports.history:history",
         "List a processor's applies, incidents, rehearsals and Dagster runs, newest first.",
     ),
     Lazy(
         "top",
-        f"{_COMMANDS}.top:top",
+        f"{_COMMANDS}.reports.top:top",
         "Watch state, phase, lag, rate and restore progress of processors; processors in trouble come first.",
     ),
     Lazy(
         "doctor",
-        f"{_COMMANDS}.doctor:doctor",
+        f"{_COMMANDS}.installation.doctor:doctor",
         "Check this machine, the cluster, its rights and the settings. Exit code 1: something must be corrected.",
     ),
     Lazy(
         "produce",
-        f"{_COMMANDS}.produce:produce",
+        f"{_COMMANDS}.records.produce:produce",
         "Send lines of JSON to a topic; a bad line sends nothing.",
     ),
     Lazy(
         "consume",
-        f"{_COMMANDS}.consume:consume",
+        f"{_COMMANDS}.records.consume:consume",
         "Print committed records of a topic, the newest ones or the first from a place or a time on.",
     ),
     Lazy(
         "dead-letters",
-        f"{_COMMANDS}.dead_letters:dead_letters",
+        f"{_COMMANDS}.changes.dead_letters:dead_letters",
         "List a processor's dead letters with their reasons; `--replay` sends them again, by plan.",
     ),
     Lazy(
         "query",
-        f"{_COMMANDS}.query:query",
+        f"{_COMMANDS}.reports.query:query",
         "Look keys up in the running workers, as of their last commit. Exit code 1: nothing was found.",
     ),
     Lazy(
         "snapshot",
-        f"{_COMMANDS}.snapshot:snapshot",
+        f"{_COMMANDS}.reports.snapshot:snapshot",
         "Print rows of a store's table, with its version, its offsets and its age.",
     ),
     Lazy(
         "rehearse",
-        f"{_COMMANDS}.rehearse:rehearse",
+        f"{_COMMANDS}.reports.rehearse:rehearse",
         "Restore one partition into a scratch folder, time it, and compare it with the worker. Exit code 1: it failed.",
     ),
     Lazy(
         "orphans",
-        f"{_COMMANDS}.orphans:orphans",
+        f"{_COMMANDS}.reports.orphans:orphans",
         "List topics, groups, local state, checkpoints and tables that no registered store owns.",
     ),
     Lazy(
         "plan",
-        f"{_COMMANDS}.verbs:make_plan",
+        f"{_COMMANDS}.changes.verbs:make_plan",
         "List the stages of a verb; change nothing. Exit codes: 0 nothing to do, 2 changes pending, 3 refused.",
     ),
     Lazy(
         "explain",
-        f"{_COMMANDS}.verbs:make_explain",
+        f"{_COMMANDS}.changes.verbs:make_explain",
         "Explain a verb: its stages, its effects and how to undo it. Exit codes: 0 nothing to do, 2 changes pending, "
         "3 refused.",
     ),
-    Lazy("apply", f"{_COMMANDS}.verbs:make_apply", "Carry out a verb; list, resume and abandon applies."),
-    Lazy("registry", f"{_COMMANDS}.verbs:make_registry", "Correct the registry."),
+    Lazy("apply", f"{_COMMANDS}.changes.verbs:make_apply", "Carry out a verb; list, resume and abandon applies."),
+    Lazy("registry", f"{_COMMANDS}.changes.verbs:make_registry", "Correct the registry."),
     Lazy(
         "schema",
-        f"{_COMMANDS}.schema:schema",
+        f"{_COMMANDS}.records.schema:schema",
         "Print the JSON Schema of a command's `--json`; without a command, list those that have one.",
     ),
-    Lazy("incidents", f"{_COMMANDS}.incidents:incidents", "List, show, acknowledge and retry incidents."),
-    Lazy("spark", f"{_COMMANDS}.spark:spark", "A Spark process on this machine that stays warm between runs."),
-    Lazy("warehouse", f"{_COMMANDS}.spark:warehouse", "The catalog of the warehouse's tables."),
+    Lazy("incidents", f"{_COMMANDS}.reports.incidents:incidents", "List, show, acknowledge and retry incidents."),
+    Lazy(
+        "spark",
+        f"{_COMMANDS}.installation.spark:spark",
+        "A Spark process on this machine that stays warm between runs.",
+    ),
+    Lazy("warehouse", f"{_COMMANDS}.installation.spark:warehouse", "The catalog of the warehouse's tables."),
     Lazy(
         "daemon",
-        f"{_COMMANDS}.daemon:daemon",
+        f"{_COMMANDS}.installation.daemon:daemon",
         "Run Dagster's daemon in the foreground: schedules, sensors and runs; takes the options of dagster-daemon run.",
         foreign_options=True,
     ),
     Lazy(
         "webserver",
-        f"{_COMMANDS}.webserver:webserver",
+        f"{_COMMANDS}.installation.webserver:webserver",
         "Serve Dagster's UI in the foreground, behind checks of host, origin and token; takes dagster-webserver's "
         "options.",
         foreign_options=True,
@@ -245,7 +253,7 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start broker, registry, supervisor and Dagster in the background, and deploy the project's processors."""
-    from holdfast.orchestration.commands.up import start_all
+    from holdfast.orchestration.commands.installation.up import start_all
 
     settings = command_settings()
     raise typer.Exit(start_all(settings, Console(stderr=as_json), port, as_json=as_json))
@@ -257,7 +265,7 @@ def down(as_json: Json = False) -> None:
     from holdfast.infra.deploy.deployer import open_deployer
     from holdfast.infra.kafka.broker import embedded_broker, running_broker
     from holdfast.infra.spark.server import stop_server
-    from holdfast.orchestration import local
+    from holdfast.orchestration.host import local
 
     settings = command_settings()
     stopped = []

@@ -16,7 +16,6 @@ from holdfast.assets.key_places_check import key_places_check_keys  # noqa: E402
 from holdfast.infra.log import configure_logging  # noqa: E402
 from holdfast.infra.privacy import keep_private  # noqa: E402
 from holdfast.infra.settings import Settings, load_settings  # noqa: E402
-from holdfast.orchestration.green_sensor import kept_green  # noqa: E402
 from holdfast.orchestration.jobs.asset_jobs import (  # noqa: E402
     checkpoint_and_snapshot,
     compaction_checks,
@@ -29,13 +28,14 @@ from holdfast.orchestration.jobs.lifecycle_verbs import VERB_JOBS  # noqa: E402
 from holdfast.orchestration.jobs.recover_processor import recover_processor  # noqa: E402
 from holdfast.orchestration.jobs.rehearse_restore import rehearse_restore  # noqa: E402
 from holdfast.orchestration.jobs.upkeep import upkeep  # noqa: E402
+from holdfast.orchestration.project.unloaded import write_broken  # noqa: E402
 from holdfast.orchestration.resources import build_resources  # noqa: E402
-from holdfast.orchestration.schedules import build_schedules  # noqa: E402
-from holdfast.orchestration.sensors import build_sensors  # noqa: E402
-from holdfast.orchestration.timeline_sensor import timeline_sensor  # noqa: E402
-from holdfast.orchestration.topics_sensor import topics_watch  # noqa: E402
-from holdfast.orchestration.unloaded import write_broken  # noqa: E402
-from holdfast.orchestration.webhook_sensor import notifications_sensor  # noqa: E402
+from holdfast.orchestration.sensors.kept_green import kept_green  # noqa: E402
+from holdfast.orchestration.sensors.recovery import build_sensors  # noqa: E402
+from holdfast.orchestration.sensors.schedules import build_schedules  # noqa: E402
+from holdfast.orchestration.sensors.timeline import timeline_sensor  # noqa: E402
+from holdfast.orchestration.sensors.topics import topics_watch  # noqa: E402
+from holdfast.orchestration.sensors.webhook import notifications_sensor  # noqa: E402
 from holdfast.processors.application.broken_definition import BrokenDefinition  # noqa: E402
 from holdfast.processors.application.registration import ProcessorDefinition, load_processors  # noqa: E402
 from holdfast.processors.lifecycle.deploy.marking import began  # noqa: E402

@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     # not for a health check, which runs every few seconds
     from holdfast.infra.settings import load_settings
     from holdfast.orchestration.cli import main as holdfast
-    from holdfast.orchestration.commands.up import NOT_ALL_DEPLOYED
+    from holdfast.orchestration.commands.installation.up import NOT_ALL_DEPLOYED
 
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

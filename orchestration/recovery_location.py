@@ -16,9 +16,9 @@ from holdfast.infra.settings import Settings, load_settings  # noqa: E402
 from holdfast.orchestration.jobs.recover_processor import recover_processor  # noqa: E402
 from holdfast.orchestration.jobs.upkeep import upkeep  # noqa: E402
 from holdfast.orchestration.resources import build_resources  # noqa: E402
-from holdfast.orchestration.schedules import upkeep_hourly  # noqa: E402
-from holdfast.orchestration.sensors import recovery_sensor, run_failures  # noqa: E402
-from holdfast.orchestration.webhook_sensor import notifications_sensor  # noqa: E402
+from holdfast.orchestration.sensors.recovery import recovery_sensor, run_failures  # noqa: E402
+from holdfast.orchestration.sensors.schedules import upkeep_hourly  # noqa: E402
+from holdfast.orchestration.sensors.webhook import notifications_sensor  # noqa: E402
 
 
 def build_recovery(settings: Settings) -> dg.Definitions:

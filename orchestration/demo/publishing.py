@@ -14,9 +14,9 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Event
+from uuid import uuid4
 
 import dagster as dg
-from dagster._core.utils import make_new_run_id
 
 from holdfast.assets import keys
 from holdfast.assets.audits import COPIES_EQUAL
@@ -24,8 +24,8 @@ from holdfast.assets.times import current_key, snapshot_partitions
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import Settings
 from holdfast.orchestration.demo.terminal import Terminal
+from holdfast.orchestration.host.run_launcher import record_own_process
 from holdfast.orchestration.jobs.failures import own_words
-from holdfast.orchestration.run_launcher import record_own_process
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.definitions import RESULTS
 from holdfast.processors.snapshots.names import table_name
@@ -119,7 +119,7 @@ class Publishing:
         snapshot = keys.snapshot_key(*result)
         selection = [keys.state_key(*result), snapshot]
         partition = current_key(snapshot_partitions(self.settings.snapshots))
-        self.run_ids.add(run_id := make_new_run_id())
+        self.run_ids.add(run_id := str(uuid4()))
         run = materialize(self.instance, selection, run_id, partition_key=partition)
         checked = {
             name: str(value.value)
@@ -146,7 +146,7 @@ def materialize(
     """
     from holdfast.orchestration.code_location import defs
 
-    job, run_id = defs.resolve_implicit_global_asset_job_def(), run_id or make_new_run_id()
+    job, run_id = defs.resolve_implicit_global_asset_job_def(), run_id or str(uuid4())
     record_own_process(instance, run_id, job.name)
     result = job.execute_in_process(
         instance=instance,

@@ -35,8 +35,6 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import dagster as dg
-from dagster._core.instance.ref import InstanceRef
-from dagster._core.storage.dagster_run import FINISHED_STATUSES
 from rich.console import Console
 from rich.markup import escape
 
@@ -56,7 +54,6 @@ from holdfast.infra.sample_data.flights import flights_of
 from holdfast.infra.settings import WARM, Settings
 from holdfast.infra.spark.server import SparkServer, start_server, stop_server
 from holdfast.infra.waiting import wait_until
-from holdfast.orchestration import local
 from holdfast.orchestration.demo.home import demo_settings, prepare_home
 from holdfast.orchestration.demo.lag import lag_of
 from holdfast.orchestration.demo.publishing import SIDE_BY_SIDE, DemoFailed, Publishing, materialize, result_of
@@ -74,6 +71,8 @@ from holdfast.orchestration.demo.verification import (
     read_outputs,
     verify,
 )
+from holdfast.orchestration.host import local
+from holdfast.orchestration.host.local_instance import open_quiet
 from holdfast.orchestration.world import environment_of
 from holdfast.processors.application.registration import ProcessorDefinition, load_processors
 from holdfast.processors.audits.comparison import Side
@@ -88,6 +87,8 @@ CATCH_UP_S = 120.0
 _POLL_EVERY_S = 1.0
 #: How often the feed is looked at, to kill on the way, seconds: on a fast machine it takes a few seconds.
 _LOOK_EVERY_S = 0.5
+#: How a run of Dagster can have ended.
+_ENDED = frozenset({dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED})
 #: The topics that get each flight.
 _OF_FLIGHTS = (FLIGHTS_TOPIC, DEPARTURES_TOPIC, ORIGINS_TOPIC)
 #: How long the runs of the recoveries may take to end once the incidents are closed, seconds; else the daemon runs on.
@@ -172,7 +173,7 @@ def run_demo(
 
 def _act(demo: Demo, running: ExitStack) -> tuple[ProcessorVerdict, ...]:
     registry, daemon = _start(demo, running)
-    instance = running.enter_context(_instance(demo.settings))
+    instance = running.enter_context(open_quiet(demo.settings.paths.dagster))
     publishing = Publishing(demo.settings, instance, _beside(running, "publish", SIDE_BY_SIDE))
     _provision_and_deploy(demo, instance)
     with demo.terminal.step("dagster", "wait until Dagster's daemon works") as say:
@@ -283,13 +284,6 @@ def _start(demo: Demo, running: ExitStack) -> tuple[Registry, Future[str]]:
     return registry, daemon
 
 
-def _instance(settings: Settings) -> dg.DagsterInstance:
-    """Dagster's instance, whose runs in this process leave its output alone: bars are drawn meanwhile."""
-    no_capture = {"module": "dagster._core.storage.noop_compute_log_manager", "class": "NoOpComputeLogManager"}
-    overrides = {"compute_logs": no_capture}
-    return dg.DagsterInstance.from_ref(InstanceRef.from_dir(str(settings.paths.dagster), overrides=overrides))
-
-
 def _beside(running: ExitStack, name: str, threads: int = 1) -> ThreadPoolExecutor:
     """Threads that end before what they started is stopped: a start under way would leave a process."""
     return running.enter_context(ThreadPoolExecutor(max_workers=threads, thread_name_prefix=name))
@@ -335,7 +329,7 @@ def _retire_daemon(demo: Demo, publishing: Publishing) -> None:
     """
     if demo.keep_running:
         return
-    unfinished = dg.RunsFilter(statuses=[each for each in dg.DagsterRunStatus if each not in FINISHED_STATUSES])
+    unfinished = dg.RunsFilter(statuses=[each for each in dg.DagsterRunStatus if each not in _ENDED])
 
     def ended() -> bool:
         return {run.run_id for run in publishing.instance.get_runs(unfinished)} <= publishing.run_ids

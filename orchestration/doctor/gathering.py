@@ -179,8 +179,8 @@ def _warehouse(settings: Settings) -> list[Finding]:
 
 
 def _dagster(settings: Settings) -> list[Finding]:
-    from holdfast.orchestration import local
-    from holdfast.orchestration.dagster_config import check_dagster_config, run_limit
+    from holdfast.orchestration.host import local
+    from holdfast.orchestration.host.dagster_config import check_dagster_config, run_limit
 
     web = local.running(settings, local.WEBSERVER)
     found = [

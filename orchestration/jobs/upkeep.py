@@ -17,10 +17,10 @@ from holdfast.infra.database.pruning import prune_registry
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.infra.spark.spills import delete_spills_of_ended
 from holdfast.infra.waiting import Deadline
+from holdfast.orchestration.host.old_events import prune_dagster
+from holdfast.orchestration.jobs.old_files import in_words, prune_archive, prune_exports, rotate_logs
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG
 from holdfast.orchestration.resources import LifecycleResource
-from holdfast.orchestration.upkeep.dagster_storage import prune_dagster
-from holdfast.orchestration.upkeep.old_files import in_words, prune_archive, prune_exports, rotate_logs
 
 #: How long one run deletes from Dagster's storage, seconds; the next run continues.
 DELETING_S = 600.0

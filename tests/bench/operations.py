@@ -24,7 +24,8 @@ from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.log import configure_logging
 from holdfast.infra.settings import PROJECT, load_settings
-from holdfast.orchestration import local, sensors
+from holdfast.orchestration.host import local
+from holdfast.orchestration.sensors import recovery
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.application.registration import find_processor
 from tests.parts.fleet import PARTITIONS, PROCESSORS, STORES, Fleet, names, write_definitions
@@ -96,7 +97,7 @@ def _ticks(settings: Any, fleet: Fleet) -> dict[str, Any]:
             instance.report_runless_asset_event(event)
         took = time.monotonic() - began
         size = (_size(settings) - before) / max(1, len(events))
-    a_day = round(len(events) * 86_400 / sensors.OBSERVE_EVERY_S)
+    a_day = round(len(events) * 86_400 / recovery.OBSERVE_EVERY_S)
     found["telemetry"] = {
         "events_a_day": a_day,
         "events_per_s": round(len(events) / took, 1),

@@ -19,8 +19,8 @@ from holdfast.assets.times import snapshot_partitions
 from holdfast.infra.settings import SnapshotSettings
 from holdfast.infra.spark.server import start_server, stop_server
 from holdfast.infra.warehouse.catalog import load_table, read_table
-from holdfast.orchestration import local
 from holdfast.orchestration.definitions import build_definitions
+from holdfast.orchestration.host import local
 from holdfast.processors.snapshots.names import time_tag
 from tests.browser.conftest import picture
 from tests.dagster.test_past_windows import HOUR_S, OF_THEN

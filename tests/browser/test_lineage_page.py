@@ -6,7 +6,7 @@ import pytest
 from playwright.sync_api import Page, Request, expect
 
 from holdfast.infra.settings import Settings, load_settings
-from holdfast.orchestration import local
+from holdfast.orchestration.host import local
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from holdfast.assets import keys
-from holdfast.orchestration import local
+from holdfast.orchestration.host import local
 from tests.browser.conftest import picture
 from tests.drills.dagster_answers import DagsterAnswers, Evaluation
 from tests.drills.patience import wait_for

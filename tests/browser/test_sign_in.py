@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from holdfast.infra.settings import Settings, WebserverSettings, load_settings
-from holdfast.orchestration import local
+from holdfast.orchestration.host import local
 
 TOKEN = "0123456789abcdef-of-anna"
 #: What a page of another server tries while the person is signed in; its title tells what was answered.

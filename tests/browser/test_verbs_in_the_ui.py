@@ -9,7 +9,7 @@ import pytest
 import yaml
 from playwright.sync_api import Page, expect
 
-from holdfast.orchestration import local
+from holdfast.orchestration.host import local
 from tests.browser.conftest import picture
 from tests.parts.operated import Operated
 

@@ -15,7 +15,7 @@ from dagster._cli import create_dagster_cli
 from dagster._core.storage.dagster_run import RunOpConcurrency
 
 from holdfast.infra.settings import Settings
-from holdfast.orchestration.run_coordinator import KIND_TAG, tags_of
+from holdfast.orchestration.host.run_coordinator import KIND_TAG, tags_of
 
 #: The code location of the jobs.
 LOCATION = "of_the_test"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.infra.settings import PROJECT, Settings, load_settings
-from holdfast.orchestration.asset_page import AssetPage, read_pages
-from holdfast.orchestration.commands.status import describe
+from holdfast.orchestration.commands.reports.status import describe
+from holdfast.orchestration.view.asset_page import AssetPage, read_pages
 
 pytestmark = pytest.mark.thorough
 

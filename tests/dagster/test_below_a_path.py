@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from holdfast.infra.settings import Settings, WebserverSettings, load_settings
-from holdfast.orchestration import local
 from holdfast.orchestration.foreground import answers
+from holdfast.orchestration.host import local
 
 LINKS = """{ assetNodes { assetKey { path } metadataEntries { label ... on UrlMetadataEntry { url } } } }"""
 

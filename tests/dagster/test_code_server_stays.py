@@ -13,7 +13,7 @@ import yaml
 from holdfast.infra.process import end_group, group_members
 from holdfast.infra.settings import load_settings
 from holdfast.infra.waiting import wait_until
-from holdfast.orchestration import local
+from holdfast.orchestration.host import local
 from holdfast.orchestration.world import environment_of
 from tests.dagster.queued_runs import location_of
 
@@ -47,7 +47,8 @@ defs = dg.Definitions(jobs=[nothing], sensors=[saying, *map(slow, range(1, {slow
 DAEMON = """
 from dagster._daemon import controller
 from holdfast.orchestration import cli
-from holdfast.orchestration.daemon import code_servers, serving
+from holdfast.orchestration.host.daemon import code_servers
+from holdfast.orchestration.host.daemon import serving
 
 controller.THREAD_CHECK_INTERVAL = 0.2
 {more}

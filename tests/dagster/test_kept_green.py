@@ -4,10 +4,10 @@ import dagster as dg
 import pytest
 
 from holdfast.assets import keys
-from holdfast.orchestration import green_sensor, greening
 from holdfast.orchestration.definitions import build_definitions
-from holdfast.orchestration.greening import Memory
-from holdfast.orchestration.reasons import read_grey
+from holdfast.orchestration.sensors import grey_assets, kept_green
+from holdfast.orchestration.sensors.grey_assets import Memory
+from holdfast.orchestration.view.reasons import read_grey
 from tests.parts.operated import Operated
 
 LITTLE = Memory(100, 1_792)
@@ -57,7 +57,7 @@ def test_after_a_deploy_by_a_command_the_sensors_ask_for_the_rest(
         }
 
         with monkeypatch.context() as small_machine:
-            small_machine.setattr(greening, "spark_memory", lambda settings: LITTLE)
+            small_machine.setattr(grey_assets, "spark_memory", lambda settings: LITTLE)
             (small,) = tick("kept_green").run_requests or []
         assert list(small.asset_selection or ()) == [state]
         assert read_grey(operated.settings)[snapshot.to_user_string()] == LITTLE.sentence
@@ -70,7 +70,7 @@ def test_after_a_deploy_by_a_command_the_sensors_ask_for_the_rest(
         assert f"{processor}:working" in together, "and those that no run has to materialise for"
         assert whole.job_name == "__ASSET_JOB"
 
-        monkeypatch.setattr(green_sensor, "OTHERS_WAIT_S", 0.0)
+        monkeypatch.setattr(kept_green, "OTHERS_WAIT_S", 0.0)
         _, checking = sorted(tick("kept_green").run_requests or [], key=lambda each: not each.asset_selection)
         assert list(checking.asset_selection or ()) == [], "a run that only checks materialises and deploys nothing"
         checks = {each.to_user_string() for each in checking.asset_check_keys or ()}

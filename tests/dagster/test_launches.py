@@ -16,7 +16,7 @@ from dagster._core.events import DagsterEventType
 from dagster._core.launcher import DefaultRunLauncher, LaunchRunContext
 from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteRepositoryOrigin
 
-from holdfast.orchestration import run_launcher
+from holdfast.orchestration.host import run_launcher
 from tests.mechanics.tiers import variants
 from tests.parts.postgres import PASSWORD, USER, PostgresServer
 

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.assets.arrivals import MESSAGES_ARRIVE
 from holdfast.infra.settings import Settings, load_settings
-from holdfast.orchestration import sensors
 from holdfast.orchestration.definitions import build_definitions
+from holdfast.orchestration.sensors import recovery
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.deploy.observing_all import SIDE_BY_SIDE
 from tests.parts.fleet import PROCESSORS, STORES, Fleet, names, write_definitions
@@ -110,7 +110,7 @@ def test_a_minute_writes_a_bounded_number_of_events(
     assert told["processors"] == PROCESSORS
     checks = Counter(event.check_name for event in begun if isinstance(event, dg.AssetCheckEvaluation))
     assert checks == {MESSAGES_ARRIVE: PROCESSORS}
-    assert 0 < told["state"] <= sensors.STATES_PER_TICK
+    assert 0 < told["state"] <= recovery.STATES_PER_TICK
     # the next minutes write only what changed: on a busy machine, a worker that answered late
     assert len(ticks().asset_events) < PROCESSORS // 2
 
@@ -123,7 +123,7 @@ FACTS = {"instances": 2, "tasks_running": 8, "records_processed": 10, "lag_recor
     [
         ({}, 60, False),
         ({"records_processed": 99, "lag_records": 9_000}, 60, False),
-        ({}, sensors.OBSERVE_EVERY_S, True),
+        ({}, recovery.OBSERVE_EVERY_S, True),
         ({"instances": 1}, 60, True),
         ({"tasks_running": 7}, 60, True),
         ({"lag_records": 11_000}, 60, True),
@@ -134,26 +134,26 @@ FACTS = {"instances": 2, "tasks_running": 8, "records_processed": 10, "lag_recor
 )
 def test_an_observation_is_logged_when_it_is_news(changed: dict[str, int | None], after_s: float, news: bool) -> None:
     facts = {name: value for name, value in (FACTS | changed).items() if value is not None}
-    assert sensors.is_news(facts, FACTS | {"told_at": 1_000.0}, 1_000.0 + after_s) is news
-    assert sensors.is_news(facts, None, 1_000.0)
+    assert recovery.is_news(facts, FACTS | {"told_at": 1_000.0}, 1_000.0 + after_s) is news
+    assert recovery.is_news(facts, None, 1_000.0)
 
 
 def test_a_small_lag_that_comes_and_goes_is_no_news() -> None:
     small = FACTS | {"lag_records": 1_900}
-    assert not sensors.is_news(small, FACTS | {"lag_records": 0, "told_at": 0.0}, 60.0)
+    assert not recovery.is_news(small, FACTS | {"lag_records": 0, "told_at": 0.0}, 60.0)
 
 
 def test_every_state_has_its_turn() -> None:
     states = [(name, f"store{number}") for name in names() for number in range(STORES)]
     told: Counter[tuple[str, str]] = Counter()
     first = None
-    for _ in range(len(states) // sensors.STATES_PER_TICK):
-        turn, first = sensors.turn(states, first)
-        assert len(turn) == sensors.STATES_PER_TICK
+    for _ in range(len(states) // recovery.STATES_PER_TICK):
+        turn, first = recovery.turn(states, first)
+        assert len(turn) == recovery.STATES_PER_TICK
         told.update(turn)
     assert told == dict.fromkeys(states, 1)
-    assert sensors.turn(states[:3], ["gone", "since"]) == (states[:3], [])
-    assert sensors.turn([], None) == ([], [])
+    assert recovery.turn(states[:3], ["gone", "since"]) == (states[:3], [])
+    assert recovery.turn([], None) == ([], [])
 
 
 def test_when_nothing_is_wrong_recovery_writes_nothing(

@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.settings import Settings, load_settings
-from holdfast.orchestration import webhook_sensor as sensor_module
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.definitions import definitions as code_definitions
-from holdfast.orchestration.unloaded import read_broken, write_broken, write_unloaded
+from holdfast.orchestration.project.unloaded import read_broken, write_broken, write_unloaded
+from holdfast.orchestration.sensors import webhook as sensor_module
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.application.broken_definition import broken_by
 from holdfast.processors.lifecycle.recovery import state_messages

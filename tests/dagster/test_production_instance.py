@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from holdfast.infra.settings import PROJECT, Settings, load_settings
-from holdfast.orchestration import local
-from holdfast.orchestration.dagster_config import DagsterConfigInvalid, DagsterDatabaseAway, check_dagster_config
+from holdfast.orchestration.host import local
+from holdfast.orchestration.host.dagster_config import DagsterConfigInvalid, DagsterDatabaseAway, check_dagster_config
 from tests.dagster.queued_runs import eventually, launch, location_of
 from tests.parts.postgres import PASSWORD, USER, PostgresServer
 

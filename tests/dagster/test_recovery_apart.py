@@ -12,12 +12,13 @@ import pytest
 
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.infra.waiting import wait_until
-from holdfast.orchestration import apart, local
-from holdfast.orchestration.commands.status import describe
+from holdfast.orchestration.commands.reports.status import describe
 from holdfast.orchestration.definitions import build_definitions
+from holdfast.orchestration.host import local
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG
 from holdfast.orchestration.recovery_location import build_recovery
-from holdfast.orchestration.sensors import RECOVERY_SENSOR
+from holdfast.orchestration.sensors import apart
+from holdfast.orchestration.sensors.recovery import RECOVERY_SENSOR
 from holdfast.orchestration.world import open_registry
 from tests.dagster.queued_runs import PATIENCE_S, fill_the_queue
 from tests.mechanics.tiers import variants

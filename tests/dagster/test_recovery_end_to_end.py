@@ -20,7 +20,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration import cli
-from holdfast.orchestration.commands.status import describe
+from holdfast.orchestration.commands.reports.status import describe
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.orchestration.world import open_registry

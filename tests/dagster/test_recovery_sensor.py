@@ -19,7 +19,7 @@ from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration import cli
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, SINCE_TAG
-from holdfast.orchestration.sensors import RUN_KEY_TAG
+from holdfast.orchestration.sensors.recovery import RUN_KEY_TAG
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
 from holdfast.processors.lifecycle.plans.requests import Clear, Deploy

@@ -10,7 +10,7 @@ import pytest
 from holdfast.assets import keys
 from holdfast.assets.watched import REGISTERED
 from holdfast.infra.deploy.marks import read_mark
-from holdfast.orchestration.commands.status import describe
+from holdfast.orchestration.commands.reports.status import describe
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.orchestration.world import open_registry

@@ -23,14 +23,14 @@ from dagster._grpc.client import DagsterGrpcClient
 
 from holdfast.infra.process import ProcessIdentity, end_process, group_members, identity_of, own_identity, start_mark
 from holdfast.infra.settings import Settings, load_settings
-from holdfast.orchestration import local, run_launcher
-from holdfast.orchestration.run_launcher import (
+from holdfast.orchestration.host import local, run_launcher
+from holdfast.orchestration.host.run_launcher import (
     NEVER_REACHED,
     PROCESS_ENTRY,
     LaunchUnclear,
     LocalRunLauncher,
 )
-from holdfast.orchestration.run_limits import overdue_words
+from holdfast.orchestration.host.run_limits import overdue_words
 from tests.dagster.queued_runs import eventually, launch, location_of
 
 JOBS = """

@@ -14,9 +14,10 @@ from holdfast.assets import keys
 from holdfast.assets.timeline import EVENT_TAG
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.settings import Settings, load_settings
-from holdfast.orchestration import local, timeline_sensor
-from holdfast.orchestration.commands.history import entries
+from holdfast.orchestration.commands.reports.history import entries
 from holdfast.orchestration.definitions import build_definitions
+from holdfast.orchestration.host import local
+from holdfast.orchestration.sensors import timeline
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready
@@ -147,8 +148,8 @@ def test_a_tick_that_is_killed_loses_and_doubles_nothing(
 def test_more_than_a_tick_reports_and_reads_comes_with_the_next_ticks(
     registry: Registry, instance: dg.DagsterInstance, tick: Tick, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timeline_sensor, "EVENTS_PER_TICK", 2)
-    monkeypatch.setattr(timeline_sensor, "RECORDS_MAX", 3)
+    monkeypatch.setattr(timeline, "EVENTS_PER_TICK", 2)
+    monkeypatch.setattr(timeline, "RECORDS_MAX", 3)
     for number in range(7):
         apply(registry, Stop("fleet"), f"ann (pid {number})")
     assert tick() == "2 events reported, 1 waiting."

@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from holdfast.assets import keys
 from holdfast.orchestration.definitions import build_definitions
-from holdfast.orchestration.topics_sensor import topics_watch
+from holdfast.orchestration.sensors.topics import topics_watch
 from holdfast.processors.lifecycle.health.topics import HELD_S, decode_memory, encode_memory
 from holdfast.processors.lifecycle.plans.requests import Backfill, Compact, Deploy, Provision, Reposition, Stop
 from tests.kafka.hanging import leave_hanging, unverified
@@ -172,7 +172,7 @@ def test_a_broker_that_is_away_is_no_news(operated: Operated, watch: Watch, monk
     operated.bring_up()
     watch.tick()
     before = watch.cursor
-    monkeypatch.setattr("holdfast.orchestration.topics_sensor.REQUEST_S", 1.0)
+    monkeypatch.setattr("holdfast.orchestration.sensors.topics.REQUEST_S", 1.0)
     monkeypatch.setenv("HOLDFAST_KAFKA__BOOTSTRAP_SERVERS", "127.0.0.1:1")
     assert watch.tick() == {}
     assert "The topics could not be read" in watch.said

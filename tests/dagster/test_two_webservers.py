@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.infra.settings import load_settings
-from holdfast.orchestration import local
+from holdfast.orchestration.host import local
 
 
 @pytest.mark.thorough

@@ -10,8 +10,8 @@ import pytest
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
 from holdfast.infra.local_ports import free_port
 from holdfast.infra.settings import load_settings
-from holdfast.orchestration import local
 from holdfast.orchestration.cli import main
+from holdfast.orchestration.host import local
 
 
 def test_without_a_broker_no_webserver_is_left(

@@ -17,10 +17,10 @@ from holdfast.infra.sizes import size_on_disk
 from holdfast.infra.waiting import Deadline
 from holdfast.orchestration import cli
 from holdfast.orchestration.definitions import build_definitions
+from holdfast.orchestration.host import old_events
+from holdfast.orchestration.host.old_events import prune_dagster
 from holdfast.orchestration.jobs.upkeep import runs_needed
 from holdfast.orchestration.resources import LifecycleResource
-from holdfast.orchestration.upkeep import dagster_storage
-from holdfast.orchestration.upkeep.dagster_storage import prune_dagster
 from holdfast.orchestration.world import open_registry
 from tests.parts.postgres import PASSWORD, USER, PostgresServer
 
@@ -83,14 +83,14 @@ def observed(instance: dg.DagsterInstance, count: int) -> None:
         instance.report_runless_asset_event(dg.AssetCheckEvaluation(**check))
 
 
-def pruned(instance: dg.DagsterInstance, days: float, needed: set[str] | None = None) -> dagster_storage.Deleted:
+def pruned(instance: dg.DagsterInstance, days: float, needed: set[str] | None = None) -> old_events.Deleted:
     """What is deleted when so many days have passed."""
     return prune_dagster(instance, KEEP, needed or set(), datetime.now(UTC) + timedelta(days=days), Deadline(300))
 
 
 def rows(instance: dg.DagsterInstance) -> dict[str, int]:
     count = sa.select(sa.func.count())
-    events = dagster_storage._event_storage(instance)
+    events = old_events._event_storage(instance)
     with events.index_connection() as connection:
         return {
             "events": connection.execute(count.select_from(SqlEventLogStorageTable)).scalar_one(),
@@ -108,7 +108,7 @@ def test_what_is_old_goes_and_what_dagster_shows_of_an_asset_stays(instance: dg.
     def left() -> set[str]:
         return {run.run_id for run in instance.get_runs()}
 
-    assert pruned(instance, 1, {asked}) == dagster_storage.Deleted()
+    assert pruned(instance, 1, {asked}) == old_events.Deleted()
     # observations and check events without a run, but the newest of each
     assert pruned(instance, 8, {asked}).events == 8
     assert left() == {first, second, other, plain, asked, failed, last}
@@ -152,7 +152,7 @@ def test_a_row_that_is_written_after_a_pruning_has_a_larger_number(instance: dg.
 def test_after_many_rounds_the_storage_is_as_large_as_after_a_few(
     instance: dg.DagsterInstance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dagster_storage, "ROWS", 3)  # several transactions, and several pages of runs
+    monkeypatch.setattr(old_events, "ROWS", 3)  # several transactions, and several pages of runs
 
     def round_of_months() -> tuple[dict[str, int], int]:
         for _ in range(2):
@@ -168,7 +168,7 @@ def test_after_many_rounds_the_storage_is_as_large_as_after_a_few(
         assert counts_now == counts
         assert size_now < 1.5 * size
     assert len(instance.get_runs()) <= 2
-    storage = dagster_storage._run_storage(instance)
+    storage = old_events._run_storage(instance)
     with storage.connect() as connection:
         tagged = connection.execute(sa.text("SELECT count(DISTINCT run_id) FROM run_tags")).scalar_one()
         assert tagged <= connection.execute(sa.select(sa.func.count()).select_from(RunsTable)).scalar_one()

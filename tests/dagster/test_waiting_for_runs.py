@@ -8,11 +8,11 @@ import pytest
 
 from holdfast.assets.keys import snapshot_key
 from holdfast.infra.settings import Settings, load_settings
-from holdfast.orchestration import local
-from holdfast.orchestration.asset_page import read_pages
-from holdfast.orchestration.commands.status import describe
-from holdfast.orchestration.dagster_runs import DagsterRuns, RunFailed
-from holdfast.orchestration.run_progress import Progress
+from holdfast.orchestration.commands.reports.status import describe
+from holdfast.orchestration.host import local
+from holdfast.orchestration.view.asset_page import read_pages
+from holdfast.orchestration.view.progress import Progress
+from holdfast.orchestration.view.runs import DagsterRuns, RunFailed
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from websockets.sync.client import connect
 from holdfast.infra.local_ports import free_port
 from holdfast.infra.process import group_members
 from holdfast.infra.settings import PROJECT
-from holdfast.orchestration.dagster_config import check_dagster_config
+from holdfast.orchestration.host.dagster_config import check_dagster_config
 from tests.parts.open_ports import listening
 
 PATIENCE_S = 240.0

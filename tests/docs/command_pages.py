@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from holdfast.orchestration.cli import app
-from holdfast.orchestration.lazy_commands import loaded
+from holdfast.orchestration.commands.lazy import loaded
 
 PROGRAM = "holdfast"
 #: Groups with the same commands and arguments: what each does with a verb.

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.infra.settings import Settings
 from holdfast.orchestration.cli import app
-from holdfast.orchestration.commands.verbs import ExplainGroup
-from holdfast.orchestration.lazy_commands import loaded
+from holdfast.orchestration.commands.changes.verbs import ExplainGroup
+from holdfast.orchestration.commands.lazy import loaded
 from tests.docs.pages import PAGES, PROJECT, CodeBlock, code_blocks
 from tests.tidy.test_settings_documented import variables
 

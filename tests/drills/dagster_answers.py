@@ -12,7 +12,7 @@ import dagster as dg
 import httpx
 
 from holdfast.infra.tls import trusted_for
-from holdfast.orchestration.dagster_runs import LAUNCH
+from holdfast.orchestration.view.runs import LAUNCH
 from tests.drills.patience import RUN_PATIENCE_S, wait_for
 
 _CHECKS = """query($key: AssetKeyInput!, $name: String!) {

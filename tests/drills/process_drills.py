@@ -7,7 +7,7 @@ import os
 import signal
 
 from holdfast.assets.processors import HEALTHY
-from holdfast.orchestration import local
+from holdfast.orchestration.host import local
 from tests.drills.drilling import drill
 from tests.drills.exercise import STORE, WORKING, Exercise
 from tests.drills.patience import wait_for

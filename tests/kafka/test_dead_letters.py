@@ -17,8 +17,8 @@ from holdfast.infra.kafka.browsing import newest_of
 from holdfast.infra.kafka.feeder import Feeder
 from holdfast.infra.kafka.records import Record, TopicSpec
 from holdfast.infra.kafka.topics import Topics
-from holdfast.orchestration.answers import ANSWERS
 from holdfast.orchestration.cli import main
+from holdfast.orchestration.commands.json_documents import ANSWERS
 from holdfast.processors.lifecycle.plans.letter_facts import replay_group
 from holdfast.processors.lifecycle.world import letters
 

@@ -12,8 +12,8 @@ from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
 from holdfast.infra.kafka import cluster_facts
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
-from holdfast.orchestration.answers import ANSWERS
 from holdfast.orchestration.cli import main
+from holdfast.orchestration.commands.json_documents import ANSWERS
 from tests.mechanics.tiers import variants
 
 DEFINITION = """

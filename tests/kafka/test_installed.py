@@ -29,7 +29,7 @@ DATA = {
     *("holdfast/infra/dagster/local.yaml", "holdfast/infra/dagster/production.yaml"),
     *("holdfast/infra/database/migrations/script.py.mako", "holdfast/infra/kafka/broker_log4j2.properties"),
     *(
-        f"holdfast/orchestration/project_template/{name}.txt"
+        f"holdfast/orchestration/project/template/{name}.txt"
         for name in (
             *("README.md", "gitignore", "holdfast.toml", "orders.jsonl", "pyproject.toml"),
             "tests/test_processors.py",

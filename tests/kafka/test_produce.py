@@ -13,8 +13,8 @@ from holdfast.infra.kafka.partitioners import MURMUR2, PARTITIONERS
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
-from holdfast.orchestration.answers import ANSWERS
 from holdfast.orchestration.cli import main
+from holdfast.orchestration.commands.json_documents import ANSWERS
 
 
 def held(topics: Topics, topic: str) -> dict[bytes | None, tuple[int, bytes | None]]:

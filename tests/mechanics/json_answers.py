@@ -20,7 +20,7 @@ def compare(words: Sequence[str], document: Any) -> None:
 
     What follows the command's own words (a processor, a number, values of options) does not count.
     """
-    from holdfast.orchestration.answers import ANSWERS
+    from holdfast.orchestration.commands.json_documents import ANSWERS
 
     failed = isinstance(document, dict) and "error" in document
     named = (" ".join(words[:count]) for count in range(len(words), 0, -1))

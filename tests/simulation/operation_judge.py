@@ -14,9 +14,9 @@ import typer
 
 from holdfast.infra.database.records import Deployment
 from holdfast.infra.errors import HoldfastError
-from holdfast.orchestration.commands.requests import VERBS
-from holdfast.orchestration.commands.verbs import joined_command
-from holdfast.orchestration.reasons import of_processor
+from holdfast.orchestration.commands.changes.requests import VERBS
+from holdfast.orchestration.commands.changes.verbs import joined_command
+from holdfast.orchestration.view.reasons import of_processor
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import Adopt, Request

@@ -32,9 +32,9 @@ HOMES = {
     "sqlalchemy": (
         "infra/database",
         "infra/warehouse/pointers.py",
-        "orchestration/upkeep/dagster_storage.py",
-        "orchestration/launches.py",
-        "orchestration/sqlite_storage.py",
+        "orchestration/host/old_events.py",
+        "orchestration/host/launches.py",
+        "orchestration/host/sqlite_storage.py",
     ),
     "alembic": ("infra/database",),
     "dagster": ("assets", "orchestration"),
@@ -131,6 +131,12 @@ def test_each_library_has_one_home(path: Path) -> None:
         and not any(name_of(path) == home or name_of(path).startswith(home + "/") for home in HOMES[name.split(".")[0]])
     ]
     assert strays == []
+
+
+@every_module
+def test_the_private_side_of_dagster_has_one_home(path: Path) -> None:
+    private = [(line, name) for line, name in imports(path) if name.startswith("dagster._")]
+    assert private == [] or name_of(path).startswith("orchestration/host/")
 
 
 @every_module

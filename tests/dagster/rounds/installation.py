@@ -19,8 +19,8 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.process import group_members, is_running, start_mark
 from holdfast.infra.waiting import wait_until
-from holdfast.orchestration.local import WORKSPACE
-from holdfast.orchestration.run_launcher import LocalRunLauncher
+from holdfast.orchestration.host.local import WORKSPACE
+from holdfast.orchestration.host.run_launcher import LocalRunLauncher
 from holdfast.orchestration.world import environment_of, open_registry
 from tests.dagster.rounds.effects import Feeder, Outputs
 from tests.dagster.rounds.history import History

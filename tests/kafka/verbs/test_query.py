@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from holdfast.orchestration.answers import ANSWERS
 from holdfast.orchestration.cli import main
+from holdfast.orchestration.commands.json_documents import ANSWERS
 from holdfast.processors.engine.serving.endpoint import read_endpoint
 from holdfast.processors.lifecycle.plans.requests import Stop
 from tests.parts.operated import PARTITIONS, Operated

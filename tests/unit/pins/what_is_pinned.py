@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import Application
-from holdfast.orchestration.answers import ANSWERS
+from holdfast.orchestration.commands.json_documents import ANSWERS
 from holdfast.processors.definitions import RESULTS
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans import requests

@@ -13,8 +13,8 @@ from structlog.testing import capture_logs
 
 from holdfast import Application, Deploy, HoldfastError, InMemoryCluster, Partition, Provision, TopicConfig
 from holdfast.infra.kafka.records import TopicFacts
-from holdfast.orchestration.commands.status import _print
-from holdfast.orchestration.processor_rows import bare_row
+from holdfast.orchestration.commands.reports.processor_rows import bare_row
+from holdfast.orchestration.commands.reports.status import _print
 from holdfast.processors.engine.provisioning import CreateTopic, plan
 from holdfast.processors.engine.table_topics import table_warnings
 from holdfast.processors.engine.topology import code_version_of

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.orchestration.sensors import OBSERVE_EVERY_S, arrivals_told
+from holdfast.orchestration.sensors.recovery import OBSERVE_EVERY_S, arrivals_told
 from holdfast.processors.engine.runtime.task.arrivals import Newest
 from holdfast.processors.engine.serving.status import ProcessorStatus, TaskArrivals, TaskStatus
 from holdfast.processors.lifecycle.health.arrivals import TOLD_S, judge_arrivals

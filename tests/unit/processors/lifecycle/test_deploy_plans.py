@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast import Application
 from holdfast.infra.kafka.records import TopicFacts
-from holdfast.orchestration.project_start import created_inputs
+from holdfast.orchestration.project.start import created_inputs
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.facts import CodeFacts, DeploymentFacts, Facts, InstanceFacts, ReleaseFacts

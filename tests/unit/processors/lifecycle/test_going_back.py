@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.assets.rollouts import settings_of
 from holdfast.infra.deploy.programs import asked_for
-from holdfast.orchestration.processor_rows import describe_processor
+from holdfast.orchestration.commands.reports.processor_rows import describe_processor
 from holdfast.processors.lifecycle.deploy import deployment
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.deploy.deployment import Rollout, deploy

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.assets.processors import judge_rollout
 from holdfast.infra.waiting import wait_until
-from holdfast.orchestration.processor_rows import describe_processor
+from holdfast.orchestration.commands.reports.processor_rows import describe_processor
 from holdfast.processors.lifecycle.deploy import deployment
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, deploy
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits

@@ -16,9 +16,9 @@ import typer
 from typer.testing import CliRunner
 
 from holdfast.infra.database.records import ApplyRecord
-from holdfast.orchestration.commands.requests import VERBS
-from holdfast.orchestration.processor_rows import describe_processor
-from holdfast.orchestration.reasons import Reason
+from holdfast.orchestration.commands.changes.requests import VERBS
+from holdfast.orchestration.commands.reports.processor_rows import describe_processor
+from holdfast.orchestration.view.reasons import Reason
 from holdfast.processors.lifecycle.plans.apply import Applier, ApplyInProgress, Done, Holder
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.facts import Facts, InstanceFacts, ReleaseFacts

@@ -12,7 +12,7 @@ from holdfast.infra.database.records import ApplyOutcome, ApplyRecord
 from holdfast.infra.deploy.programs import SupervisorSilent
 from holdfast.infra.holders import new_holder
 from holdfast.infra.process import ProcessIdentity, own_identity
-from holdfast.orchestration.reasons import of_processor
+from holdfast.orchestration.view.reasons import of_processor
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
 from holdfast.processors.lifecycle.plans.apply import Applier, ApplyInProgress, Done, Holder, Tell
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode

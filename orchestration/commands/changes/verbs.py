@@ -1,0 +1,309 @@
+"""``holdfast plan | explain | apply VERB``: the lifecycle from the command line.
+
+    plan     a short list of stages; exit code 0 nothing to do, 2 changes pending, 3 refused
+    explain  the full text of the plan; the same exit codes
+    apply    carries the plan out; a plan that deletes needs ``--plan HASH`` or ``--yes``
+
+Every verb is in three groups. ``joined_command`` makes each of them from two functions, because so many
+functions with their options would be 500 lines. Typer reads a command's options from its signature, so the command
+gets one that joins both::
+
+    verb     deploy(processor, timeout_s, drop)                 in ``commands.requests``: returns a request
+    action   _apply(request, *, plan, yes, who, as_json)        below: plans, explains or applies the request
+    command  (*, processor, timeout_s, drop, plan, yes, who, as_json)
+             └───── go to the verb ──────┘  └─── go to the action ──┘
+
+Invariants:
+    - ``orchestration.verbs`` makes every decision; this module prints it.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from typer.core import TyperGroup
+
+from holdfast.infra.errors import EXIT_CHANGES_PENDING, EXIT_DONE, EXIT_REFUSED
+from holdfast.orchestration.commands.changes.requests import VERBS, adopt
+from holdfast.orchestration.commands.options import Json, Who, command_settings, print_answer, print_json, print_rows
+from holdfast.orchestration.commands.tables import print_table
+from holdfast.processors.lifecycle.plans.explanation import explain, size_and_time
+from holdfast.processors.lifecycle.plans.plan import Plan, Refused, as_document
+from holdfast.processors.lifecycle.plans.requests import Request
+from holdfast.processors.lifecycle.plans.stages import Stage
+from holdfast.processors.lifecycle.plans.way_on import way_on
+
+if TYPE_CHECKING:
+    from holdfast.infra.database.records import ApplyRecord
+    from holdfast.orchestration.verbs import Verbs
+    from holdfast.processors.lifecycle.plans.apply import Applied
+
+_CODES = "Exit codes: 0 nothing to do, 2 changes pending, 3 refused."
+
+ApplyNumber = Annotated[int, typer.Argument(help="Number of the apply, as in `holdfast apply list`.")]
+
+
+def make_plan() -> typer.Typer:
+    """The group ``holdfast plan`` with all verbs."""
+    return _group(f"List the stages of a verb; change nothing. {_CODES}", _plan)
+
+
+class ExplainGroup(TyperGroup):
+    """The group ``holdfast explain``, which takes ``NAME --topology`` for ``topology NAME``, too."""
+
+    def in_order(self, args: list[str]) -> list[str]:
+        """The arguments with the command first."""
+        if args and args[0] not in self.commands and "--topology" in args:
+            return ["topology", *(each for each in args if each != "--topology")]
+        return args
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command of the arguments."""
+        return super().resolve_command(ctx, self.in_order(args))
+
+
+def make_explain() -> typer.Typer:
+    """The group ``holdfast explain`` with all verbs, and the drawing of a processor's topology."""
+    text = f"Explain a verb: its stages, its effects and how to undo it. {_CODES}"
+    group = _group(text, _explain, ExplainGroup)
+    group.command("topology")(topology)
+    return group
+
+
+def make_apply() -> typer.Typer:
+    """The group ``holdfast apply`` with all verbs and the commands about applies."""
+    applying = _group("Carry out a verb; list, resume and abandon applies.", _apply)
+    applying.command("list")(list_applies)
+    applying.command("resume")(resume)
+    applying.command("abandon")(abandon)
+    return applying
+
+
+def make_registry() -> typer.Typer:
+    """The group ``holdfast registry``."""
+    registering = typer.Typer(no_args_is_help=True, help="Correct the registry.")
+    registering.callback()(lambda: None)  # keeps `adopt` a command of its own, although it is the only one
+    registering.command("adopt", help=adopt.__doc__)(joined_command(adopt, _apply))
+    return registering
+
+
+def _group(help_text: str, action: Callable[..., None], kind: type[TyperGroup] = TyperGroup) -> typer.Typer:
+    group = typer.Typer(cls=kind, no_args_is_help=True, help=help_text)
+    for name, verb in VERBS.items():
+        group.command(name, help=verb.__doc__)(joined_command(verb, action))
+    return group
+
+
+def topology(processor: Annotated[str, typer.Argument(help="Its name.")], as_json: Json = False) -> None:
+    """Draw a processor's topics, tasks and stores, from its sources down; asks no broker.
+
+    `holdfast explain NAME --topology` does the same.
+    """
+    from holdfast.processors.application.registration import find_processor
+    from holdfast.processors.engine.topology_drawing import drawing_of
+
+    found = find_processor(command_settings(), processor).topology
+    if not as_json:
+        print(drawing_of(found))
+        return
+    print_json(
+        {
+            "processor": processor,
+            "drawing": drawing_of(found),
+            "subtopologies": [
+                {"name": each.name, "inputs": list(each.inputs), "stores": list(each.stores)}
+                for each in found.subtopologies
+            ],
+            "repartitions": [
+                {"name": each.name, "topic": each.topic, "sources": list(each.sources)} for each in found.repartitions
+            ],
+        }
+    )
+
+
+def list_applies(
+    processor: Annotated[str | None, typer.Argument(help="Only applies of this processor.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List applies, newest first, with their outcome."""
+    with opened_verbs(None) as verbs:
+        applies = verbs.applies(processor)
+        alive = {each.id for each in applies if each.holder is not None and not verbs.is_broken_off(each)}
+    rows = [
+        {
+            "id": each.id,
+            "processor": each.processor,
+            "verb": each.verb,
+            "plan": each.plan_hash,
+            "who": each.who,
+            "started_at": each.started_at.isoformat(timespec="seconds"),
+            "outcome": each.outcome or ("under way" if each.id in alive else "broken off"),
+            "stages_done": len(each.done),
+            "reason": each.reason if as_json else next(iter(each.reason.splitlines()), "")[:120],
+        }
+        for each in applies
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    columns = ("id", "processor", "verb", "plan", "who", "started", "outcome", "stages", "reason")
+    print_rows(columns, rows, none="No applies are recorded.")
+
+
+def resume(apply_id: ApplyNumber, who: Who = None, as_json: Json = False) -> None:
+    """Resume an apply that was broken off, from the first stage that is not done."""
+    with opened_verbs(who) as verbs:
+        carry_out(lambda tell: verbs.resume(apply_id, tell=tell), as_json=as_json)
+
+
+def abandon(
+    apply_id: ApplyNumber,
+    reason: Annotated[str, typer.Option(help="The reason to record.")],
+    who: Who = None,
+    as_json: Json = False,
+) -> None:
+    """Close an apply that was broken off; stages that are done stay done, and workers are put back as they were."""
+    with opened_verbs(who) as verbs:
+        told: list[str] = []
+        record = verbs.abandon(apply_id, reason=reason, tell=told.append if as_json else typer.echo)
+    stages = len(record.done)
+    sentence = f"Apply {record.id} ({record.verb} {record.processor}) is abandoned after {stages} stage(s)."
+    document = {"apply": record.id, "processor": record.processor, "verb": record.verb}
+    print_answer({**document, "stages_done": stages, "told": told}, sentence, as_json=as_json)
+
+
+def _plan(request: Request, *, as_json: Json = False) -> None:
+    plan = _decided(request, as_json=as_json)
+    if as_json:
+        print_json(as_document(plan))
+    else:
+        print_short(plan)
+        if plan.changes:
+            Console().print(_how_to_apply(plan), highlight=False, soft_wrap=True)
+    raise typer.Exit(_exit_code(plan))
+
+
+def _explain(request: Request, *, as_json: Json = False) -> None:
+    plan = _decided(request, as_json=as_json)
+    how = f"\n{_how_to_apply(plan)}" if plan.changes else ""
+    print_answer({**as_document(plan), "text": explain(plan)}, explain(plan) + how, as_json=as_json)
+    raise typer.Exit(_exit_code(plan))
+
+
+def resuming(begun: ApplyRecord) -> str:
+    """The sentence that an apply which was broken off is resumed."""
+    return f"Resuming apply {begun.id}: plan {begun.plan_hash} was broken off after {len(begun.done)} stage(s)."
+
+
+def _apply(
+    request: Request,
+    *,
+    plan: Annotated[str | None, typer.Option("--plan", help="Apply only the plan with this hash.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Apply a plan that deletes without `--plan`.")] = False,
+    who: Who = None,
+    as_json: Json = False,
+) -> None:
+    with opened_verbs(who) as verbs:
+        begun = verbs.begun(request)
+        if begun is not None:
+            if not as_json:
+                typer.echo(resuming(begun))
+            carry_out(lambda tell: verbs.resume(begun.id, tell=tell), as_json=as_json)
+            return
+        decided = verbs.plan(request)
+        if not as_json and not isinstance(decided.verdict, Refused):  # the error of a refusal has the same text
+            typer.echo(explain(decided))
+        carry_out(lambda tell: verbs.apply(decided, confirmed=plan, sure=yes, tell=tell), as_json=as_json)
+
+
+def carry_out(work: Callable[[Callable[[str], None]], Applied], *, as_json: bool) -> None:
+    """Run the stages under a spinner with their progress, then print the outcome."""
+    console = Console(stderr=as_json)
+    with console.status("…") as line:
+        done = work(lambda text: line.update(escape(text)))
+    if as_json:
+        stages = [{"number": note.number, "text": note.text, "seconds": note.seconds} for note in done.notes]
+        print_json({"apply": done.id, "plan": done.plan.hash, "stages": stages, "seconds": round(done.seconds, 3)})
+    elif done.id is not None:
+        console.print(f"[green]done[/] (apply {done.id}, {done.seconds:.1f} s)\n{escape(done.text)}", soft_wrap=True)
+
+
+def print_short(plan: Plan) -> None:
+    """Print a plan: its verdict, then a table of its stages with size and time."""
+    console = Console()
+    colour = "red" if isinstance(plan.verdict, Refused) else "yellow" if plan.changes else "green"
+    console.print(f"[{colour}]{plan.verb} {escape(plan.processor)}[/]: {escape(plan.verdict.sentence)}", soft_wrap=True)
+    if isinstance(plan.verdict, Refused):
+        console.print(f"[bold]What to do[/]: {escape(plan.verdict.action)}", soft_wrap=True)
+    if not plan.changes:
+        return
+    table = Table("", "stage", "what")
+    for number, stage in enumerate(plan.stages, 1):
+        mark = "[red]deletes[/]" if stage.destructive else ""
+        table.add_row(str(number), f"{stage_name(type(stage))} {mark}", escape(stage.says))
+    print_table(table, console)
+    if measure := size_and_time(plan):
+        console.print(measure, highlight=False, soft_wrap=True)
+
+
+def stage_name(kind: type[Stage]) -> str:
+    """A kind of stage in words, as ``make release``."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", " ", kind.__name__).lower()
+
+
+def _how_to_apply(plan: Plan) -> str:
+    return (
+        f"Plan {plan.hash}. To apply it, run the same command with `apply` instead of `plan` or `explain`, and add "
+        f"`--plan {plan.hash}`."
+    )
+
+
+def _decided(request: Request, *, as_json: bool) -> Plan:
+    """The plan of a request; an open apply of the processor is printed on stderr."""
+    with opened_verbs(None) as verbs:
+        plan = verbs.plan(request)
+        for each in verbs.applies(plan.processor, 1):
+            if each.outcome is None and not as_json:
+                if verbs.is_broken_off(each):
+                    state = f"was broken off. Complete it with `{way_on(each)}`"
+                else:
+                    state = f"is being carried out by {each.holder}"
+                typer.echo(f"Apply {each.id} ({each.verb}) of {each.processor} {state}.", err=True)
+    return plan
+
+
+def _exit_code(plan: Plan) -> int:
+    if isinstance(plan.verdict, Refused):
+        return EXIT_REFUSED
+    return EXIT_CHANGES_PENDING if plan.changes else EXIT_DONE
+
+
+def opened_verbs(who: str | None) -> AbstractContextManager[Verbs]:
+    """Verbs for the settings of this process; ``who`` is recorded with applies, None for the current user."""
+    from holdfast.orchestration.verbs import open_verbs  # loads Kafka, RocksDB and the registry's libraries
+
+    return open_verbs(command_settings(), who=who)
+
+
+def joined_command(verb: Callable[..., Request], action: Callable[..., None]) -> Callable[..., None]:
+    """One command with the options of the verb and those of the action (drawn in the module's docstring)."""
+    # evaluated here, because typer would look the names of the annotations up in this module
+    of_verb = list(inspect.signature(verb, eval_str=True).parameters.values())
+    of_action = list(inspect.signature(action, eval_str=True).parameters.values())[1:]
+
+    def command(**given: Any) -> None:
+        request = verb(**{each.name: given.pop(each.name) for each in of_verb})
+        action(request, **given)
+
+    joined = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in (*of_verb, *of_action)]
+    command.__doc__ = verb.__doc__
+    command.__signature__ = inspect.Signature(joined)  # type: ignore[attr-defined]
+    return command

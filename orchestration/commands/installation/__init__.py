@@ -1,0 +1,1 @@
+"""Commands about this machine and the project: set up, start, check, logs."""

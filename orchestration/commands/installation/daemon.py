@@ -1,0 +1,23 @@
+"""``holdfast daemon``: Dagster's daemon in the foreground, for a service of your own."""
+
+from __future__ import annotations
+
+import os
+
+import typer
+
+from holdfast.orchestration.commands.options import command_settings
+from holdfast.orchestration.host import local
+
+
+def daemon(context: typer.Context) -> None:
+    """Run Dagster's daemon in the foreground: schedules, sensors and runs; takes the options of dagster-daemon run.
+
+    `holdfast up` starts the same in the background. Its code server stays until the project's code changes;
+    `dagster-daemon run` starts a new one each minute, which takes a tenth of a core for ever.
+    """
+    from holdfast.orchestration.host.daemon.serving import daemon_command  # loads all of Dagster
+
+    settings = command_settings("INFO")
+    os.environ.setdefault("DAGSTER_HOME", str(local.prepare(settings)))
+    daemon_command(settings).main(context.args, prog_name="holdfast daemon", standalone_mode=False)

@@ -1,0 +1,76 @@
+"""The JSON about records and messages; ``json_documents`` has all other documents, and their rules."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_TEXT = "Text where the bytes are UTF-8, else hexadecimal digits behind 0x; null without one."
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+class ShownRecord(_Document):
+    """One record."""
+
+    partition: int
+    offset: int
+    time: str = Field(description="Its time, ISO 8601 in UTC.")
+    key: str | None = Field(description=_TEXT)
+    value: str | None = Field(description=_TEXT)
+    headers: list[list[str | None]] = Field(description="Pairs of name and value.")
+
+
+class Consumed(_Document):
+    """Records of a topic, oldest first."""
+
+    topic: str
+    records: list[ShownRecord]
+
+
+class Source(_Document):
+    """The place of the message that failed."""
+
+    topic: str
+    partition: int | None
+    offset: int | None
+
+
+class ShownLetter(ShownRecord):
+    """One dead letter; its headers are those of the message."""
+
+    kind: str | None = Field(description="message, result or timer; null in letters of former versions.")
+    source: Source
+    error: str = Field(description="Type of the error.")
+    reason: str
+    action: str
+    code_version: str
+
+
+class DeadLetters(_Document):
+    """The newest dead letters of a processor, oldest first. With --replay it is the answer of `apply`."""
+
+    processor: str
+    topic: str
+    letters: list[ShownLetter]
+
+
+class NewestLost(_Document):
+    """The newest message that did not arrive."""
+
+    kind: str = Field(description="late, put_aside or skipped.")
+    reason: str
+    at: float = Field(description="Seconds since 1970.")
+
+
+class Arrivals(_Document):
+    """Messages that did not arrive where they should, since the first message of the tasks of a worker."""
+
+    late: int = Field(description="Windows that messages came too late for, and messages dropped as too old.")
+    put_aside: int
+    skipped: int
+    newest: NewestLost | None
+    per_minute: float = Field(description="Over the last ten minutes.")
+    sentence: str
+    action: str | None = Field(description="The command that shows them; null when none came in the last hour.")

@@ -1,0 +1,92 @@
+"""Commands whose modules are imported when they run, so ``holdfast --help`` imports none of them.
+
+A command line lists each lazy command with its name, its one line of help and its place, ``module:attribute``. The
+attribute is a function, a ``typer.Typer``, or a function named ``make_…`` that returns one of both.
+
+Invariants:
+    - Running a command, its ``--help`` and the completion of its options use the imported command only.
+    - The one line of help equals the imported command's. ``tests/unit/orchestration/commands/test_lazy_commands.py``
+      compares them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """Name, place (``module:attribute``) and one line of help of a command or a group of commands.
+
+    ``foreign_options``: the command passes options that it does not know to another parser, ``--help`` too.
+    """
+
+    name: str
+    place: str
+    help: str
+    foreign_options: bool = False
+
+
+class LazyCommand(TyperCommand):
+    """Stands for a command that is not imported yet."""
+
+    def __init__(self, lazy: Lazy) -> None:
+        super().__init__(name=lazy.name, help=lazy.help)
+        self.lazy = lazy
+
+    @cached_property
+    def loaded(self) -> TyperCommand | TyperGroup:
+        """The command, imported."""
+        module, _, attribute = self.lazy.place.partition(":")
+        return _command_of(self.lazy, attribute, getattr(import_module(module), attribute))
+
+    @property
+    def commands(self) -> Mapping[str, Any]:
+        """The commands of a group; a single command has no such attribute."""
+        return self.loaded.commands  # type: ignore[union-attr]  # the AttributeError of a single command is meant
+
+    def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        """The context of the imported command: parsing, help and completion use it."""
+        return self.loaded.make_context(info_name, args, parent, **extra)
+
+
+def lazy_group(*lazies: Lazy) -> type[TyperGroup]:
+    """A class for ``typer.Typer(cls=...)``: these commands follow those that are registered."""
+
+    class LazyGroup(TyperGroup):
+        def __init__(self, **attributes: Any) -> None:
+            super().__init__(**attributes)
+            for each in lazies:
+                self.add_command(LazyCommand(each))
+
+    return LazyGroup
+
+
+def loaded(app: typer.Typer) -> TyperGroup:
+    """The whole command line, imported: for documentation and tests, which read every option."""
+    group = typer.main.get_group(app)
+    for name, command in group.commands.items():
+        if isinstance(command, LazyCommand):
+            group.add_command(command.loaded, name)
+    return group
+
+
+def _command_of(lazy: Lazy, attribute: str, found: Any) -> TyperCommand | TyperGroup:
+    if attribute.startswith("make_"):
+        found = found()
+    if isinstance(found, typer.Typer):
+        command: Any = typer.main.get_group(found)
+        command.name = lazy.name
+    else:
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        passed = {"allow_extra_args": True, "ignore_unknown_options": True} if lazy.foreign_options else None
+        app.command(lazy.name, context_settings=passed, add_help_option=not lazy.foreign_options)(found)
+        command = typer.main.get_command(app)
+    return command  # type: ignore[no-any-return]  # typer's own class for it is private

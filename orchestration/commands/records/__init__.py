@@ -1,0 +1,1 @@
+"""Commands about records of topics and their types."""

@@ -1,0 +1,1 @@
+"""Commands that show state, history and figures, and change nothing."""

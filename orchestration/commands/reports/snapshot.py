@@ -1,0 +1,226 @@
+"""``holdfast snapshot``: rows of a store's table without a JVM; ``--start`` publishes a new version before."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.orchestration.commands.options import Json, OneStore, Processor, command_settings, print_json
+from holdfast.orchestration.commands.reports.query import only_store
+from holdfast.orchestration.commands.tables import print_table
+from holdfast.orchestration.view.progress import Progress
+from holdfast.processors.lifecycle.plans.warehouse_facts import StoreTable, StoreVersion
+
+if TYPE_CHECKING:
+    from holdfast.infra.settings import Settings
+
+#: Columns with the bytes of the changelog, which other columns hold in readable form.
+RAW = frozenset({"key", "value"})
+#: How long a run of a snapshot may take, seconds.
+RUN_S = 3_600.0
+#: Interval of lines that say how far a run is, where no terminal shows it, seconds.
+REPEAT_S = 30.0
+_SHOWN = 5
+
+
+class NoSuchVersion(HoldfastError):
+    """The table has no version, or none that is meant. Fields: table, at."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
+def snapshot(  # tidy: allow-wide because each is an option of the command
+    processor: Processor,
+    store: OneStore = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            help="A version: a tag, the id of a snapshot, a version's number, or a time in ISO 8601 for the newest "
+            "version of then. Default: the newest.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="Maximum number of rows.")] = 20,
+    start: Annotated[bool, typer.Option("--start", help="Publish a new version through Dagster first.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print rows of a store's table, with its version, its offsets and its age."""
+    from holdfast.processors.application.registration import find_processor
+
+    settings = command_settings()
+    chosen = store or only_store(processor, [each.name for each in find_processor(settings, processor).topology.stores])
+    if start:
+        _publish(settings, processor, chosen)
+    table, version, rows = _read(settings, processor, chosen, at, limit)
+    document = described(table, version, rows, time.time())
+    if as_json:
+        print_json(document)
+    else:
+        _print(document)
+
+
+def version_at(table: StoreTable, at: str | None) -> StoreVersion:
+    """The version that ``at`` means: the newest, a named one, or the newest of a time.
+
+    Raises:
+        NoSuchVersion: There is none.
+        HoldfastError: The table can't be read.
+    """
+    if table.problem:
+        raise NoSuchVersion(table.problem, action=table.action, table=table.table)
+    if at is None:
+        found = next((each for each in table.versions if each.current), None)
+    else:
+        found = next((each for each in table.versions if each.answers(at)), None) or _of_time(table.versions, at)
+    if found is not None:
+        return found
+    known = "; ".join(
+        f"{', '.join(each.tags) or each.version} of {_told(each.written_at)}" for each in table.versions[:_SHOWN]
+    )
+    raise NoSuchVersion(
+        f"{table.table} has no version {at or 'yet'}; the newest are {known or 'none'}.",
+        action="Name one of them or a later time after `--at`, or publish one with `--start`.",
+        table=table.table,
+        at=at,
+    )
+
+
+def _of_time(versions: Sequence[StoreVersion], at: str) -> StoreVersion | None:
+    """The newest version that was written by a time; None for other text, or when there is none."""
+    try:
+        moment = datetime.fromisoformat(at)
+    except ValueError:
+        return None
+    seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    then = [each for each in versions if each.written_at <= seconds]
+    return max(then, key=lambda each: each.written_at, default=None)
+
+
+def _read(
+    settings: Settings, processor: str, store: str, at: str | None, limit: int
+) -> tuple[StoreTable, StoreVersion, list[dict[str, Any]]]:
+    # loads the table library, which takes a second
+    from holdfast.infra.warehouse.catalog import existing_catalog
+    from holdfast.infra.warehouse.stored_tables import StoredTables
+    from holdfast.processors.lifecycle.world.warehouse import WarehouseTables
+
+    stored = StoredTables(lambda: existing_catalog(settings))
+    table = WarehouseTables(lambda: stored).store_table(processor, store)
+    version = version_at(table, at)
+    _, namespace, name = table.table.split(".")
+    columns = [each for each in stored.columns(namespace, name) if each not in RAW]
+    rows: list[dict[str, Any]] = []
+    for batch in stored.read((namespace, name), version.version, columns) if limit else ():
+        rows += batch.slice(0, limit - len(rows)).to_pylist()
+        if len(rows) == limit:
+            break
+    return table, version, rows
+
+
+def _publish(settings: Settings, processor: str, store: str) -> None:
+    from holdfast.assets.keys import snapshot_key
+    from holdfast.orchestration.view.runs import DagsterRuns
+
+    runs, told = DagsterRuns(settings), Told(Console(stderr=True))
+    run = runs.launch([snapshot_key(processor, store).path])
+    told.line(f"run {run[:8]} is launched: {runs.url}/runs/{run}. Ctrl-C ends the waiting, not the run.")
+    with told.spinner:
+        runs.wait(run, told, RUN_S)
+    told.line(f"run {run[:8]} has succeeded")
+
+
+class Told:
+    """Prints the progress of a run: a line for each new state, and on the last line what changes between.
+
+    Without a terminal, which has no last line to overwrite, it prints a line every ``REPEAT_S``.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock, self._last = console, clock, Progress("")
+        self._told_at = clock()
+        self.spinner = console.status("waiting for Dagster …")
+
+    def __call__(self, progress: Progress) -> None:
+        """Tell what is new."""
+        whole = f"{progress.state} {progress.now}".strip()
+        self.spinner.update(escape(whole))
+        repeated = not self._console.is_terminal and self._clock() - self._told_at >= REPEAT_S
+        if progress != self._last or repeated:
+            self.line(whole)
+        self._last = progress
+
+    def line(self, text: str) -> None:
+        """Tell one line, which stays."""
+        self._told_at = self._clock()
+        self._console.print(escape(text), highlight=False, soft_wrap=True)
+
+
+def described(table: StoreTable, version: StoreVersion, rows: Sequence[dict[str, Any]], now: float) -> dict[str, Any]:
+    """The JSON document of a version and some of its rows; ``now`` is seconds since 1970."""
+    manifest = version.manifest
+    taken = version.written_at if manifest is None else manifest.taken_at
+    offsets: dict[str, dict[str, int]] = {}
+    for part in () if manifest is None else manifest.partitions:
+        for topic, offset in part.inputs.items():
+            offsets.setdefault(topic, {})[str(part.partition)] = offset
+    return {
+        "table": table.table,
+        "version": str(version.version),
+        "tags": list(version.tags),
+        "snapshot": None if manifest is None else manifest.snapshot_id,
+        "taken_at": datetime.fromtimestamp(taken, UTC).isoformat(timespec="seconds"),
+        "age_s": round(max(0.0, now - taken), 1),
+        "keys": None if manifest is None else manifest.rows,
+        "offsets": offsets,
+        "rows": [{name: _plain(value) for name, value in row.items()} for row in rows],
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A value of a column as JSON-ready data."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, dict):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _told(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+def _print(document: dict[str, Any]) -> None:
+    console = Console()
+    rows = document["rows"]
+    if rows:
+        shown = Table(*rows[0])
+        for row in rows:
+            texts = (
+                value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in row.values()
+            )
+            shown.add_row(*map(escape, texts))
+        print_table(shown, console)
+    keys = "" if document["keys"] is None else f", {document['keys']:,} keys"
+    age = document["age_s"]
+    old = f"{age:,.0f} s" if age < 600 else f"{age / 60:,.0f} minutes" if age < 36_000 else f"{age / 3600:,.0f} hours"
+    console.print(
+        f"{document['table']}, version {document['version']} of {document['taken_at']} ({old} old{keys}).",
+        highlight=False,
+        soft_wrap=True,
+    )
+    for topic, parts in document["offsets"].items():
+        at = ", ".join(
+            f"{number}: {offset:,}" for number, offset in sorted(parts.items(), key=lambda each: int(each[0]))
+        )
+        console.print(f"Offsets of {escape(topic)} by partition: {at}", highlight=False, soft_wrap=True)

@@ -1,0 +1,331 @@
+"""``holdfast status``: services, processors, open incidents, open applies, and why what is not green is not green.
+
+With ``--sizes`` it shows the disk.
+
+Invariants:
+    - ``orchestration.view.reasons`` decides what is not green, in the words of the asset checks.
+    - Reads only. A part that does not exist yet, such as the registry, is empty in the answer and no error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from holdfast.assets.layers import is_ours
+from holdfast.infra.deploy.programs import SupervisorSilent
+from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.orchestration.commands import completion
+from holdfast.orchestration.commands.options import Json, command_settings, print_json, print_rows
+from holdfast.orchestration.commands.tables import print_table
+from holdfast.processors.lifecycle.ports import now_utc
+from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.rediscovery import ADOPT, TOLD_S
+
+if TYPE_CHECKING:
+    from holdfast.infra.database.registry import Registry
+    from holdfast.infra.deploy.deployer import LocalDeployer
+    from holdfast.infra.settings import Settings
+    from holdfast.orchestration.view.reasons import Reason
+
+#: Number of subjects that are named for one reason; the JSON document has all.
+_SUBJECTS = 3
+
+
+class NothingOfThatName(HoldfastError):
+    """No processor and no asset has the name that was asked for. Field: name."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
+
+
+def status(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Only this processor with its assets, or only this asset. Default: everything.",
+            show_default=False,
+            autocompletion=completion.processors,
+        ),
+    ] = None,
+    as_json: Json = False,
+    sizes: Annotated[
+        bool, typer.Option("--sizes", help="Show instead what uses the disk, largest first, and what bounds it.")
+    ] = False,
+) -> None:
+    """Show what runs, and for all that is not green the reason and the next action. Exit code 1: something is red."""
+    settings = command_settings("ERROR")
+    if sizes:
+        _print_sizes(describe_sizes(settings), as_json=as_json)
+        return
+    document = describe(settings, name)
+    if as_json:
+        print_json(document)
+    else:
+        _print(document, Console())
+    raise typer.Exit(int(document["colour"] == "red"))
+
+
+def describe(settings: Settings, name: str | None = None) -> dict[str, Any]:
+    """The JSON document of ``holdfast status``: what runs, what is open, and why what is not green is not green.
+
+    ``name`` limits it to one processor or asset.
+
+    Raises:
+        NothingOfThatName: There is none.
+    """
+    from holdfast.infra.deploy.deployer import open_deployer
+    from holdfast.infra.kafka.broker import running_broker
+    from holdfast.orchestration.commands.reports.processor_rows import bare_row
+    from holdfast.orchestration.host import local
+    from holdfast.orchestration.project.unloaded import read_unloaded
+    from holdfast.orchestration.view import reasons
+    from holdfast.orchestration.view.asset_page import read_pages
+    from holdfast.orchestration.world import open_registry
+    from holdfast.processors.application.broken_definition import BrokenDefinition
+    from holdfast.processors.application.registration import load_processors
+
+    paths = settings.paths
+    broker = running_broker(paths.kafka)
+    supervisor = supervisor_of(open_deployer(paths))
+    daemon, web = local.running(settings, local.DAEMON), local.running(settings, local.WEBSERVER)
+    document: dict[str, Any] = {
+        "home": str(paths.home),
+        "services": {
+            "kafka": settings.kafka.bootstrap_servers or (None if broker is None else broker.bootstrap),
+            "supervisor": supervisor,
+            "daemon": None if daemon is None else f"process {daemon.pid}",
+            "dagster": None if web is None else web.url,
+        },
+        "processors": [],
+        "incidents": [],
+        "adopted": [],
+        "applies": [],
+    }
+    found = reasons.of_services(document["services"])
+    found += [] if daemon is None else reasons.of_locations(read_unloaded(settings))
+    if settings.registry_url is not None or paths.registry.exists() or supervisor is not None:
+        with closing(open_registry(settings)) as registry:
+            found += _describe_registry(document, settings, registry)
+    known = {each["processor"] for each in document["processors"]}
+    for definition in load_processors(settings):
+        if isinstance(definition, BrokenDefinition):
+            document["processors"].append(bare_row(definition.target, "broken", definition.fault))
+            found.append(reasons.of_definition(definition))
+        elif definition.name not in known:
+            sentence = f"Never deployed; start it with `holdfast apply deploy {definition.name}`."
+            document["processors"].append(bare_row(definition.name, "not-deployed", sentence))
+            found.append(reasons.of_undeployed(definition.name))
+    running = {each["processor"] for each in document["processors"] if each["desired"] not in ("-", "stopped")}
+    pages = read_pages(settings) or ()
+    found += reasons.of_assets(pages, frozenset(running), reasons.read_grey(settings))
+    if name is not None:
+        found = only(name, document, [each.name for each in pages], found)
+    document["colour"] = reasons.colour_of(found)
+    document["reasons"] = [asdict(each) for each in reasons.ordered(found)]
+    return document
+
+
+def only(name: str, document: dict[str, Any], assets: Sequence[str], found: Sequence[Reason]) -> list[Reason]:
+    """Leave one processor or asset in the document; returns its reasons."""
+    processors = {each["processor"] for each in document["processors"]}
+    if name not in processors and not any(is_of(name, each) for each in assets):
+        own = [each for each in assets if not is_ours(tuple(each.split("/")))]
+        raise NothingOfThatName(
+            f"There is no processor and no asset {name!r}; there are {', '.join(sorted(processors) + own) or 'none'}.",
+            action="Correct the name. Assets are known while Dagster's webserver runs: `holdfast up`.",
+            name=name,
+        )
+    for part in ("processors", "incidents", "adopted", "applies"):
+        document[part] = [each for each in document[part] if each["processor"] == name]
+    return [each for each in found if is_of(name, each.subject.partition(" ")[2].partition(", check ")[0])]
+
+
+def is_of(name: str, subject: str) -> bool:
+    """Whether ``name`` selects the subject: it is the subject's whole name, or one part of it between slashes."""
+    return name == subject or name in subject.split("/")
+
+
+def describe_sizes(settings: Settings) -> dict[str, Any]:
+    """The JSON document of ``holdfast status --sizes``: owners of disk space, largest first, and the verdict."""
+    from holdfast.processors.lifecycle.health.growth import judge_room, measure, owners
+
+    used = measure(owners(settings))
+    verdict = judge_room(used, settings.upkeep.room_min_percent)
+    return {
+        "home": str(settings.home),
+        "has_room": verdict.passed,
+        "sentence": verdict.sentence,
+        "action": None if verdict.passed else verdict.action,
+        "owners": [
+            {
+                "owner": each.owner.name,
+                "bytes": each.size_bytes,
+                "what": each.owner.what,
+                "places": [str(place) for place in each.owner.places],
+                "to_make_room": each.owner.action,
+            }
+            for each in used
+        ],
+    }
+
+
+def _print_sizes(document: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        print_json(document)
+        return
+    rows = [
+        {"owner": each["owner"], "MiB": f"{each['bytes'] / (1 << 20):,.1f}", "to make room": each["to_make_room"]}
+        for each in document["owners"]
+    ]
+    print_rows(("owner", "MiB", "to make room"), rows, none="Nothing uses the disk.")
+    typer.echo(document["sentence"] + ("" if document["action"] is None else f" What to do: {document['action']}"))
+
+
+def supervisor_of(deployer: LocalDeployer) -> str | None:
+    """The supervisor's process in words; None when it does not run."""
+    from holdfast.orchestration.view.reasons import HANGS
+
+    try:
+        return f"process {deployer.pid()}" if deployer.running() else None
+    except SupervisorSilent as hangs:
+        return f"process {hangs.fields['pid']}, {HANGS}"
+
+
+def _describe_registry(document: dict[str, Any], settings: Settings, registry: Registry) -> list[Reason]:
+    """Add what the registry knows to the document; returns why its processors are not green."""
+    from holdfast.orchestration.commands.reports.processor_rows import describe_processor
+    from holdfast.orchestration.world import build_world
+    from holdfast.processors.lifecycle.plans.way_on import way_on
+    from holdfast.processors.lifecycle.recovery.incidents import is_broken_off
+
+    world, found = build_world(settings.paths, registry), []
+    limits = Limits(stuck_after_s=settings.stuck_after_s)
+    for deployment in registry.deployments():
+        rows, why = describe_processor(deployment, world, limits)
+        document["processors"] += rows
+        found += why
+    document["adopted"] = [
+        {"processor": each.subject, "at": each.finished_at.isoformat(), "sentence": each.plan}
+        for each in registry.actions()
+        if each.verb == ADOPT and (now_utc() - each.finished_at).total_seconds() < TOLD_S
+    ]
+    document["incidents"] = [
+        {"id": each.id, "processor": each.processor, "kind": each.kind, "opened_at": each.opened_at.isoformat()}
+        for each in registry.open_incidents()
+    ]
+    document["applies"] = [
+        {
+            "id": each.id,
+            "processor": each.processor,
+            "verb": each.verb,
+            "state": "broken off" if is_broken_off(each) else "under way",
+            "stages_done": len(each.done),
+            "reason": each.reason,
+            "action": way_on(each) if is_broken_off(each) else None,
+        }
+        for each in registry.journal.applies(open_only=True)
+    ]
+    return found
+
+
+def print_services(services: Iterable[tuple[str, str | None]], console: Console) -> None:
+    """Print one line for each service: name and address, or that it does not run."""
+    for name, address in services:
+        console.print(f"  {name:<12} {escape(address or 'not running')}", highlight=False, soft_wrap=True)
+
+
+def _in_words(timers: dict[str, Any] | None) -> str | None:
+    """How many timers are pending, and when the next one of each clock is due; None without timers."""
+    if timers is None:
+        return None
+    nexts = [(clock, timers[f"next_{clock}"]) for clock in ("stream", "processing")]
+    due = ", ".join(f"{_moment(at)} ({clock} time)" for clock, at in nexts if at is not None)
+    return f"{timers['pending']:,}{'+' if timers['more'] else ''}" + (f", next {due}" if due else "")
+
+
+def _parts_in_words(processors: list[dict[str, Any]]) -> list[str]:
+    """A line for each subtopology of the slots that have several, or that wait for an input."""
+    found = []
+    for each in processors:
+        parts = each["subtopologies"]
+        for part in parts:
+            if len(parts) < 2 and not part["awaited"]:
+                continue
+            lags = ", ".join(
+                f"{topic} {'unknown' if lag is None else f'{lag:,} records'}" for topic, lag in part["lags"].items()
+            )
+            waits = f"; messages wait for older ones of {', '.join(part['awaited'])}" if part["awaited"] else ""
+            tasks = f"{part['running']} of {part['tasks']} tasks run"
+            found.append(
+                f"{each['processor']}, slot {each['slot']}, {part['subtopology']}: {tasks}; lag of {lags}{waits}"
+            )
+    return found
+
+
+def _moment(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%SZ}"
+
+
+def _print(document: dict[str, Any], console: Console) -> None:
+    print_services(document["services"].items(), console)
+    has_timers = any(each["timers"] is not None for each in document["processors"])
+    several = len({each["processor"] for each in document["processors"]}) < len(document["processors"])
+    mixed = any(each["code_version"] not in (None, each["deployed_version"]) for each in document["processors"])
+    more = [*(["slot"] if several else []), *(["version"] if mixed else [])]
+    columns = ("processor", *more, "desired", "state", "phase", "lag, records", "stream time")
+    table = Table(*columns, *(["timers"] if has_timers else []), "processed", "pid")
+    for each in document["processors"]:
+        # a paused processor is healthy, but reads no input
+        paused = " [red]PAUSED[/]" if each["paused"] else ""
+        state = "down" if (each["desired"], each["diagnosis"]) == ("stopped", "not-deployed") else each["diagnosis"]
+        own = {"slot": each["slot"], "version": each["code_version"]}
+        cells = (escape(each["processor"]), *(own[name] or "-" for name in more), each["desired"], state + paused)
+        time = None if each["stream_time"] is None else _moment(each["stream_time"])
+        timers = [_in_words(each["timers"])] if has_timers else []
+        rest = (each["phase"], each["lag"], time, *timers, each["processed"], each["pid"])
+        table.add_row(*cells, *("-" if cell is None else str(cell) for cell in rest))
+    if document["processors"]:
+        print_table(table, console)
+    for line in _parts_in_words(document["processors"]):
+        console.print(f"  {escape(line)}", highlight=False, soft_wrap=True)
+    for warning in dict.fromkeys(text for each in document["processors"] for text in each["warnings"]):
+        console.print(f"  [yellow]warning[/]: {escape(warning)}", soft_wrap=True)
+    for each in document["processors"]:
+        if each["arrivals"] is not None and each["arrivals"]["action"] is not None:
+            told = f"{each['processor']}, slot {each['slot']}: {each['arrivals']['sentence']}"
+            console.print(f"  [yellow]warning[/]: {escape(told)}", highlight=False, soft_wrap=True)
+            console.print(f"       What to do: {escape(each['arrivals']['action'])}", highlight=False, soft_wrap=True)
+    for each in document["adopted"]:
+        console.print(f"  [yellow]adopted[/]: {escape(each['sentence'])}", soft_wrap=True)
+    for incident in document["incidents"]:
+        console.print(f"  [yellow]incident {incident['id']}[/]: {incident['processor']} {incident['kind']}")
+    for each in document["applies"]:
+        state = f"{each['state']} after {each['stages_done']} stage(s)"
+        action = f"; complete it with `{each['action']}`" if each.get("action") else ""
+        console.print(
+            f"  [yellow]apply {each['id']}[/]: {each['verb']} {escape(each['processor'])} is {state}{action}",
+            soft_wrap=True,
+        )
+    _print_reasons(document["reasons"], console)
+
+
+def _print_reasons(found: list[dict[str, Any]], console: Console) -> None:
+    """Print each reason once, with its subjects and the next action."""
+    from holdfast.orchestration.view.reasons import Reason, grouped
+
+    for subjects, each in grouped(Reason(**one) for one in found):
+        shade = "dim" if each.colour == "grey" else each.colour
+        more = len(subjects) - _SUBJECTS
+        named = ", ".join(subjects[:_SUBJECTS]) + (f" and {more} more" if more > 0 else "")
+        console.print(f"  [{shade}]{each.colour}[/] {escape(named)}: {escape(each.reason)}", soft_wrap=True)
+        console.print(f"       What to do: {escape(each.action)}", soft_wrap=True)
+    if not found:
+        console.print("  [green]All is green.[/]")

@@ -1,0 +1,118 @@
+"""The pages of the docs below ``/docs``, beside Dagster's application: assets and checks link to them.
+
+They are those of the installed version, and need no network.
+
+Invariants:
+    - Only pages and pictures of the docs folder are served.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from holdfast.infra.installation import IMPORT_ROOT
+
+#: The path of the docs on the server; the docs' own folders are below it.
+AT = "/docs"
+#: The pages: Markdown, beside the package in a checkout and inside it in a wheel.
+FOLDER = IMPORT_ROOT / "holdfast" / "docs"
+
+_PICTURES = {".png", ".svg"}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src 'self'; frame-ancestors 'self'",
+    "X-Content-Type-Options": "nosniff",
+}
+_STYLE = """body{font:16px/1.5 system-ui,sans-serif;max-width:60em;margin:2em auto;padding:0 1em;color:#1c2024}
+pre{background:#f4f5f6;padding:.8em;overflow:auto;line-height:1.35}code{background:#f4f5f6;font-size:.92em}
+table{border-collapse:collapse;display:block;overflow:auto}td,th{border:1px solid #d5d8dc;padding:.3em .6em;
+text-align:left;vertical-align:top}img{max-width:100%}a{color:#0b6e63}nav{margin-bottom:2em}
+@media(prefers-color-scheme:dark){body{background:#16191d;color:#dfe3e8}pre,code{background:#22272d}
+td,th{border-color:#3a4149}a{color:#5cc9bb}}"""
+_PAGE = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{title}: Holdfast</title>
+<meta name="viewport" content="width=device-width"><style>{style}</style></head>
+<body><nav><a href="{home}">All pages</a></nav>{body}</body></html>"""
+
+
+class WithPages:
+    """An application with the docs beside it, below ``prefix`` and :data:`AT`.
+
+    Other paths, methods and connections reach the application as they are.
+    """
+
+    def __init__(self, app: ASGIApp, prefix: str = "", folder: Path = FOLDER) -> None:
+        self._app, self._at, self._folder = app, prefix + AT, folder.resolve()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection."""
+        path = scope.get("path", "")
+        ours = path == self._at or path.startswith(f"{self._at}/")
+        if not ours or scope["type"] != "http" or scope["method"] not in ("GET", "HEAD"):
+            await self._app(scope, receive, send)
+            return
+        answer = await run_in_threadpool(self._answer, path.removeprefix(self._at).removeprefix("/"))
+        await answer(scope, receive, send)
+
+    def _answer(self, name: str) -> Response:
+        if not name:
+            return RedirectResponse(f"{self._at}/index.md")
+        file = (self._folder / name).resolve()
+        if file.is_relative_to(self._folder) and file.is_file():
+            if file.suffix == ".md":
+                depth = len(file.relative_to(self._folder).parts) - 1
+                return self._page(rendered(file.read_text(encoding="utf-8"), depth), 200)
+            if file.suffix in _PICTURES:
+                return FileResponse(file, headers=_HEADERS)
+        text = f"<h1>No such page</h1><p>The docs of this version have no {html.escape(name)}.</p>"
+        return self._page(text, 404)
+
+    def _page(self, body: str, status: int) -> Response:
+        found = re.search(r"<h1[^>]*>(.*?)</h1>", body)
+        title = re.sub(r"<[^>]*>", "", found[1]) if found else "Docs"
+        page = _PAGE.format(title=title, style=_STYLE, home=html.escape(f"{self._at}/index.md", quote=True), body=body)
+        return HTMLResponse(page, status, _HEADERS)
+
+
+@lru_cache(maxsize=256)
+def rendered(text: str, depth: int = 0) -> str:
+    """Markdown as HTML; a heading can be linked to by its name, as on the site of the docs.
+
+    ``depth`` is the number of folders above the page. Links that leave the docs, to files of a checkout, are text.
+    """
+    reader = MarkdownIt("commonmark", {"html": True}).enable("table")
+    parts = reader.parse(text)
+    for part in parts:
+        if part.type == "inline":
+            part.children = _inside(part.children or [], "../" * (depth + 1))
+    for opening, inline in pairwise(parts):
+        if opening.type == "heading_open":
+            words = "".join(each.content for each in inline.children or () if each.type in ("text", "code_inline"))
+            opening.attrSet("id", anchor_of(words))
+    made: str = reader.renderer.render(parts, reader.options, {})
+    return made
+
+
+def _inside(parts: list[Token], outside: str) -> list[Token]:
+    """The parts of a line without the links that begin with ``outside``; their words stay."""
+    kept, leaves = [], False
+    for part in parts:
+        if part.type == "link_open":
+            leaves = str(part.attrGet("href")).startswith(outside)
+        if not (leaves and part.type in ("link_open", "link_close")):
+            kept.append(part)
+    return kept
+
+
+def anchor_of(heading: str) -> str:
+    """The name by which the site of the docs links to a heading: lower case, words joined by hyphens."""
+    words = re.sub(r"[^\w\s-]", "", heading).strip().lower()
+    return re.sub(r"[-\s]+", "-", words)

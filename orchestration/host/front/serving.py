@@ -1,0 +1,158 @@
+"""Dagster's webserver behind the front, as a command with Dagster's own options.
+
+Dagster's application runs in this process and has no port of its own, so nothing goes past the front.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import click
+import structlog
+import uvicorn
+from dagster._cli.utils import get_possibly_temporary_instance_for_cli
+from dagster._cli.workspace.cli_target import workspace_opts_to_load_target
+from dagster._core.instance import InstanceRef
+from dagster._serdes import deserialize_value
+from dagster._utils import find_free_port, is_port_in_use
+from dagster._utils.interrupts import setup_interrupt_handlers
+from dagster._utils.log import configure_loggers
+from dagster_shared.cli import WorkspaceOpts
+from dagster_shared.ipc import interrupt_on_ipc_shutdown_message
+from dagster_webserver.cli import DEFAULT_WEBSERVER_PORT, create_dagster_webserver_cli
+from dagster_webserver.version import __version__ as dagsters_version
+from starlette.types import ASGIApp
+
+from holdfast.infra.errors import BadConfiguration
+from holdfast.infra.settings import Settings, WebserverSettings
+from holdfast.orchestration.host.front.layer import Front
+from holdfast.orchestration.host.front.pages import WithPages
+from holdfast.orchestration.host.front.rules import rules_of, unguarded
+from holdfast.orchestration.host.front.signed_requests import ActingProcessContext, ActingWebserver
+from holdfast.orchestration.host.local import WORKSPACE
+
+log = structlog.get_logger("webserver")
+
+
+class WebserverUnguarded(BadConfiguration):
+    """Other machines could use Dagster's UI without saying who they are."""
+
+
+class PathPrefixInvalid(BadConfiguration):
+    """``--path-prefix`` is not the path of the settings, which links to the docs have."""
+
+
+def webserver_command(settings: Settings) -> click.Command:
+    """The command ``holdfast webserver``: Dagster's options, with address and path of the settings as defaults."""
+    dagsters: click.Command = create_dagster_webserver_cli()  # type: ignore[no-untyped-call]
+    return click.Command(
+        "webserver",
+        params=dagsters.params,
+        callback=_serving(settings),
+        help="Serve Dagster's UI: on loopback to programs of this machine, elsewhere to holders of a token.",
+        context_settings={
+            "default_map": {"host": settings.webserver.host, "path_prefix": settings.webserver.path_prefix},
+            "auto_envvar_prefix": "DAGSTER_WEBSERVER",
+        },
+    )
+
+
+def guarded_app(
+    context: ActingProcessContext, settings: WebserverSettings, prefix: str, poll_ms: int | None = None
+) -> ASGIApp:
+    """Dagster's application and the docs, behind the rules of the settings.
+
+    Args:
+        context: Dagster's workspace.
+        settings: The settings, with the address on which it really listens.
+        prefix: The path below which it is served; empty, or with a slash in front and none behind.
+        poll_ms: Pause between two looks of the UI at data of assets, milliseconds.
+    """
+    app = ActingWebserver(context, prefix, poll_ms).create_asgi_app()
+    return Front(WithPages(app, prefix), rules_of(settings, prefix=prefix))
+
+
+def _serving(settings: Settings) -> Callable[..., None]:
+    def serve(**options: Any) -> None:
+        host, prefix = options["host"], options["path_prefix"]
+        _check(host, prefix, settings)
+        if options["suppress_warnings"]:
+            os.environ["PYTHONWARNINGS"] = "ignore"
+        workspace = WorkspaceOpts.extract_from_cli_options(options)
+        if not workspace.empty_workspace and not workspace.specifies_target():
+            workspace = WorkspaceOpts(workspace=(str(WORKSPACE),))
+        configure_loggers(formatter=options["log_format"], log_level=options["dagster_log_level"].upper())
+        setup_interrupt_handlers()
+        with ExitStack() as stack:
+            context = _workspace(stack, workspace, options)
+            listening = settings.webserver.model_copy(update={"host": host})
+            app = guarded_app(context, listening, prefix, options["live_data_poll_rate"])
+            port = options["port"] or _port(host)
+            log.info("webserver.serving", url=f"http://{host}:{port}{prefix}", process=os.getpid())
+            logging.getLogger("uvicorn.error").addFilter(_is_no_refusal)
+            # Addresses in X-Forwarded-For are not believed: who connects decides whether a proxy's header counts.
+            uvicorn.run(
+                app,
+                host=host,
+                port=port,
+                log_level=options["uvicorn_log_level"],
+                proxy_headers=False,
+                server_header=False,
+            )
+
+    return serve
+
+
+def _workspace(stack: ExitStack, workspace: WorkspaceOpts, options: dict[str, Any]) -> ActingProcessContext:
+    """Dagster's instance and workspace, closed with the stack; as Dagster's own command opens them."""
+    if options["shutdown_pipe"]:
+        stack.enter_context(interrupt_on_ipc_shutdown_message(options["shutdown_pipe"]))
+    reference = options["instance_ref"]
+    instance = stack.enter_context(
+        get_possibly_temporary_instance_for_cli(
+            cli_command="holdfast webserver",
+            instance_ref=deserialize_value(reference, InstanceRef) if reference else None,
+            logger=logging.getLogger("dagster-webserver"),
+        )
+    )
+    instance.optimize_for_webserver(
+        options["db_statement_timeout"], options["db_pool_recycle"], options["db_pool_max_overflow"]
+    )
+    return stack.enter_context(
+        ActingProcessContext(
+            instance,
+            version=dagsters_version,
+            read_only=options["read_only"],
+            workspace_load_target=workspace_opts_to_load_target(workspace),
+            code_server_log_level=options["code_server_log_level"],
+        )
+    )
+
+
+def _check(host: str, prefix: str, settings: Settings) -> None:
+    if unguarded(host, settings.webserver):
+        raise WebserverUnguarded(
+            f"Other machines can reach {host}, and nobody is asked who they are.",
+            action="Set `HOLDFAST_WEBSERVER__TOKENS` or `HOLDFAST_WEBSERVER__PROXIES`, or listen on 127.0.0.1.",
+            host=host,
+        )
+    if prefix != settings.webserver.path_prefix:
+        raise PathPrefixInvalid(
+            f"The path prefix is {prefix!r}; the settings have {settings.webserver.path_prefix!r}. Code servers write "
+            "the links to the docs, and know the settings only.",
+            action="Leave `--path-prefix` out. Set `HOLDFAST_WEBSERVER__PATH_PREFIX`, as `/dagster`, where the "
+            "webserver, the daemon and the code servers run.",
+            prefix=prefix,
+            expected=settings.webserver.path_prefix,
+        )
+
+
+def _is_no_refusal(record: logging.LogRecord) -> bool:
+    """Drops what uvicorn logs after each refused WebSocket: a hostile page could fill the disk with it."""
+    return "without completing handshake" not in record.getMessage()
+
+
+def _port(host: str) -> int:
+    return find_free_port() if is_port_in_use(host, DEFAULT_WEBSERVER_PORT) else int(DEFAULT_WEBSERVER_PORT)

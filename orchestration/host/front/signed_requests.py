@@ -1,0 +1,104 @@
+"""Dagster's webserver application, which knows who each request is from: runs, backfills and events carry the name.
+
+Changes by GraphQL are logged with their person. A name that the request itself gives is replaced.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+from dagster._core.storage.tags import REPORTING_USER_TAG, USER_TAG
+from dagster._core.workspace.context import WorkspaceProcessContext, WorkspaceRequestContext
+from dagster_webserver.webserver import DagsterWebserver
+from graphene import Schema
+from starlette.requests import HTTPConnection
+
+from holdfast.orchestration.host.front.layer import WHO
+
+log = structlog.get_logger("webserver")
+
+#: Changes without effect on runs, state or Dagster's settings; the UI makes them by itself.
+_UNLOGGED = frozenset({"logTelemetry", "setNuxSeen", "sensorDryRun", "scheduleDryRun"})
+
+
+class ActingContext(WorkspaceRequestContext):
+    """A request's context with the name of its person."""
+
+    who: str = ""
+
+    def get_viewer_tags(self) -> dict[str, str]:
+        """Tags of the backfills that the request launches."""
+        return {USER_TAG: self.who} if self.who else {}
+
+    def get_reporting_user_tags(self) -> dict[str, str]:
+        """Tags of the asset events that the request reports."""
+        return {REPORTING_USER_TAG: self.who} if self.who else {}
+
+
+class ActingProcessContext(WorkspaceProcessContext):
+    """Dagster's workspace, whose request contexts know their person."""
+
+    def create_request_context(self, source: object | None = None) -> ActingContext:
+        """A context for one request."""
+        context = super().create_request_context(source)
+        acting = ActingContext(
+            instance=context.instance,
+            current_workspace=context.get_current_workspace(),
+            process_context=self,
+            version=context.version,
+            source=source,
+            read_only=context.read_only,
+        )
+        acting.who = who_asks(source) or ""
+        return acting
+
+
+class ActingWebserver(DagsterWebserver[ActingProcessContext, ActingContext]):
+    """Dagster's webserver, whose changes are logged and signed."""
+
+    def build_graphql_schema(self) -> Schema:
+        """Dagster's schema, with each change wrapped."""
+        schema = super().build_graphql_schema()
+        changes = schema.graphql_schema.mutation_type
+        assert changes is not None, "Dagster's schema has changes"
+        for name, change in changes.fields.items():
+            assert change.resolve is not None, f"Dagster resolves {name} by itself"
+            change.resolve = _signing(name, change.resolve)
+        return schema
+
+
+def who_asks(source: object | None) -> str | None:
+    """The person of a request; None where nobody is asked."""
+    return source.scope.get(WHO) if isinstance(source, HTTPConnection) else None
+
+
+def signed(arguments: Mapping[str, Any], who: str) -> dict[str, Any]:
+    """The arguments of a change whose runs carry this person's name, and no other."""
+    found = dict(arguments)
+    if found.get("executionParams"):
+        found["executionParams"] = _execution(found["executionParams"], who)
+    if found.get("executionParamsList"):
+        found["executionParamsList"] = [_execution(each, who) for each in found["executionParamsList"]]
+    if found.get("reexecutionParams"):
+        again = found["reexecutionParams"]
+        found["reexecutionParams"] = {**again, "extraTags": _tags(again.get("extraTags"), who)}
+    return found
+
+
+def _execution(parameters: Mapping[str, Any], who: str) -> dict[str, Any]:
+    metadata = parameters.get("executionMetadata") or {}
+    return {**parameters, "executionMetadata": {**metadata, "tags": _tags(metadata.get("tags"), who)}}
+
+
+def _tags(tags: Any, who: str) -> list[dict[str, str]]:
+    return [*(each for each in tags or () if each["key"] != USER_TAG), {"key": USER_TAG, "value": who}]
+
+
+def _signing(name: str, resolve: Callable[..., Any]) -> Callable[..., Any]:
+    def changed(root: Any, info: Any, **arguments: Any) -> Any:
+        who = info.context.who
+        if name not in _UNLOGGED:
+            log.info("webserver.change", change=name, who=who or "anyone on this machine")
+        return resolve(root, info, **(signed(arguments, who) if who else arguments))
+
+    return changed

@@ -1,0 +1,237 @@
+"""The sensor ``notifications``: posts incidents, failed runs, and states that need a person, to the webhook.
+
+``processors.lifecycle.recovery.webhook_messages`` writes the messages and decides when to send them; ``infra.webhook``
+posts them.
+
+Invariants:
+    - Recovery never waits for the webhook: this sensor only reads the registry and Dagster's runs.
+    - The cursor holds the ids of sent messages. It is stored after each message, in Dagster's storage: Dagster stores a
+      sensor's own cursor only when a tick ends well, so a tick that is killed would send its messages again.
+    - The next tick finds and sends messages that were not accepted.
+    - The webhook's URL is in no log, error or cursor, because it contains a token.
+"""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+import dagster as dg
+
+from holdfast.assets.keys import PROCESSOR_TAG
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.sizes import room_of
+from holdfast.infra.webhook import TIMEOUT_S, Answer, post, shown
+from holdfast.orchestration.host import local
+from holdfast.orchestration.host.run_limits import overdue_words
+from holdfast.orchestration.jobs.failures import own_words
+from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG
+from holdfast.orchestration.project.unloaded import read_broken, read_unloaded
+from holdfast.orchestration.resources import LifecycleResource
+from holdfast.orchestration.sensors.apart import SKIPPED, must_skip
+from holdfast.orchestration.view import reasons
+from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
+from holdfast.processors.lifecycle.ports import now_utc
+from holdfast.processors.lifecycle.recovery import state_messages, webhook_messages
+from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.needs import Need, Told
+from holdfast.processors.lifecycle.recovery.standing import standing
+from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Notification, Outbox
+
+NOTIFY_EVERY_S = 15
+#: Number of the newest incidents that a tick reads.
+INCIDENTS_MAX = 200
+#: Number of failed runs that one tick reads.
+RUNS_MAX = 50
+#: Name of the cursor in Dagster's storage.
+STORED = "holdfast/notifications"
+
+
+def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefinition:
+    """The sensor; ``enabled`` is its state in a new Dagster instance."""
+
+    @dg.sensor(
+        minimum_interval_seconds=NOTIFY_EVERY_S,
+        default_status=dg.DefaultSensorStatus.RUNNING if enabled else dg.DefaultSensorStatus.STOPPED,
+        description="Posts opened, resolved and failed incidents, failed runs, and states that need a person, to the "
+        "webhook. Retries while the webhook does not answer.",
+    )
+    def notifications(context: dg.SensorEvaluationContext, lifecycle: LifecycleResource) -> dg.SensorResult:
+        if must_skip(context.instance, "notifications", apart=apart):
+            return dg.SensorResult(skip_reason=SKIPPED, cursor=context.cursor)
+        settings = load_settings()
+        if settings.webhook.url is None:
+            return dg.SensorResult(skip_reason="No webhook is configured; set `HOLDFAST_WEBHOOK__URL`.")
+        known = _stored(context)
+        outbox = Outbox() if known is None else known.outbox
+        position = _newest_failure(context.instance) if known is None else known.failures_after
+        former, is_readable = {} if known is None else known.states, True
+        try:
+            incidents = _of_incidents(lifecycle)
+            states = _states(lifecycle, settings, former)
+        except HoldfastError as failed:  # the registry; what has nothing to do with it is sent on
+            context.log.warning(f"Incidents could not be read: {failed}")
+            incidents, is_readable = [], False
+            needs = [*_needs_of_machine(settings), state_messages.need_of_registry(failed)]
+            unread = {each.need.subject for each in former.values() if each.need.processor is not None}
+            states = state_messages.follow(former, needs, unread, now_utc())
+        else:
+            if known is None:  # incidents that ended before the first tick are not sent
+                outbox = Outbox(frozenset(each.id for pair in incidents if len(pair) > 1 for each in pair))
+        runs = _failed_runs(context.instance, position)
+        found = [each for pair in incidents for each in pair] + [message for _, message in runs if message]
+        repeat = timedelta(hours=settings.webhook.repeat_hours)
+        found += state_messages.messages_of(states, repeat, now_utc())
+        pending = webhook_messages.waiting(outbox, found, now_utc())
+        _store(context, Cursor(outbox, position, states))
+        sending = webhook_messages.deliver(
+            outbox,
+            pending,
+            lambda one: _send(one, settings),
+            now_utc,
+            keep=lambda so_far: _store(context, Cursor(so_far, position, states)),
+        )
+        _report(context, settings, sending)
+        left = {each.id for each in pending} - sending.outbox.told
+        for reached, message in runs:
+            if message is not None and message.id in left:
+                break
+            position = reached
+        after = sending.outbox
+        if is_readable:  # without the registry, nobody knows which ids can't occur again
+            after = webhook_messages.forget(after, [each.id for each in found])
+        cursor = Cursor(after, position, states)
+        _store(context, cursor)
+        sentence = f"{len(sending.accepted)} sent, {len(left)} waiting. {sending.failure}".strip()
+        return dg.SensorResult(skip_reason=sentence, cursor=webhook_messages.encoded(cursor))
+
+    return notifications
+
+
+def _states(lifecycle: LifecycleResource, settings: Settings, known: Mapping[str, Told]) -> dict[str, Told]:
+    """The states that need a person after this look; those of a processor that can't be read stay as they were."""
+    needs, unread, limits = _needs_of_machine(settings), set[str](), Limits(stuck_after_s=settings.stuck_after_s)
+    deployments = lifecycle.registry.deployments()
+    world = look_at_all(lifecycle.world, deployments)
+    for name in (each.processor for each in deployments):
+        try:
+            now = standing(name, world, limits)
+        except Exception as failed:  # whatever it is: the other processors are told
+            unread.add(name)
+            needs.append(state_messages.need_of_unread(name, failed))
+            continue
+        is_open = now.incident is not None and now.incident.is_open
+        need = state_messages.need_of(name, now.answer, is_open=is_open)
+        needs += [] if need is None else [need]
+    return state_messages.follow(known, needs, unread, now_utc())
+
+
+def _needs_of_machine(settings: Settings) -> list[Need]:
+    """What needs a person whatever the registry has: the disk, code locations and definitions."""
+    percent = room_of(settings.paths.home).free_percent
+    disk = state_messages.need_of_disk(percent, settings.upkeep.room_min_percent, str(settings.paths.home))
+    needs = [] if disk is None else [disk]
+    needs += [
+        state_messages.need_of_code(each.subject, each.reason, each.action)
+        for each in reasons.of_locations(read_unloaded(settings))
+    ]
+    needs += [
+        state_messages.need_of_code(f"definition {target}", told["sentence"], told["action"])
+        for target, told in read_broken(settings).items()
+    ]
+    return needs
+
+
+def _stored(context: dg.SensorEvaluationContext) -> Cursor | None:
+    """The cursor that the last tick stored, also one that was killed; None at the first tick."""
+    stored = context.instance.daemon_cursor_storage.get_cursor_values({STORED}).get(STORED)
+    return webhook_messages.decoded(stored) or webhook_messages.decoded(context.cursor)
+
+
+def _store(context: dg.SensorEvaluationContext, cursor: Cursor) -> None:
+    context.instance.daemon_cursor_storage.set_cursor_values({STORED: webhook_messages.encoded(cursor)})
+
+
+def _of_incidents(lifecycle: LifecycleResource) -> list[tuple[Notification, ...]]:
+    """The messages of each incident, oldest incident first."""
+    found = {incident.id: incident for incident in lifecycle.registry.incidents(INCIDENTS_MAX)}
+    found |= {incident.id: incident for incident in lifecycle.registry.open_incidents()}
+    return [webhook_messages.of_incident(found[number]) for number in sorted(found)]
+
+
+def _newest_failure(instance: dg.DagsterInstance) -> int:
+    records = instance.fetch_run_status_changes(dg.DagsterEventType.RUN_FAILURE, limit=1).records
+    return records[0].storage_id if records else 0
+
+
+def _failed_runs(instance: dg.DagsterInstance, after: int) -> list[tuple[int, Notification | None]]:
+    """Position in Dagster's log and message of each failed run after a position, in order.
+
+    A recovery run has no message: its incident has one.
+    """
+    wanted = dg.RunStatusChangeRecordsFilter(dg.DagsterEventType.RUN_FAILURE, after_storage_id=after)
+    records = instance.fetch_run_status_changes(wanted, limit=RUNS_MAX, ascending=True).records
+    if not records:
+        return []
+    wanted_runs = dg.RunsFilter(run_ids=[record.run_id for record in records])
+    runs = {run.run_id: run for run in instance.get_runs(wanted_runs)}
+    found = []
+    for record in records:
+        run, message = runs.get(record.run_id), None
+        if run is not None and INCIDENT_TAG not in run.tags:
+            message = webhook_messages.of_failed_run(
+                run.run_id,
+                run.job_name,
+                overdue_words(run.run_id, run.job_name, run.tags) or _cause(instance, record),
+                datetime.fromtimestamp(record.timestamp, UTC),
+                processor=run.tags.get(PROCESSOR_TAG),
+            )
+        found.append((record.storage_id, message))
+    return found
+
+
+def _cause(instance: dg.DagsterInstance, failure: dg.EventLogRecord) -> str:
+    """The error of a run's first failed step; without one, the message of the run's failure."""
+    for entry in instance.all_logs(failure.run_id, of_type=dg.DagsterEventType.STEP_FAILURE):
+        event = entry.dagster_event
+        data = None if event is None else event.step_failure_data
+        if data is None:
+            continue
+        if data.user_failure_data is not None and data.user_failure_data.description:
+            return data.user_failure_data.description
+        if words := own_words(data.error):
+            return words
+    event = failure.event_log_entry.dagster_event
+    return (None if event is None else event.message) or "No reason was recorded."
+
+
+def _send(message: Notification, settings: Settings) -> Answer:
+    assert settings.webhook.url is not None
+    render = webhook_messages.slack if settings.webhook.kind == "slack" else webhook_messages.generic
+    try:
+        document = render(message, _link(message, settings))
+    except Exception as failed:  # a message that cannot be written must not keep the others back
+        return Answer(None, f"the message cannot be written: {type(failed).__name__}: {failed}", unsendable=True)
+    return post(settings.webhook.url, document, identity=message.id, timeout_s=TIMEOUT_S)
+
+
+def _link(message: Notification, settings: Settings) -> str | None:
+    """The URL of the run, or of the incident's runs, in Dagster's UI; None when no UI is known."""
+    webserver = local.running(settings, local.WEBSERVER)
+    base = settings.webhook.dagster_url or (None if webserver is None else webserver.url)
+    if base is None:
+        return None
+    if message.run is not None:
+        return f"{base.rstrip('/')}/runs/{message.run}"
+    tag = f"tag%3A{INCIDENT_TAG.replace('/', '%2F')}%3D{message.incident}"
+    return f"{base.rstrip('/')}/runs?q[0]={tag}"
+
+
+def _report(context: dg.SensorEvaluationContext, settings: Settings, sending: webhook_messages.Sending) -> None:
+    where = shown(settings.webhook.url or "")
+    for identity in sending.given_up:
+        context.log.error(
+            f"The webhook at {where} refused message {identity} {webhook_messages.REFUSALS_MAX} times; "
+            "it is not sent again."
+        )
+    if sending.failure:
+        context.log.warning(f"The webhook at {where}: {sending.failure}")

@@ -1,0 +1,1 @@
+"""What Dagster and the processors say, for the command line and for messages: runs, pages of assets, reasons."""

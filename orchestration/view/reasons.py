@@ -1,0 +1,207 @@
+"""Why something is not green, and the next action: decided from facts, for `holdfast status`.
+
+Invariants:
+    - The words about a processor and a check are those of its asset check; nothing here words a fault again.
+    - The same facts give the same reasons.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.assets.layers import PROCESSORS, is_ours
+from holdfast.infra.json_file import read_json
+from holdfast.infra.settings import Settings
+from holdfast.orchestration.view.asset_page import AssetPage, Check
+from holdfast.processors.application.broken_definition import BrokenDefinition
+from holdfast.processors.lifecycle.recovery.answer import WORKING, Answer, Colour
+
+#: Gravest first.
+_GRAVITY: tuple[Colour, ...] = ("red", "yellow", "grey")
+#: Begin of the action in the text of a check (``assets.check_result.worded``).
+_TODO = " What to do: "
+#: What a service that does not run is missed for.
+_MISSED = {
+    "kafka": "The broker does not run: no processor works.",
+    "supervisor": "The supervisor does not run: it starts and ends the processors.",
+    "daemon": "Dagster's daemon does not run: nothing is recovered, checked or published.",
+    "dagster": "Dagster's webserver does not run: results of its checks are not shown here.",
+}
+#: The line of an error's text that has its type.
+_ERROR = re.compile(r"(?!dagster)[A-Za-z_.]*(Error|Exception|Exit)\b")
+#: How the line of a supervisor ends that does not answer.
+HANGS = "does not answer"
+#: The next action for what the sensor does by itself.
+_SOON = (
+    "Nothing for five minutes after its processor works: the sensor `kept_green` does it. Then read the last tick of "
+    "that sensor in Dagster."
+)
+#: The next action for an asset of the project.
+_OWN = "Materialise it on its page in Dagster, or give it an automation condition there (docs/projects.md)."
+_NOTHING = "Nothing; it passes without an action."
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why one subject is not green, in a sentence, and the next action."""
+
+    subject: str
+    colour: Colour
+    reason: str
+    action: str
+
+
+def grey_file(settings: Settings) -> Path:
+    """JSON file in which the sensor `kept_green` tells why assets stay grey: name -> reason with the next action."""
+    return settings.paths.dagster / "grey.json"
+
+
+def read_grey(settings: Settings) -> dict[str, str]:
+    """What that file says; empty without one."""
+    return read_json(grey_file(settings), dict[str, str]) or {}
+
+
+def of_services(services: Mapping[str, str | None]) -> list[Reason]:
+    """The services of this home that do not run; grey, because others may run elsewhere. One that hangs is red."""
+    found = [
+        Reason(f"service {name}", "grey", _MISSED[name], "Start it with `holdfast up`.")
+        for name, address in services.items()
+        if address is None
+    ]
+    if (services.get("supervisor") or "").endswith(HANGS):
+        said = "The supervisor runs, but does not answer: nothing can be started, stopped or recovered."
+        found.append(Reason("service supervisor", "red", said, "Run `holdfast down`, then `holdfast up`."))
+    return found
+
+
+def of_locations(unloaded: Mapping[str, str]) -> list[Reason]:
+    """The code locations that the daemon can't load: location -> error."""
+    return [
+        Reason(
+            f"code location {name}",
+            "red",
+            f"Dagster can't load it: {_last_line(error)} Its assets, jobs, sensors and schedules stand still.",
+            "Correct the code that the error names; the daemon loads it again within a minute. The whole error is "
+            "in the log of the daemon, `logs/dagster-daemon.log` in the home folder.",
+        )
+        for name, error in sorted(unloaded.items())
+    ]
+
+
+def _last_line(error: str) -> str:
+    """The last line of tracebacks that names an error, as a sentence: that of the first cause."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    said = next((line for line in reversed(lines) if _ERROR.match(line)), lines[0] if lines else "no error is known")
+    return said[:300].rstrip(".") + "."
+
+
+def of_processor(name: str, answer: Answer) -> list[Reason]:
+    """The answer of the check `working`, unless the processor works."""
+    if answer.colour in ("green", "grey"):  # a processor that was stopped on request is as it should be
+        return []
+    sentence, action = _split(answer.text)
+    return [Reason(f"processor {name}", answer.colour, sentence, action or _NOTHING)]
+
+
+def of_undeployed(name: str) -> Reason:
+    """A processor that is defined, and that nobody deployed."""
+    return Reason(
+        f"processor {name}", "grey", "It was never deployed.", f"Deploy it with `holdfast apply deploy {name}`."
+    )
+
+
+def of_assets(
+    pages: Iterable[AssetPage], running: frozenset[str], why_grey: Mapping[str, str] | None = None
+) -> list[Reason]:
+    """The checks that fail or did not run yet, and the assets without a materialisation.
+
+    ``running`` are the processors that are meant to run: the assets of others are grey for that one reason, which is
+    given once. ``why_grey`` maps names of assets to why nothing materialises them now.
+    """
+    found: list[Reason] = []
+    for page in pages:
+        ours = is_ours(page.key)
+        if ours and len(page.key) == 3 and page.key[1] not in running:
+            continue
+        subject = f"asset {page.name}"
+        waiting, soon = (why_grey or {}).get(page.name, ""), _SOON if ours else _next_of_own(page)
+        failing = [_of_check(subject, check) for check in page.checks if not _is_told(page, check)]
+        found += [each for each in failing if each is not None]
+        absent = 0 if page.partitions is None else page.partitions.num_partitions - page.partitions.num_materialized - 1
+        unrun = [check.name for check in page.checks if check.last is None]
+        if page.failed_run is not None:
+            found.append(Reason(subject, "red", f"Its last run, {page.failed_run[:8]}, failed.", _next_of_failed(page)))
+        elif not page.materialized:
+            found.append(Reason(subject, "grey", "It was never materialised.", waiting or soon))
+        elif absent > 0:  # the schedule publishes the window that has just begun
+            missing = f"{absent} of its time partitions are not materialised."
+            found.append(Reason(subject, "grey", missing, "Materialise them on its page in Dagster."))
+        elif unrun:
+            missing = f"Not run since it was materialised: {', '.join(unrun)}."
+            found.append(Reason(subject, "grey", missing, waiting or soon))
+    return found
+
+
+def of_definition(broken: BrokenDefinition) -> Reason:
+    """A definition that can't be imported, in the words of its check."""
+    return Reason(f"definition {broken.target}", "red", f"{broken.sentence}.", broken.action)
+
+
+def ordered(reasons: Iterable[Reason]) -> list[Reason]:
+    """Gravest first, otherwise in their order."""
+    return sorted(reasons, key=lambda each: _GRAVITY.index(each.colour))
+
+
+def grouped(reasons: Iterable[Reason]) -> list[tuple[tuple[str, ...], Reason]]:
+    """Each reason once with all its subjects, in the order of their first subjects."""
+    found: dict[tuple[str, str, str], list[Reason]] = {}
+    for each in reasons:
+        found.setdefault((each.colour, each.reason, each.action), []).append(each)
+    return [(tuple(each.subject for each in same), same[0]) for same in found.values()]
+
+
+def colour_of(reasons: Sequence[Reason]) -> Colour:
+    """The gravest colour; green without a reason."""
+    return ordered(reasons)[0].colour if reasons else "green"
+
+
+def _next_of_own(page: AssetPage) -> str:
+    """The next action for an asset of the project that is grey."""
+    if page.condition is None:
+        return _OWN
+    return (
+        f"Nothing; its automation condition ({page.condition}) materialises it after the assets that it depends on. If "
+        "they are green and it is not, read its page in Dagster: Automation."
+    )
+
+
+def _next_of_failed(page: AssetPage) -> str:
+    """The next action for an asset of the project whose last run failed."""
+    again = "" if page.condition is None else f"; its automation condition ({page.condition}) repeats no failed run"
+    return f"Read the run's log in Dagster, then materialise the asset on its page{again}."
+
+
+def _of_check(subject: str, check: Check) -> Reason | None:
+    last = check.last
+    if last is None or last.status in ("SUCCEEDED", "IN_PROGRESS"):
+        return None
+    if last.evaluation is None:
+        return Reason(f"{subject}, check {check.name}", "red", "Its run failed.", "Read the run's log in Dagster.")
+    sentence, action = _split(last.evaluation.description or "It failed.")
+    warns = last.evaluation.severity == "WARN"
+    return Reason(f"{subject}, check {check.name}", "yellow" if warns else "red", sentence, action or _NOTHING)
+
+
+def _is_told(page: AssetPage, check: Check) -> bool:
+    """Whether the processor's own line has the check; a lag that grows is in the check only."""
+    warns = check.last is not None and check.last.evaluation is not None and check.last.evaluation.severity == "WARN"
+    return page.key[0] == PROCESSORS and check.name == WORKING and not warns
+
+
+def _split(text: str) -> tuple[str, str]:
+    """Sentence and action of a check's text."""
+    sentence, _, action = text.partition(_TODO)
+    return sentence, action

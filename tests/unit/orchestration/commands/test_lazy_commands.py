@@ -1,0 +1,105 @@
+"""Commands are imported when they run: the command line lists them with the words of the real ones."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer
+import typer.rich_utils
+
+import holdfast
+from holdfast.infra.sample_data.flights import flights_of
+from holdfast.orchestration.cli import app, main
+from holdfast.orchestration.commands.lazy import LazyCommand, loaded
+
+LISTED: dict[str, Any] = typer.main.get_group(app).commands
+REAL: dict[str, Any] = loaded(app).commands
+LAZY = [name for name, command in LISTED.items() if isinstance(command, LazyCommand)]
+
+
+def first_line(command: Any) -> str:
+    return " ".join((command.help or "").split("\n\n")[0].split())
+
+
+def test_most_commands_are_lazy_and_all_are_there() -> None:
+    assert list(LISTED) == list(REAL)
+    assert len(LAZY) > 10
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_the_listed_line_of_help_is_that_of_the_command(name: str) -> None:
+    assert LISTED[name].help == first_line(REAL[name])
+    assert REAL[name].name == name
+    assert not isinstance(REAL[name], LazyCommand)
+
+
+def test_the_help_of_the_command_line_lists_every_command(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    words = capfd.readouterr().out.split()
+    assert [name for name in REAL if name not in words] == []
+
+
+def test_the_help_of_a_lazy_command_shows_its_real_options(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["apply", "deploy", "--help"]) == 0
+    shown = capfd.readouterr().out
+    assert "apply deploy [OPTIONS]" in shown
+    assert {"--timeout", "--drop", "--plan", "--yes", "--json"} <= set(re.findall(r"--[a-z]+", shown))
+
+
+def every_command(command: Any, *words: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The words of each command line, and its command."""
+    yield words, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from every_command(below, *words, name)
+
+
+def test_no_name_of_an_option_is_cut_in_a_terminal_of_80_columns(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(typer.rich_utils, "MAX_WIDTH", 80)
+    lines, missing = 0, []
+    for words, command in every_command(loaded(app)):
+        assert main([*words, "--help"]) == 0
+        shown = capfd.readouterr().out
+        lines += len(shown.splitlines())
+        names = [name for each in command.params for name in each.opts if name.startswith("--")]
+        missing += [(*words, name) for name in names if not re.search(rf"{name}(?![a-z-])", shown)]
+    assert lines > 500
+    assert missing == []
+
+
+def test_the_demo_says_how_many_flights_months_have() -> None:
+    (months,) = [each for each in REAL["demo"].params if each.name == "months"]
+    assert f"2 have {flights_of(2):,} flights, 12 have {flights_of(12):,}" in months.help
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["statsu"]) == 64
+    assert "status" in capfd.readouterr().err
+
+
+def test_the_version_is_that_of_the_package(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capfd.readouterr().out == f"holdfast {holdfast.__version__}\n"
+
+
+def test_the_shell_completes_names_and_options_of_lazy_commands() -> None:
+    program = "import sys; sys.argv[0] = 'holdfast'; from holdfast.orchestration.cli import main; main([])"
+
+    def completed(words: str) -> str:
+        environment = {
+            "_HOLDFAST_COMPLETE": "complete_bash",
+            "COMP_WORDS": f"holdfast {words}",
+            "COMP_CWORD": str(len(words.split())),
+            "PATH": "/usr/bin:/bin",
+        }
+        ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+        return ran.stdout
+
+    assert completed("incid").split() == ["incidents"]
+    assert "deploy" in completed("apply dep").split()

@@ -1,0 +1,66 @@
+"""Every command that a text of the product names can be typed: it exists, with these options and nothing missing."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.orchestration.cli import app
+from holdfast.orchestration.commands.lazy import loaded
+
+PROJECT = Path(__file__).resolve().parents[4]
+FOLDERS = ("infra", "processors", "assets", "orchestration")
+COMMAND_LINE = loaded(app)
+#: A value that is put in when the text is made.
+VALUE = "VALUE"
+
+
+def texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Line and content of each text of a module, without docstrings."""
+    nodes = list(ast.walk(tree))
+    apart = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    apart |= {id(part) for node in nodes if isinstance(node, ast.JoinedStr) for part in node.values}
+    for node in nodes:
+        if isinstance(node, ast.JoinedStr):
+            parts = [part.value if isinstance(part, ast.Constant) else VALUE for part in node.values]
+            yield node.lineno, "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in apart:
+            yield node.lineno, node.value
+
+
+def named_commands() -> Iterator[tuple[str, str]]:
+    """Place and words of each command in backticks."""
+    for folder in FOLDERS:
+        for path in sorted((PROJECT / folder).rglob("*.py")):
+            for line, text in texts(ast.parse(path.read_text())):
+                for words in re.findall(r"`holdfast ([a-z][^`]*)`", text):
+                    yield f"{path.relative_to(PROJECT)}:{line}", words
+
+
+def parse(words: list[str]) -> None:
+    """Parse a command line as `holdfast` does, without running it."""
+    command = COMMAND_LINE
+    while hasattr(command, "commands") and words:
+        command, words = command.commands[words[0]], words[1:]
+    if not hasattr(command, "commands"):
+        command.make_context("holdfast", words)
+
+
+@pytest.mark.parametrize(("place", "words"), [pytest.param(*each, id=" ".join(each)) for each in named_commands()])
+def test_a_named_command_can_be_typed(place: str, words: str) -> None:
+    # a value behind a word is a part of it or an option, like a second argument; alone it is a name or a number
+    typed = re.sub(rf"(?<!scale ){VALUE} {VALUE}", VALUE, words.replace(f"--from {VALUE}", "--from topic"))
+    typed = re.sub(rf"(?<=\w){VALUE}", "", typed)
+    typed = re.sub(rf"\b({VALUE}|N)\b", "1", typed)
+    parse(shlex.split(typed))
+
+
+@pytest.mark.parametrize("words", ["apply abandon 1", "apply deploy", "apply clean fleet", "audit fleet --shop x"])
+def test_what_cannot_be_typed_is_found(words: str) -> None:
+    with pytest.raises(Exception, match=r"Missing|No such|unexpected"):
+        parse(words.split())
