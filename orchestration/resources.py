@@ -80,7 +80,7 @@ class LifecycleResource(RegistryResource):
 
     @property
     def world(self) -> World:
-        return build_world(self.paths, self.registry)
+        return build_world(load_settings(), self.registry)
 
     @property
     def paths(self) -> Paths:

@@ -71,6 +71,7 @@ from holdfast.processors.lifecycle.rebuild.shadow import Machine
 from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.standing import what_is_left
+from holdfast.processors.lifecycle.recovery.strangers import refuse_beside
 from holdfast.processors.lifecycle.verbs.backfill import check_local
 from holdfast.processors.lifecycle.verbs.refusals import unknown_stores
 from holdfast.processors.lifecycle.verbs.table import plan_for, plan_of_installation
@@ -117,7 +118,7 @@ class Verbs:
         self._topics = topics
         self._who = who
         logged = partial(newest_logged, settings, topics)
-        self._world: World = replace(build_world(settings.paths, registry), clock=clock, logged=logged)
+        self._world: World = replace(build_world(settings, registry), clock=clock, logged=logged)
         self._owners = WorkingOwners(self._client, self._slots, self._tasks_with)
         self._transactions = HangingTransactions(topics.bootstrap, topics.client_config)
         self._tables = WarehouseTables(partial(_stored_tables, settings))
@@ -203,9 +204,12 @@ class Verbs:
         Raises:
             ApplyUnknown: No open apply has that number.
             ApplyInProgress: A live process holds the apply.
+            PlanRefused: Workers of another installation are members of the group.
             HoldfastError: A stage failed; resume again.
         """
-        return self._applier(tell).resume(self._open_apply(apply_id, "resumed"))
+        record = self._open_apply(apply_id, "resumed")
+        refuse_beside(record, self._world)
+        return self._applier(tell).resume(record)
 
     def abandon(self, apply_id: int, *, reason: str, tell: Tell = lambda text: None) -> ApplyRecord:
         """Close an open apply without undoing its stages; returns its record.

@@ -14,16 +14,20 @@ from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.home import claim_home
+from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.errors import AccessRefused
 from holdfast.infra.kafka.topics import Topics
-from holdfast.infra.paths import Paths
 from holdfast.infra.settings import Settings
 from holdfast.infra.settings.project_file import VARIABLE as PROJECT_VARIABLE
 from holdfast.orchestration.rediscovery import adopt_what_runs
 from holdfast.processors.application.registration import find_processor
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.ports import World
+from holdfast.processors.lifecycle.recovery.strangers import find_strangers
 from holdfast.processors.lifecycle.world.changelog_meta import newest_generation
+
+#: Timeout of the question which members a group has, seconds.
+ASKED_S = 3.0
 
 
 def open_registry(settings: Settings) -> Registry:
@@ -41,14 +45,38 @@ def open_registry(settings: Settings) -> Registry:
     return registry
 
 
-def build_world(paths: Paths, registry: Registry) -> World:
+def build_world(settings: Settings, registry: Registry) -> World:
     """Supervisor, workers' status and registry of this machine, for deployment and recovery."""
+    paths = settings.paths
     return World(
         deployer=open_deployer(paths),
         statuses=lambda processor, slot: ProcessorClient(processor, slot, paths),
         registry=registry,
         paths=paths,
+        strangers=_Strangers(settings, registry),
     )
+
+
+class _Strangers:
+    """Asks Kafka for the workers of another installation; after one question without an answer, asks no more."""
+
+    def __init__(self, settings: Settings, registry: Registry) -> None:
+        self._settings = settings
+        self._registry = registry
+        self._silent = False
+
+    def __call__(self, processor: str) -> tuple[str, ...]:
+        """Those in a processor's group now, in words; none where Kafka does not say."""
+        if self._silent:
+            return ()
+        settings, known = self._settings, self._registry.deployment(processor)
+        try:
+            topics = Topics(bootstrap_servers(settings), client_config(settings), timeout_s=ASKED_S)
+            slots = 0 if known is None else len(known.slots)
+            return find_strangers(processor, slots, topics.group_members, settings.paths.state, within_s=0.0)
+        except HoldfastError:
+            self._silent = True
+            return ()
 
 
 @dataclass(frozen=True)

@@ -130,9 +130,7 @@ def _found(settings: Settings, definition: ProcessorDefinition) -> Found:
     registry = open_registry(settings)
     try:
         deployment = registry.deployment(definition.name)
-        seen = observe(
-            definition.name, build_world(settings.paths, registry), Limits(stuck_after_s=settings.stuck_after_s)
-        )
+        seen = observe(definition.name, build_world(settings, registry), Limits(stuck_after_s=settings.stuck_after_s))
     finally:
         registry.close()
     alive = [each for each in seen.values() if each.program is not None and each.program.alive]

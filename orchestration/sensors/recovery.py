@@ -45,6 +45,7 @@ from holdfast.processors.lifecycle.recovery.answer import (
     Answer,
     is_due,
     judge_behind,
+    judge_beside,
     judge_interrupted,
     judge_pause,
     judge_working,
@@ -53,7 +54,7 @@ from holdfast.processors.lifecycle.recovery.conditions import Conditions, once
 from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits
 from holdfast.processors.lifecycle.recovery.incidents import Notice, is_broken_off, observe
 from holdfast.processors.lifecycle.recovery.lagging import Lag, next_lag
-from holdfast.processors.lifecycle.recovery.standing import incident_of, last_apply
+from holdfast.processors.lifecycle.recovery.standing import incident_of, last_apply, strangers_beside
 from holdfast.processors.lifecycle.recovery.tick import Run, next_run, take_look
 
 #: Name of the recovery sensor.
@@ -209,6 +210,7 @@ class _Tick:
             self._report(begun.processor, judge_interrupted(begun, found), None)
 
     def _report(self, name: str, answer: Answer, incident: Incident | None) -> None:
+        answer = judge_beside(answer, name, strangers_beside(answer, name, self.begun.get(name), self.world))
         now = self.lifecycle.world.clock().timestamp()
         if is_due(answer, self.after[name].told, now):
             self.events.append(check_result(name, answer, incident).evaluation())

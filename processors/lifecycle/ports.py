@@ -49,3 +49,6 @@ class World:
     #: Processor -> newest generation of its deployment, and its code version, in the meta records of its changelogs.
     #: Returns None where there is none, and where reading them would take too long: in the tick of a sensor.
     logged: Callable[[str], tuple[int, str] | None] = lambda processor: None
+    #: Processor -> the members of its group that are workers of another installation, in words. Empty where it is not
+    #: known: nothing asks Kafka here, or Kafka does not answer.
+    strangers: Callable[[str], tuple[str, ...]] = lambda processor: ()

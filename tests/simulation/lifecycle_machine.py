@@ -24,7 +24,7 @@ from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.serving.status import describe_worker
 from holdfast.processors.engine.state.database import Database, Databases
-from holdfast.processors.engine.state.errors import StateFolderTaken
+from holdfast.processors.engine.state.errors import StateFailed, StateFolderTaken
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.state.task_store import TaskMeta, items_of
 from holdfast.processors.testing.cluster import InMemoryTopics
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: How often somebody who waits looks, in virtual seconds.
 LOOK_S = 0.05
+#: So often is looked at a database that another one has open, before a worker is taken for its holder.
+PEEKS = 40
 #: A worker that does not end so long after SIGTERM is killed.
 STOP_WAIT_S = 30.0
 
@@ -327,10 +329,14 @@ class OperatorsTime:
 
 
 class PeekHolding:
-    """Looks at simulated state: every disk is one process' own, so that a slot's lock tells who has it."""
+    """Looks at simulated state: every disk is one process' own, so that a slot's lock tells who has it.
 
-    def __init__(self, databases: Databases) -> None:
+    ``pause`` waits for so many seconds for another one who looks: in reality, both read at the same time.
+    """
+
+    def __init__(self, databases: Databases, pause: Callable[[float], None] = lambda seconds: None) -> None:
         self._databases = databases
+        self._pause = pause
 
     def in_use(self, slot: Path) -> bool:
         try:
@@ -343,7 +349,12 @@ class PeekHolding:
         return self._databases.exists(path)
 
     def open(self, path: Path) -> _Opened:
-        return _Opened(self._databases.open(path))
+        for _ in range(PEEKS):
+            try:
+                return _Opened(self._databases.open(path))
+            except BlockingIOError:
+                self._pause(LOOK_S)
+        raise StateFailed(f"{path} is in use.", action="Retry.")
 
 
 class _Opened:

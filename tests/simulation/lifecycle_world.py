@@ -481,7 +481,9 @@ class Operator:
     def _folders(self, processor: str) -> LocalFolders:
         tasks = self._world.topology.tasks({INPUT: self._world.schedule.partitions})
         databases = self._world.disk.attach(self.process)
-        return LocalFolders(databases, self._world.state_dir, processor, tasks, PeekHolding(databases))
+        return LocalFolders(
+            databases, self._world.state_dir, processor, tasks, PeekHolding(databases, self.process.sleep)
+        )
 
 
 class OperatorsHold(Hold):

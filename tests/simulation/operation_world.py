@@ -41,6 +41,7 @@ from holdfast.processors.lifecycle.deploy.running import rollout_of_release
 from holdfast.processors.lifecycle.recovery import incidents, recovery
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.standing import Standing, standing, what_is_left
+from holdfast.processors.lifecycle.recovery.strangers import find_strangers, refuse_beside
 from holdfast.processors.testing.groups import Member
 from holdfast.processors.testing.process import InlineProcess
 from tests.simulation.letters import letters_in_memory
@@ -138,7 +139,8 @@ class OperationWorld(LifecycleWorld):
         sleep = process.sleep
 
         def sleep_longer(seconds: float) -> None:
-            program.idle = IDLE_S <= seconds < self.idle_s
+            worker = program.worker  # what was asked since it looked is answered after its usual pause
+            program.idle = IDLE_S <= seconds < self.idle_s and not (worker is not None and worker.requests)
             try:
                 sleep(self.idle_s if program.idle else seconds)
             finally:
@@ -161,6 +163,9 @@ class OperationWorld(LifecycleWorld):
 
     def join_stranger(self) -> None:
         """A worker of another installation takes its share of the partitions."""
+        if not self.network.brokers_up:  # nobody joins without a broker
+            self.clock.call_later(0.5, self.join_stranger)
+            return
         group = self.cluster._broker.group(GROUP)
         self._strangers.append(group.join(InlineProcess(self.clock), (INPUT,), STRANGER))
         if self.shared_since is not None:
@@ -170,7 +175,9 @@ class OperationWorld(LifecycleWorld):
         def poll() -> None:
             for number, member in enumerate(self._strangers):
                 if member not in group.members:
+                    # its session ended while the broker was away: whoever asked before this moment saw no stranger
                     self._strangers[number] = group.join(member.process, (INPUT,), STRANGER)
+                    self.shared_since = self.clock.monotonic()
                 elif group.preparing and not member.joined:
                     group.join_again(member)
             if self._strangers:
@@ -271,13 +278,14 @@ class Person(Operator):
         super().__init__(world, process)
         self.world = world
         deployer: Any = SilentDeployer(world, process)
-        self.acting = replace(self.acting, deployer=deployer)
+        self.acting = replace(self.acting, deployer=deployer, strangers=self._others)
         self.facts._world = self.acting
 
     def resume(self, number: int) -> None:
         """Resumes an apply, as ``Verbs.resume`` does."""
         record = self._open(number)
         if record is not None:
+            refuse_beside(record, self.acting)
             self._applier().resume(record)
 
     def abandon(self, number: int) -> tuple[str, ...]:
@@ -291,6 +299,14 @@ class Person(Operator):
     def standing(self) -> Standing:
         """What status shows."""
         return standing(GROUP, self.acting, LIMITS)
+
+    def _others(self, processor: str) -> tuple[str, ...]:
+        """As ``orchestration.world`` asks."""
+        try:
+            slots = len(self._slots(processor))
+            return find_strangers(processor, slots, self.topics.group_members, self.world.state_dir, within_s=0.0)
+        except HoldfastError:
+            return ()
 
     def _open(self, number: int) -> ApplyRecord | None:
         record = self.journal.apply_of(number)

@@ -32,7 +32,7 @@ def rehearse(
         find_processor(settings, processor)
     with closing(open_registry(settings)) as registry:
         cluster = KafkaCluster(bootstrap_servers(settings), client_config=client_config(settings))
-        world = build_world(settings.paths, registry)
+        world = build_world(settings, registry)
         rehearsals = Rehearsals(world, cluster, RocksDatabases(), lambda name: slots_at_work(name, world))
         chosen = choose(rehearsals.candidates(processor, partition), now_utc().date().isoformat())
         if chosen is None:

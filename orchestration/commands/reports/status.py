@@ -206,7 +206,7 @@ def _describe_registry(document: dict[str, Any], settings: Settings, registry: R
     from holdfast.processors.lifecycle.plans.way_on import way_on
     from holdfast.processors.lifecycle.recovery.incidents import is_broken_off
 
-    world, found = build_world(settings.paths, registry), []
+    world, found = build_world(settings, registry), []
     limits = Limits(stuck_after_s=settings.stuck_after_s)
     for deployment in registry.deployments():
         rows, why = describe_processor(deployment, world, limits)

@@ -112,7 +112,7 @@ def _looks(settings: Settings, only: Sequence[str], every_s: float, count: int |
         yield Look((), (), {})
         return
     with closing(open_registry(settings)) as registry:
-        world, limits = build_world(settings.paths, registry), Limits(stuck_after_s=settings.stuck_after_s)
+        world, limits = build_world(settings, registry), Limits(stuck_after_s=settings.stuck_after_s)
         seen = take(registry, world, limits, only, {})
         pause_s, done = min(_FIRST_S, every_s), 0
         while count is None or done < count:

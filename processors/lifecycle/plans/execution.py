@@ -55,7 +55,7 @@ class Owners(Protocol):
     def clear(self, processor: str, stage: stages.ClearKeys, tell: Tell) -> tuple[int, tuple[str, ...]]:
         """Delete the selected keys; returns their number, and the files that they were written to."""
 
-    def compact(self, processor: str, tell: Tell) -> tuple[int, int]:
+    def compact(self, processor: str, stage: stages.CompactStores, tell: Tell) -> tuple[int, int]:
         """Rewrite the stores; returns bytes before and after."""
 
 
@@ -134,7 +134,7 @@ class Execution:
                 where = f"{stage.topic}[{stage.partition}] from offset {stage.start_offset}"
                 return Done(f"transaction on {where} {'aborted' if ended else 'was no longer open'}")
             case stages.CompactStores():
-                before, after = self.owners.compact(processor, tell)
+                before, after = self.owners.compact(processor, stage, tell)
                 return Done(f"stores rewritten: {in_bytes(before)} before, {in_bytes(after)} after", before)
             case stages.ClearKeys():
                 keys, paths = self.owners.clear(processor, stage, tell)

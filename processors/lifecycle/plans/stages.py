@@ -143,7 +143,9 @@ class AbortTransaction(_Stage, frozen=True, tag="abort_transaction"):
 
 
 class CompactStores(_Stage, frozen=True, tag="compact_stores"):
-    """The owners rewrite their local stores without overwritten and deleted entries."""
+    """The owners rewrite their local stores without overwritten and deleted entries; no ``slots`` are all."""
+
+    slots: tuple[str, ...] = ()
 
 
 class ClearKeys(_Stage, frozen=True, tag="clear_keys"):

@@ -2,6 +2,7 @@
 
 its own plan is resumed    holdfast apply resume N
 a new plan is made         the request as it was typed: with other options, it would be another request
+nothing is left to end     holdfast apply abandon N --reason WHY: a compact changes no state, and needs a running worker
 its plan can't be read     holdfast apply abandon N --reason WHY
 """
 
@@ -15,7 +16,7 @@ import msgspec
 from holdfast.infra.database.records import ApplyRecord
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.plan import Plan, PlanUnreadable
-from holdfast.processors.lifecycle.plans.requests import OfInstallation, Request, verb_of
+from holdfast.processors.lifecycle.plans.requests import Compact, OfInstallation, Request, verb_of
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor
 
 #: Verbs whose interrupted apply leaves no half-changed state, so that recovery may start workers (in any version).
@@ -54,7 +55,7 @@ def keeps_recovery_away(record: ApplyRecord) -> bool:
 def way_on(record: ApplyRecord) -> str:
     """The command that brings an open apply to its end."""
     begun = read(record)
-    if begun is None:
+    if begun is None or isinstance(begun.request, Compact):
         return f"holdfast apply abandon {record.id} --reason WHY"
     if begun.after_kill == "go on":
         return f"holdfast apply resume {record.id}"

@@ -7,7 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
@@ -31,12 +31,18 @@ from holdfast.processors.lifecycle.recovery.faults import TITLES, Kind, kind_of
 from holdfast.processors.lifecycle.recovery.lagging import Lag, is_lasting, lagging_words
 from holdfast.processors.lifecycle.recovery.recovery import ATTEMPTS
 from holdfast.processors.lifecycle.recovery.remedies import Wait
+from holdfast.processors.lifecycle.verbs.refusals import shared_with
 
 #: Name of the check.
 WORKING = "working"
 
 #: Red needs somebody or something now, yellow is a warning or passes by itself, grey is not known or not meant to run.
 Colour = Literal["green", "yellow", "grey", "red"]
+
+#: Faults whose action is no verb of the processor, or names the other installation itself.
+_ASKED_FIRST: frozenset[Kind] = frozenset({"registry-behind", "supervisor-silent", "held-elsewhere"})
+#: Begin of the action in the text of an answer.
+_TODO = " What to do: "
 
 #: An unchanged answer is recorded again after this time, seconds; its age then shows that the sensor is alive.
 TELL_EVERY_S = 1800.0
@@ -117,7 +123,7 @@ def judge_pause(answer: Answer, last: ApplyRecord | None) -> Answer:
     """The answer about a paused processor: red where ``last``, its newest apply, ended before it could resume it."""
     if answer.kind != "paused" or last is None or last.outcome not in ("abandoned", "failed"):
         return answer
-    text, _, todo = answer.text.partition(" What to do: ")
+    text, _, todo = answer.text.partition(_TODO)
     left = f"Apply {last.id} ({last.verb}), which ended as {last.outcome}, may have left it so."
     return replace(answer, text=f"{text} {left} What to do: {todo}", only_warns=False)
 
@@ -131,6 +137,9 @@ def judge_behind(old: Behind) -> Answer:
 def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Answer:
     """The answer for a processor with an interrupted apply; the processor may be half changed."""
     plan, action = way_on.read(begun), way_on.way_on(begun)
+    hangs = next((each for each in found.values() if isinstance(each, Unsupervised)), None)
+    if hangs is not None:  # no command reaches a worker before
+        action = f"{hangs.action} Then: {action}"
     sick = in_words({slot: each for slot, each in found.items() if each.needs_recovery})
     if way_on.keeps_recovery_away(begun):
         held = "Recovery leaves the processor alone until then."
@@ -144,6 +153,25 @@ def judge_interrupted(begun: ApplyRecord, found: Mapping[str, Diagnosis]) -> Ans
         f"{sick}{' ' if sick else ''}{held} What to do: {action}"
     )
     return Answer(False, "apply-broken-off", text, action=action)
+
+
+def asks_to_start(answer: Answer) -> bool:
+    """Whether the action of an answer about a processor that is meant to run is refused beside another installation."""
+    return not answer.passed and bool(answer.action) and answer.kind not in _ASKED_FIRST
+
+
+def judge_beside(answer: Answer, processor: str, strangers: Sequence[str]) -> Answer:
+    """The answer where workers of another installation are members of the group: they have to be stopped first.
+
+    ``strangers`` are these members, in words.
+    """
+    if not strangers or not asks_to_start(answer):
+        return answer
+    text, todo, _ = answer.text.partition(_TODO)
+    there = f"stop {processor} there (`holdfast apply stop {processor}` in that installation)"
+    action = f"{there}; then: {answer.action}"
+    said = f"{text} {shared_with(processor, strangers)}{_TODO}{action}" if todo else answer.text
+    return replace(answer, text=said, action=action)
 
 
 def judge_applying(begun: ApplyRecord) -> Answer:

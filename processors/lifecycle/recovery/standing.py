@@ -16,13 +16,17 @@ from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.answer import (
     STARTING,
     Answer,
+    asks_to_start,
     judge_applying,
+    judge_behind,
+    judge_beside,
     judge_interrupted,
     judge_pause,
     judge_working,
 )
-from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Differs, Limits
+from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Differs, Limits, Outdated, worst
 from holdfast.processors.lifecycle.recovery.incidents import Observation, is_broken_off, observe, open_apply
+from holdfast.processors.lifecycle.recovery.strangers import may_start
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,7 @@ def standing(processor: str, world: World, limits: Limits, *, patience_s: float 
     found = {slot: each.diagnosis for slot, each in seen.items()}
     incident, begun = incident_of(processor, world), open_apply(processor, world)
     answer = judge(found, incident, begun, last_apply(processor, world), world.clock())
+    answer = judge_beside(answer, processor, strangers_beside(answer, processor, begun, world))
     return Standing(seen, answer, incident)
 
 
@@ -55,12 +60,27 @@ def judge(
     now: datetime,
 ) -> Answer:
     """The answer from facts alone: the slots, the newest incident, the open apply, and the newest apply."""
+    gravest = worst(found)
+    if isinstance(gravest, Outdated):  # a registry that is an older copy may have an apply that ended long ago
+        return judge_behind(gravest.behind)
     if begun is not None and is_broken_off(begun):
         return judge_interrupted(begun, found)
     answer = judge_pause(judge_working(found, incident, now) or STARTING, last)
     if begun is not None and not answer.passed and not (incident is not None and incident.is_open):
         return judge_applying(begun)
     return answer
+
+
+def strangers_beside(answer: Answer, processor: str, begun: ApplyRecord | None, world: World) -> tuple[str, ...]:
+    """The workers of another installation that keep the action of an answer from helping; ``begun`` is the open apply.
+
+    None beside a processor that was stopped here: it may be meant to run there.
+    """
+    if not asks_to_start(answer):
+        return ()
+    known = world.registry.deployment(processor)
+    starts = may_start(begun) if begun is not None else known is not None and known.desired != "stopped"
+    return world.strangers(processor) if starts else ()
 
 
 def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...]:

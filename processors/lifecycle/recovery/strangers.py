@@ -1,4 +1,4 @@
-"""Whether another installation's workers have a processor's partitions, asked before recovery starts a worker here.
+"""Whether another installation's workers have a processor's partitions, asked before a worker is started again here.
 
 Invariants:
     - A former worker of this installation is no stranger: neither one whose session lasts still, nor one whose state
@@ -10,11 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 
+from holdfast.infra.database.records import ApplyRecord
 from holdfast.infra.kafka.errors import AccessRefused
 from holdfast.infra.kafka.records import Member
 from holdfast.infra.waiting import wait_until
 from holdfast.processors.engine.changelog.names import is_worker_of, transactional_id
 from holdfast.processors.engine.state.folder import StateFolder
+from holdfast.processors.lifecycle.plans import way_on
+from holdfast.processors.lifecycle.plans.apply import PlanRefused
+from holdfast.processors.lifecycle.plans.requests import NEVER_START
+from holdfast.processors.lifecycle.ports import World
+from holdfast.processors.lifecycle.verbs.refusals import shared_with
 
 #: The session of a dead worker ends within this time, seconds.
 GHOSTS_S = 60.0
@@ -32,6 +38,29 @@ def strangers_beside(processor: str, members: Sequence[Member], own: Set[str], s
     unnamed = [each for each in others if not is_worker_of(processor, each.client_id)]
     unseen = max(0, slots - (len(members) - len(others)))
     return workers + (unnamed if len(unnamed) > unseen else [])
+
+
+def may_start(begun: ApplyRecord) -> bool:
+    """Whether what is left of an open apply may start workers."""
+    plan = way_on.read(begun)
+    return plan is not None and not isinstance(plan.request, NEVER_START)
+
+
+def refuse_beside(begun: ApplyRecord, world: World) -> None:
+    """Refuse to resume an apply beside another installation's workers, as its verb is refused there.
+
+    Raises:
+        PlanRefused: They are members of the group, and the apply may start workers.
+    """
+    name = begun.processor
+    others = world.strangers(name) if may_start(begun) else ()
+    if others:
+        raise PlanRefused(
+            shared_with(name, others),
+            action=f"Stop {name} there (`holdfast apply stop {name}` in that installation), then repeat the command.",
+            processor=name,
+            strangers="; ".join(others),
+        )
 
 
 def find_strangers(

@@ -34,7 +34,7 @@ def plan(request: Compact, facts: Facts, topology: Topology) -> Plan:
     size = sum(each.store_bytes or 0 for each in facts.instances)
     seconds, rate = facts.seconds_for("compact_stores", size, ASSUMED_BYTES_PER_S, "bytes")
     named = ", ".join(slots)
-    rewrite = CompactStores(f"rewrite the stores of slot {named}; it reads no input meanwhile")
+    rewrite = CompactStores(f"rewrite the stores of slot {named}; it reads no input meanwhile", tuple(slots))
     does = [f"abort {count_of(len(aborts), 'hanging transaction')} on changelogs"] if aborts else []
     does += [f"rewrite the stores of slot {named}"] if slots else []
     idle = () if slots else (f"no worker of {topology.processor} runs: its local stores are not rewritten",)

@@ -3,23 +3,31 @@
 Invariants:
     - Each worker is asked for the tasks that it owns now, by number: partition 3 of one subtopology may have another
       owner than partition 3 of the next, and subtopologies may have unequal numbers of partitions.
-    - A wanted task without owner is an error, before anything is changed.
+    - A wanted task without owner is an error, before anything is changed. A change waits for the owner first: a worker
+      that was just started makes the group give the partitions out again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Partition
+from holdfast.infra.waiting import retry
 from holdfast.processors.engine.runtime.commands import CommandRefused
 from holdfast.processors.engine.serving.client import ProcessorClient, ProcessorSilent
 from holdfast.processors.lifecycle.plans.apply import Tell
 from holdfast.processors.lifecycle.plans.facts import Counted
 from holdfast.processors.lifecycle.plans.requests import Keys, Prefix, Selection, Windows
-from holdfast.processors.lifecycle.plans.stages import ClearKeys, ReadAgain
+from holdfast.processors.lifecycle.plans.stages import ClearKeys, CompactStores, ReadAgain
+
+Answer = TypeVar("Answer")
+
+#: A change waits so long for owners of all wanted tasks, seconds.
+OWNED_WITHIN_S = 60.0
+_LOOK_EVERY_S = 0.5
 
 
 class NobodyOwns(HoldfastError):
@@ -70,6 +78,7 @@ class WorkingOwners:
             without partitions needs owners of all of them.
         once: The name of the stage that is carried out, which is the same when another run repeats it. The owners'
             tasks remember the name of a clear, so it deletes once.
+        owned_within_s: So long a change waits for owners of all wanted tasks, seconds.
     """
 
     def __init__(
@@ -78,11 +87,13 @@ class WorkingOwners:
         slots: Callable[[str], tuple[str, ...]],
         tasks: Callable[[str, Sequence[str]], Set[tuple[str, int]]],
         once: Callable[[], str] = lambda: "",
+        owned_within_s: float = OWNED_WITHIN_S,
     ) -> None:
         self._client = client
         self._slots = slots
         self._tasks = tasks
         self._once = once
+        self._owned_within_s = owned_within_s
 
     def count(self, processor: str, store: str, selection: Selection, partitions: tuple[int, ...]) -> Counted | None:
         """Keys and bytes of a selection, counted by its owners; None when an owner is missing or does not answer."""
@@ -113,7 +124,7 @@ class WorkingOwners:
 
     def clear(self, processor: str, stage: ClearKeys, tell: Tell) -> tuple[int, tuple[str, ...]]:
         keys, paths = 0, list[str]()
-        for client, owned in self._owners(processor, stage.stores, stage.partitions):
+        for client, owned in self._awaited(lambda: self._owners(processor, stage.stores, stage.partitions)):
             tell(f"slot {client.slot} {'writes the keys to a file, and ' * stage.export}deletes the keys")
             positions = {
                 topic: {number: at for number, at in each.items() if number in owned}
@@ -129,6 +140,10 @@ class WorkingOwners:
 
     def read_again(self, processor: str, stage: ReadAgain, tell: Tell) -> None:
         left = {(topic, number) for topic, each in stage.positions.items() for number in each}
+        self._awaited(lambda: self._ask_again(processor, stage, left, tell))
+
+    def _ask_again(self, processor: str, stage: ReadAgain, left: set[tuple[str, int]], tell: Tell) -> None:
+        """Ask the present owners of ``left``, and take what they did from it."""
         for slot in self._slots(processor):
             client = self._client(processor, slot)
             status = client.status()
@@ -141,7 +156,7 @@ class WorkingOwners:
                 for topic, number in sorted(asked):
                     positions.setdefault(topic, {})[number] = stage.positions[topic][number]
                 client.position(positions)
-            left -= owned
+            left.difference_update(owned)
         if left:
             listed = ", ".join(f"{topic}[{number}]" for topic, number in sorted(left))
             raise NobodyOwns(
@@ -151,13 +166,17 @@ class WorkingOwners:
                 partitions=listed,
             )
 
-    def compact(self, processor: str, tell: Tell) -> tuple[int, int]:
+    def compact(self, processor: str, stage: CompactStores, tell: Tell) -> tuple[int, int]:
         before = after = 0
-        for slot in self._slots(processor):
+        for slot in stage.slots or self._slots(processor):
             tell(f"slot {slot} rewrites its stores")
             answer = self._client(processor, slot).compact()
             before, after = before + int(answer["bytes_before"]), after + int(answer["bytes_after"])
         return before, after
+
+    def _awaited(self, ask: Callable[[], Answer]) -> Answer:
+        """The answer once every wanted task has an owner."""
+        return retry(ask, lambda failure: isinstance(failure, NobodyOwns), self._owned_within_s, every_s=_LOOK_EVERY_S)
 
     def _owners(
         self, processor: str, stores: Sequence[str], partitions: tuple[int, ...]

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from holdfast.processors.engine.runtime.commands import CommandRefused
 from holdfast.processors.engine.serving.status import TaskStatus
 from holdfast.processors.lifecycle.plans.requests import Everything, Keys
-from holdfast.processors.lifecycle.plans.stages import ClearKeys
+from holdfast.processors.lifecycle.plans.stages import ClearKeys, CompactStores
 from holdfast.processors.lifecycle.world.owners import NobodyOwns, WorkingOwners
 from tests.unit.processors.lifecycle.worlds import two_widths_topology
 
@@ -53,13 +53,28 @@ class Worker:
     def count(self, store: str, **which: Any) -> dict[str, Any]:
         return self.clear((store,), **which)
 
+    def compact(self) -> dict[str, Any]:
+        self.asked.append(("compact",))
+        return {"bytes_before": 2, "bytes_after": 1}
+
+
+@dataclass
+class Starting(Worker):
+    """A worker that was just started: the group gives it partitions only after some looks at it."""
+
+    looks: int = 2
+
+    def status(self) -> Any:
+        self.looks -= 1
+        return super().status() if self.looks < 0 else SimpleNamespace(tasks=[])
+
 
 def owners_of(owned: dict[str, dict[str, tuple[int, ...]]], once: str = "") -> tuple[WorkingOwners, dict[str, Worker]]:
     workers = {slot: Worker(slot, each) for slot, each in owned.items()}
     client: Any = lambda processor, slot: workers[slot]  # noqa: E731
     counts = {"few": 2, "many": 5}
     owners = WorkingOwners(
-        client, lambda name: tuple(workers), lambda name, stores: TOPOLOGY.tasks_with(stores, counts), lambda: once
+        client, lambda name: tuple(workers), lambda name, stores: TOPOLOGY.tasks_with(stores, counts), lambda: once, 0.0
     )
     return owners, workers
 
@@ -89,6 +104,23 @@ def test_each_worker_is_asked_for_its_own_tasks_of_the_store() -> None:
     counted = owners.count("orders", "narrow", Keys(("a",)), (1, 4))
     assert counted is not None
     assert counted.keys == 1
+
+
+def test_a_change_waits_for_the_owner_of_each_task() -> None:
+    """A worker that was just started makes the group give all partitions out again."""
+    starting = {slot: Starting(slot, each) for slot, each in OWNED.items()}
+    client: Any = lambda processor, slot: starting[slot]  # noqa: E731
+    counts = {"few": 2, "many": 5}
+    owners = WorkingOwners(client, lambda name: tuple(starting), lambda name, of: TOPOLOGY.tasks_with(of, counts))
+    assert owners.clear("orders", clearing("narrow", ()), print) == (2, ())
+    assert [each.asked for each in starting.values()] == [[(("narrow",), (0,), None)], [(("narrow",), (1,), None)]]
+
+
+def test_the_slots_of_the_plan_are_compacted_and_no_other_one() -> None:
+    owners, workers = owners_of(OWNED)
+    assert owners.compact("orders", CompactStores("-", ("1",)), print) == (2, 1)
+    assert [each.asked for each in workers.values()] == [[], [("compact",)]]
+    assert owners.compact("orders", CompactStores("-"), print) == (4, 2), "a plan of a former version names no slots"
 
 
 def test_a_task_without_owner_is_told_although_its_number_has_one() -> None:

@@ -19,7 +19,8 @@ from holdfast.infra.database.records import ApplyRecord
 from holdfast.orchestration.commands.changes.requests import VERBS
 from holdfast.orchestration.commands.reports.processor_rows import describe_processor
 from holdfast.orchestration.view.reasons import Reason
-from holdfast.processors.lifecycle.plans.apply import Applier, ApplyInProgress, Done, Holder
+from holdfast.processors.lifecycle.plans.apply import Applier, ApplyInProgress, Done, Holder, PlanRefused
+from holdfast.processors.lifecycle.plans.behind import Behind, Recorded
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.facts import Facts, InstanceFacts, ReleaseFacts
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan
@@ -28,10 +29,12 @@ from holdfast.processors.lifecycle.plans.requests import (
     Clean,
     Compact,
     Deploy,
+    OfProcessor,
     Provision,
     PutBack,
     Request,
     Restart,
+    Restore,
     Scale,
     Stop,
     verb_of,
@@ -39,10 +42,11 @@ from holdfast.processors.lifecycle.plans.requests import (
 from holdfast.processors.lifecycle.plans.shape import shape_of
 from holdfast.processors.lifecycle.plans.stages import DeleteTopic
 from holdfast.processors.lifecycle.plans.way_on import HARMLESS, command_of, keeps_recovery_away, way_on
-from holdfast.processors.lifecycle.recovery.answer import judge_interrupted
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
+from holdfast.processors.lifecycle.recovery.answer import judge_beside, judge_interrupted
+from holdfast.processors.lifecycle.recovery.diagnosis import Differs, Limits, Outdated, Unsupervised
 from holdfast.processors.lifecycle.recovery.incidents import is_applied
-from holdfast.processors.lifecycle.recovery.standing import standing
+from holdfast.processors.lifecycle.recovery.standing import judge, standing, strangers_beside
+from holdfast.processors.lifecycle.recovery.strangers import refuse_beside
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.in_memory import NAME, NOW, Installation, open_installation
 from tests.unit.processors.lifecycle.worlds import PARTITIONS, orders_topology, world_of
@@ -240,3 +244,67 @@ def test_recovery_waits_for_an_unreadable_plan_only_where_its_verb_leaves_half_c
     text = judge_interrupted(begun, {}).text
     assert ("Recovery leaves the processor alone until then." in text) is waits
     assert {verb_of(each) for each in REQUESTS} | {"replay"} >= HARMLESS
+
+
+#: The workers of another installation, as the world tells them.
+OTHERS = ("host 10.0.0.2, client id holdfast-orders-bbbb-0",)
+HANGS = Unsupervised("running", "End it: `holdfast down`, then `holdfast up`.")
+
+
+def interrupted(request: OfProcessor, installed: Installation) -> ApplyRecord:
+    """The apply of a request whose run was killed in its first stage, and is known to be gone."""
+    record = broken_off(decide(request, world_of(TOPOLOGY), TOPOLOGY), installed, 1)
+    installed.registry.journal.let_go_of_apply(record.id, record.token, "killed")
+    (record,) = installed.registry.journal.applies(open_only=True)
+    return record
+
+
+def test_an_interrupted_compact_is_abandoned_because_no_worker_may_run_that_repeats_it(installed: Installation) -> None:
+    record = interrupted(Compact("orders"), installed)
+    assert way_on(record) == f"holdfast apply abandon {record.id} --reason WHY"
+    assert judge_interrupted(record, {}).action == way_on(record)
+
+
+def test_a_supervisor_that_hangs_is_ended_before_an_apply_can_be(installed: Installation) -> None:
+    record = interrupted(Restart("orders"), installed)
+    action = judge_interrupted(record, {"0": HANGS}).action
+    assert action == "End it: `holdfast down`, then `holdfast up`. Then: holdfast apply restart orders"
+
+
+def test_workers_of_another_installation_are_stopped_before_an_apply_can_be_ended(installed: Installation) -> None:
+    record = interrupted(Restore("orders"), installed)
+    world = replace(installed.world, strangers=lambda processor: OTHERS)
+    answer = standing("orders", world, Limits()).answer
+    there = "stop orders there (`holdfast apply stop orders` in that installation)"
+    assert answer.action == f"{there}; then: holdfast apply resume {record.id}"
+    assert answer.text.endswith(f"share its partitions. What to do: {answer.action}")
+    with pytest.raises(PlanRefused, match="client id holdfast-orders-bbbb-0"):
+        refuse_beside(record, world)
+    refuse_beside(record, installed.world)
+
+
+def test_an_apply_that_starts_no_worker_ends_beside_those_of_another_installation(installed: Installation) -> None:
+    record = interrupted(Stop("orders"), installed)
+    world = replace(installed.world, strangers=lambda processor: OTHERS)
+    assert "there" not in standing("orders", world, Limits()).answer.action
+    refuse_beside(record, world)
+
+
+def test_an_older_registry_is_corrected_before_the_apply_that_it_has(installed: Installation) -> None:
+    """Each verb is refused until then, and its apply may have ended long ago."""
+    record = interrupted(Restart("orders"), installed)
+    old = Behind("orders", None, Recorded(3, "v2"))
+    assert judge({"0": Outdated(old)}, None, record, record, NOW).action == old.action
+
+
+def test_workers_of_another_installation_are_stopped_before_the_version_is_deployed_that_is_recorded(
+    installed: Installation,
+) -> None:
+    said = "It runs version v1, but version v2 is deployed."
+    found = Differs("other-version", said, "holdfast apply deploy orders")
+    answer = judge({"0": found}, None, None, None, NOW)
+    world = replace(installed.world, strangers=lambda processor: OTHERS)
+    beside = judge_beside(answer, "orders", strangers_beside(answer, "orders", None, world))
+    assert beside.action.endswith("in that installation); then: holdfast apply deploy orders")
+    installed.registry.record_stopped("orders", NOW)  # it may be meant to run there
+    assert strangers_beside(answer, "orders", None, world) == ()
