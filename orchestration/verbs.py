@@ -204,12 +204,9 @@ class Verbs:
         Raises:
             ApplyUnknown: No open apply has that number.
             ApplyInProgress: A live process holds the apply.
-            PlanRefused: Workers of another installation are members of the group.
-            HoldfastError: A stage failed; resume again.
+            HoldfastError: A stage failed; resume again. Or another installation has the processor (PlanRefused).
         """
-        record = self._open_apply(apply_id, "resumed")
-        refuse_beside(record, self._world)
-        return self._applier(tell).resume(record)
+        return self._applier(tell).resume(refuse_beside(self._open_apply(apply_id, "resumed"), self._world))
 
     def abandon(self, apply_id: int, *, reason: str, tell: Tell = lambda text: None) -> ApplyRecord:
         """Close an open apply without undoing its stages; returns its record.

@@ -179,6 +179,8 @@ class SimulatedDeployer:
         del self._world.programs[name]
 
     def remove_all(self, names: Collection[str]) -> None:
+        if names:
+            self._process.point("deployer.remove_all:before")
         for name in names:
             if (app := self._program(name).app) is not None:
                 app.stop()
@@ -308,6 +310,16 @@ class SimulatedClient(ProcessorClient):
 
 def _answer(code: int, document: Mapping[str, Any]) -> httpx.Response:
     return httpx.Response(code, content=json.dumps(document, default=str).encode())
+
+
+class NothingHangs:
+    """The transactions of a cluster whose coordinators forget nothing."""
+
+    def hanging(self, partitions: object) -> tuple[()]:
+        return ()
+
+    def abort_hanging(self, stage: object) -> bool:
+        return False
 
 
 class OperatorsTime:

@@ -17,6 +17,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from holdfast.infra import waiting
 from holdfast.infra.database.errors import HoldLost
 from holdfast.infra.database.lease_times import BEAT_S
 from holdfast.infra.database.leases import Fence
@@ -35,6 +36,7 @@ from holdfast.processors.lifecycle.deploy import deployment, running
 from holdfast.processors.lifecycle.deploy.code_files import Code
 from holdfast.processors.lifecycle.deploy.deployment import Rollout
 from holdfast.processors.lifecycle.deploy.marking import behind, keep_mark
+from holdfast.processors.lifecycle.deploy.releases import KEPT
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans import plan as plans
@@ -60,6 +62,7 @@ from holdfast.processors.testing.cluster import InMemoryCluster
 from holdfast.processors.testing.network import Network
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.lifecycle_machine import (
+    NothingHangs,
     OperatorsTime,
     OperatorsTopics,
     PeekHolding,
@@ -79,16 +82,6 @@ from tests.simulation.workload import ANY_TIME_AHEAD, GROUP, INPUT, OUTPUT, draw
 CODE = Code("tests.simulation.workload:application", why_not="it is a part of Holdfast")
 #: An operator who is not through after so long hangs.
 OPERATOR_S = 3_000.0
-
-
-class NothingHangs:
-    """The transactions of a cluster whose coordinators forget nothing."""
-
-    def hanging(self, partitions: object) -> tuple[()]:
-        return ()
-
-    def abort_hanging(self, stage: object) -> bool:
-        return False
 
 
 class LifecycleWorld:
@@ -324,6 +317,7 @@ class Operator:
 
     #: The settings of workers where he is; None: they never change.
     present: Callable[[], Mapping[str, str]] | None = None
+    releases_kept = KEPT
 
     def __init__(self, world: LifecycleWorld, process: SimulatedProcess) -> None:
         self._world = world
@@ -412,6 +406,7 @@ class Operator:
                 "ada",
                 lambda name: (self._world.code(), self._shape()),
                 topics,
+                releases_kept=self.releases_kept,
                 present=self.present,
             ),
             owners=self.owners,
@@ -519,7 +514,7 @@ class OperatorsHold(Hold):
 @contextmanager
 def virtual_time(world: LifecycleWorld) -> Iterator[None]:
     """Who waits in the lifecycle's own modules waits in virtual time."""
-    modules: tuple[Any, ...] = (deployment, serving, applying, running, recovery)
+    modules: tuple[Any, ...] = (deployment, serving, applying, running, recovery, waiting)
     former = [module.time for module in modules]
     for module in modules:
         module.time = OperatorsTime(world)

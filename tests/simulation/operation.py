@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
+
 from tests.simulation.lifecycle import template_in, unlogged_folder
 from tests.simulation.lifecycle_world import quiet
 from tests.simulation.operation_course import CourseRun
@@ -26,6 +28,11 @@ from tests.simulation.schedule import plain_schedule
 from tests.simulation.scheduler import signals_kept
 from tests.simulation.small_portions import tuned
 from tests.simulation.verifier import InvariantBroken
+
+#: Courses in all, those that `make test` runs, and those of one case.
+COURSES, TESTED, SHARE = 5_000, 100, 25
+#: Files of ``tests/simulation/courses``.
+FILES = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,27 @@ class OperationRunner:
             else:
                 at += 1
         return outcome
+
+
+def shares(file: int) -> range:
+    """The first seeds of the shares that a file of courses runs in `make test-thorough`, by its number from 0.
+
+    All files together run ``COURSES`` with those of `make test`, which are the first ones.
+    """
+    first, each = TESTED, (COURSES - TESTED) // FILES
+    return range(first + file * each, first + (file + 1) * each, SHARE)
+
+
+def check_share(runner: OperationRunner, first: int) -> None:
+    """Run a share of the courses.
+
+    Raises:
+        pytest.fail.Exception: One broke an invariant; the words have the steps that it needs.
+    """
+    for seed in range(first, first + SHARE):
+        outcome = runner.run(seed)
+        if outcome.invariant is not None:
+            pytest.fail(f"seed {seed} broke {outcome.invariant!r}:\n{runner.shrink(outcome).story}")
 
 
 @contextmanager

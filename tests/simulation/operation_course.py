@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from holdfast.infra.errors import HoldfastError
@@ -18,7 +19,7 @@ from holdfast.processors.lifecycle.plans.requests import (
 from tests.simulation.letters import check_letters
 from tests.simulation.lifecycle_sequence import Sequence
 from tests.simulation.lifecycle_world import Shown
-from tests.simulation.operation_judge import act, apart, carry_out, is_consumed, judge
+from tests.simulation.operation_judge import act, apart, carry_out, is_consumed, is_paused, judge
 from tests.simulation.operation_sensor import Sensor
 from tests.simulation.operation_steps import (
     FOR_EVER_S,
@@ -33,6 +34,7 @@ from tests.simulation.operation_steps import (
     Feed,
     Intrude,
     KillWorker,
+    Pause,
     SetClock,
     Silent,
     Spoil,
@@ -115,6 +117,7 @@ class CourseRun:
         self.quiet()
         self.check_broken()
         self.follow()
+        self.check_undo()
         if not any(isinstance(each, Clear) for each in self._requests()):
             self.check_state()
 
@@ -144,6 +147,18 @@ class CourseRun:
             self.check_broken()
         if done and not verdict.answer.passed:
             raise InvariantBroken("mended", f"{verdict.answer.colour}: {verdict.answer.text}; done: {done}")
+
+    def check_undo(self) -> None:
+        """The two releases that worked last are there: plans name the former one as undo.
+
+        Raises:
+            InvariantBroken: One was pruned.
+        """
+        book = self.world.registry.releases
+        for name in self.world.worked[-2:]:
+            release = book.find(GROUP, name)
+            if release is None or release.folder is None or not Path(release.folder).is_dir():
+                raise InvariantBroken("undo", f"release {name} is not there; worked: {self.world.worked}")
 
     def check_broken(self) -> None:
         """What was seen on the way.
@@ -216,6 +231,8 @@ class CourseRun:
             case Spoil():
                 world.broken_slots.add(step.slot)
                 self.strike(End("SIGKILL", after_s=0.0), f"w{step.slot}", None)
+            case Pause():
+                world.pause(step.slot)
             case DeleteRun():
                 self.sensor.forget()
             case Upgrade():
@@ -324,13 +341,14 @@ class CourseRun:
         self.world.idle_s = 5.0
         self.world.rest(max(0.0, self.silent_until - self.world.clock.monotonic()))
         self.world.rest(CALM_S)
-        if self.world.schedule.seed % 4 and not apart(self.world) and not self.sensor.busy:
+        if self.world.schedule.seed % 8 and not apart(self.world) and not self.sensor.busy:
             return  # the other seeds see that it stays so
         self.world.rest(QUIET_S)
         until = self.world.clock.monotonic() + QUIET_MAX_S
         while self.world.clock.monotonic() < until:
             shared = self.world.shared_since is not None  # others have some partitions
-            busy = self.sensor.busy or (self._runs() and not shared and not is_consumed(self.world))
+            waits = shared or is_paused(self.world)
+            busy = self.sensor.busy or (self._runs() and not waits and not is_consumed(self.world))
             if not busy:
                 return
             self.world.rest(20.0)

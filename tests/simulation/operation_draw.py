@@ -19,6 +19,7 @@ from holdfast.processors.lifecycle.plans.requests import (
 )
 from tests.simulation.lifecycle_model import OPERATORS_AIMS, WORKERS_AIMS
 from tests.simulation.operation_steps import (
+    BROKEN,
     FOR_EVER_S,
     Abandon,
     Ask,
@@ -31,6 +32,7 @@ from tests.simulation.operation_steps import (
     Feed,
     Intrude,
     KillWorker,
+    Pause,
     SetClock,
     Signal,
     Silent,
@@ -82,7 +84,28 @@ def draw_course(seed: int) -> Course:
     if random.random() < 0.4:
         # on another machine only a minute of silence tells that an operator is gone
         steps += [Wait(62.0), Abandon()]
-    return tuple(steps)
+    return tuple(_draw_more(Random(f"more of course {seed}"), steps))
+
+
+def _draw_more(random: Random, steps: list[Step]) -> list[Step]:
+    """The steps, some with a pause or a version that does not start in between; drawn apart, the others stay."""
+    if random.random() < 0.15:
+        steps.insert(random.randint(1, len(steps)), Pause(random.choice(["0", "0", "1"])))
+    if random.random() < 0.12:
+        at = random.randint(1, len(steps))
+        end = _draw_end(random, AIMS) if random.random() < 0.5 else None
+        steps[at:at] = [Define(BROKEN), Ask(Deploy(GROUP), end)]
+    if random.random() < 0.08:
+        steps += _draw_beyond(random)
+    return steps
+
+
+def _draw_beyond(random: Random) -> list[Step]:
+    """A change to fewer workers that ends when it is recorded, before the others are stopped."""
+    signal: Signal = random.choice(["SIGINT", "SIGHUP", "SIGKILL"])
+    end = End(signal, "deployer.remove_all:before", begun=True)
+    fewer = Ask(Scale(GROUP, random.randint(1, 2), warm_s=0.0), end)
+    return [Ask(Scale(GROUP, 3, warm_s=0.0)), fewer, Wait(62.0), Abandon()]
 
 
 def has_letters(seed: int) -> bool:

@@ -18,6 +18,7 @@ from holdfast.orchestration.commands.changes.requests import VERBS
 from holdfast.orchestration.commands.changes.verbs import joined_command
 from holdfast.orchestration.view.reasons import of_processor
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
+from holdfast.processors.lifecycle.deploy.running import RolledBack
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import Adopt, Request
 from holdfast.processors.lifecycle.plans.way_on import way_on
@@ -30,6 +31,8 @@ from tests.simulation.workload import GROUP
 _COMMAND = re.compile(r"holdfast ((?:[\w:=/-]+(?: |(?=\W|$)))+)")
 #: A version of the definition that is to come back, and a command that is for another installation.
 _FORMER, _THERE = re.compile(r"go back to version (\S+) of the definition"), "in that installation"
+#: End of the sentence about a paused worker.
+PAUSED = "is paused"
 #: Commands that only show something.
 _SHOWS = frozenset({"logs", "status", "explain", "plan", "top", "history", "snapshot"})
 
@@ -67,7 +70,7 @@ def apart(world: OperationWorld) -> tuple[str, ...]:
         if worker.topology.code_version != found.code_version:
             said.append(f"slot {slot} runs {worker.topology.code_version}, recorded is {found.code_version}")
         if "--paused" in program.spec.command or worker.paused:
-            said.append(f"slot {slot} is paused")
+            said.append(f"slot {slot} {PAUSED}")
     said += [f"slot {slot} runs beyond the record" for slot, each in slots.items() if slot not in meant and each.alive]
     said += _of_programs(world, found, {slot: each for slot, each in slots.items() if slot in meant})
     if meant and not said and world.shared_since is None and not is_consumed(world):
@@ -95,6 +98,11 @@ def programs(world: OperationWorld) -> list[Any]:
     return list(world.programs.values())
 
 
+def is_paused(world: OperationWorld) -> bool:
+    """Whether a worker that runs is paused."""
+    return any(each.worker is not None and each.worker.paused for each in world.programs.values())
+
+
 def is_consumed(world: OperationWorld) -> bool:
     """Whether all input is processed and committed."""
     return all(world.consumed(number) == world.sent[number] for number in range(world.schedule.partitions))
@@ -109,7 +117,9 @@ def judge(world: OperationWorld) -> Verdict:
     told: list[Answer] = []
     act(world, lambda person: told.append(person.standing().answer), "status")
     found = Verdict(apart(world), told[0])
-    if found.apart and found.answer.colour != "red":
+    # somebody may want a pause, so it is a warning; an apply that left it is red
+    enough = ("red", "yellow") if found.apart and all(each.endswith(PAUSED) for each in found.apart) else ("red",)
+    if found.apart and found.answer.colour not in enough:
         raise InvariantBroken("told", f"{list(found.apart)}; status is {found.answer.colour}: {found.answer.text}")
     if (found.apart or found.answer.colour == "red") and not commands_in(found.action):
         raise InvariantBroken("told", f"{list(found.apart)}; status names no action: {found.answer.text}")
@@ -156,6 +166,8 @@ def carry_out(world: OperationWorld, verdict: Verdict) -> str:
             act(world, lambda person, words=words: run(person, words), f"holdfast {' '.join(words)}")
             if words[0] != "down":
                 return f"holdfast {' '.join(words)}"
+        except RolledBack:  # the former version runs again, and is recorded: what follows is judged
+            return f"holdfast {' '.join(words)}, which went back"
         except HoldfastError as failure:
             failed = f"`holdfast {' '.join(words)}`: {failure}"
     raise InvariantBroken("action", f"{failed}; status: {verdict.answer.text}")

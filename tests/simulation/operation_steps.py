@@ -8,6 +8,8 @@ from typing import Literal
 from holdfast.processors.lifecycle.plans.requests import Request
 
 Signal = Literal["SIGINT", "SIGHUP", "SIGKILL"]
+#: A version whose workers end at their start.
+BROKEN = "v0"
 #: Seconds of what stays until a person ends it.
 FOR_EVER_S = 1e6
 
@@ -105,6 +107,13 @@ class Spoil:
 
 
 @dataclass(frozen=True, slots=True)
+class Pause:
+    """A program pauses the worker of a slot, by HTTP."""
+
+    slot: str
+
+
+@dataclass(frozen=True, slots=True)
 class Intrude:
     """A worker of another installation joins the group so many seconds later, for so many seconds."""
 
@@ -141,6 +150,7 @@ Step = (
     | Silent
     | Configure
     | Spoil
+    | Pause
     | Intrude
     | SetClock
     | DeleteRun

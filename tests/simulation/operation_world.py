@@ -19,7 +19,6 @@ from greenlet import getcurrent  # type: ignore[import-untyped]
 from sqlalchemy import update
 
 from holdfast.assets.rollouts import deployed_rollout, settings_of, slots_now
-from holdfast.infra import waiting
 from holdfast.infra.database import tables
 from holdfast.infra.database.applies import ApplyJournal
 from holdfast.infra.database.connections import Connections
@@ -30,6 +29,7 @@ from holdfast.infra.deploy.programs import SupervisorSilent
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.names import transactional_id
+from holdfast.processors.engine.runtime.loop import Request as WorkerRequest
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy import deployed_settings
@@ -45,8 +45,9 @@ from holdfast.processors.lifecycle.recovery.strangers import find_strangers, ref
 from holdfast.processors.testing.groups import Member
 from holdfast.processors.testing.process import InlineProcess
 from tests.simulation.letters import letters_in_memory
-from tests.simulation.lifecycle_machine import OperatorsTime, Program, SimulatedDeployer
+from tests.simulation.lifecycle_machine import Program, SimulatedDeployer
 from tests.simulation.lifecycle_world import LifecycleWorld, Operator, OperatorsHold, virtual_time
+from tests.simulation.operation_steps import BROKEN
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP, INPUT
@@ -60,6 +61,10 @@ LIMITS = Limits()
 _END_IT = "End it and start another one: `holdfast down`, then `holdfast up`. Recovery starts the processors."
 #: The client id of a worker of another installation.
 STRANGER = transactional_id(GROUP, "0123456789ab", "0")
+
+
+class NoStart(HoldfastError):
+    """What the workers of a broken version end with."""
 
 
 class NoConfiguration(HoldfastError):
@@ -87,11 +92,15 @@ class OperationWorld(LifecycleWorld):
         self.run_began: dict[str, float] = {}
         #: Called at each point of each process.
         self.strikes: list[Callable[[SimulatedProcess, str], bool]] = []
-        self.strike = lambda process, name: any(each(process, name) for each in list(self.strikes))
+        self.strike = lambda process, name: self.strikes and any(each(process, name) for each in list(self.strikes))
         #: The settings of workers where operators and Dagster are.
         self.environment: dict[str, str] = {"HOLDFAST_MEMORY_MAX_MB": "512"}
         #: The slots whose workers end with ``NoConfiguration`` until a person repairs it.
         self.broken_slots: set[str] = set()
+        #: The releases that worked, the last one last; none twice.
+        self.worked: list[str] = []
+        #: The version that the last worker of a slot has imported.
+        self._imported: dict[str, str] = {}
         self._strangers: list[Member] = []
         #: Since when a worker of another installation is in the group, in virtual seconds; None without one.
         self.shared_since: float | None = None
@@ -121,13 +130,15 @@ class OperationWorld(LifecycleWorld):
         """A program with a release imports it; one without imports what is in the project now."""
         given = program.spec.command
         folder = Path(given[given.index("--release") + 1]) if "--release" in given else self.project
-        version = (folder / "app.py").read_text().strip()
+        version = self._imported[slot] = (folder / "app.py").read_text().strip()
         made = self.application(slot, start)
         described: Topology = replace(self._described, code_version=version)
         made.topology = lambda: described  # type: ignore[method-assign]
         return made
 
     def check_start(self, slot: str) -> None:
+        if self._imported[slot] == BROKEN:
+            raise NoStart("This version does not start.", action="Correct it.")
         if slot in self.broken_slots:
             raise NoConfiguration("This worker's configuration is wrong.", action="Correct it.")
 
@@ -197,6 +208,13 @@ class OperationWorld(LifecycleWorld):
         super().feed(partition, upto)
         self.clock.skew_s = skew_s
 
+    def pause(self, slot: str) -> None:
+        """Pause the worker of a slot, if it runs; as its server does, on the worker's own thread."""
+        program = self.programs.get(self.paths.program(GROUP, slot))
+        if program is not None and program.worker is not None:
+            program.worker.requests.append(WorkerRequest(program.worker.pause, only_reads=False))
+            self.wake(program)
+
     def set_clock(self, ahead_s: float) -> None:
         """The machine's clock is ahead by so many seconds from now on."""
         self.clock.skew_s = ahead_s
@@ -207,6 +225,16 @@ class OperationWorld(LifecycleWorld):
         for program in self.programs.values():
             if program.process is not None and program.alive:
                 self.kill(program.process)
+
+    def noting_what_works(self) -> Any:
+        """A patch by which each release that works is noted."""
+        original = ReleaseBook.works
+
+        def works(book: ReleaseBook, processor: str, release_id: str, *given: Any, **named: Any) -> None:
+            original(book, processor, release_id, *given, **named)
+            self.worked = [*(each for each in self.worked if each != release_id), release_id]
+
+        return patch.object(ReleaseBook, "works", works)
 
     def make_foreign(self) -> None:
         """Another version of Holdfast wrote the plans of open applies."""
@@ -273,6 +301,9 @@ class _Machine:
 class Person(Operator):
     """Who runs one command, or one tick of the sensor, or one run of recovery: what ``orchestration.verbs`` is."""
 
+    #: So few releases that each deploy prunes.
+    releases_kept = 1
+
     def __init__(self, world: OperationWorld, process: SimulatedProcess) -> None:
         self.present = lambda: dict(world.environment)
         super().__init__(world, process)
@@ -338,9 +369,9 @@ def parts_of_operation(world: OperationWorld) -> Iterator[None]:
             patch.object(incidents, "is_gone", world.is_gone),
             patch.object(incidents, "running_for_s", world.runs_for_s),
             patch.object(deployed_settings, "asked_of", world.asked_of),
-            patch.object(waiting, "time", OperatorsTime(world)),
             virtual_time(world),
             letters_in_memory(world),
+            world.noting_what_works(),
             _reads_remembered(),
         ):
             parts.enter_context(part)

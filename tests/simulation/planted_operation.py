@@ -7,16 +7,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import text
 
 from holdfast.infra.database import applies
+from holdfast.infra.database.releases import ReleaseBook
+from holdfast.processors.lifecycle.deploy import releases, running
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
+from holdfast.processors.lifecycle.plans import plan as plans
+from holdfast.processors.lifecycle.plans import way_on
+from holdfast.processors.lifecycle.plans.stages import CompactStores
 from holdfast.processors.lifecycle.recovery import answer, diagnosis, incidents, recovery, tick
 from holdfast.processors.lifecycle.recovery import standing as standings
 from holdfast.processors.lifecycle.recovery.diagnosis import Dead
 from holdfast.processors.lifecycle.recovery.incidents import Observation
 from holdfast.processors.lifecycle.recovery.remedies import PerSlot
+from holdfast.processors.lifecycle.world.owners import WorkingOwners
 from tests.simulation import operation_sensor
 from tests.simulation.operation import operation_runner
 from tests.simulation.planted import Planted, print_table
@@ -95,6 +102,75 @@ def _settings_not_compared(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(incidents, "_other_programs", lambda *given: {})
 
 
+def _pause_is_fine(patch: pytest.MonkeyPatch) -> None:
+    """A paused worker works."""
+    original = diagnosis._compared
+
+    def compared(status: Any, desired: Any) -> Any:
+        found = original(status, desired)
+        return None if found is not None and found.kind == "paused" else found
+
+    patch.setattr(diagnosis, "_compared", compared)
+
+
+def _record_has_all(patch: pytest.MonkeyPatch) -> None:
+    """Workers that are not recorded are not looked for."""
+    patch.setattr(incidents, "slots_beyond", lambda *given: ())
+
+
+def _ahead_is_past(patch: pytest.MonkeyPatch) -> None:
+    """A time that a clock recorded while it was ahead counts like any other."""
+    for module in (diagnosis, incidents):
+        patch.setattr(module, "is_ahead", lambda moment, now: False)
+
+
+def _plan_is_read(patch: pytest.MonkeyPatch) -> None:
+    """Whoever looks at an open apply reads its plan, also that of another version."""
+    patch.setattr(way_on, "read", lambda record: plans.decode(record.plan))
+
+
+def _fails_for_good(patch: pytest.MonkeyPatch) -> None:
+    """A deploy that fails starts no former release."""
+    patch.setattr(running, "_goes_back", lambda stage: False)
+
+
+def _supervisor_is_not_asked(patch: pytest.MonkeyPatch) -> None:
+    """The command of an interrupted apply is named, whether the supervisor hangs or not."""
+    original = standings.judge_interrupted
+
+    def judge(begun: Any, found: Any) -> Any:
+        return original(begun, {slot: each for slot, each in found.items() if each.kind != "supervisor-silent"})
+
+    patch.setattr(standings, "judge_interrupted", judge)
+
+
+def _others_are_not_named(patch: pytest.MonkeyPatch) -> None:
+    """An action is named beside workers of another installation, where it is refused."""
+    patch.setattr(standings, "strangers_beside", lambda *given: ())
+
+
+def _all_are_compacted(patch: pytest.MonkeyPatch) -> None:
+    """A compact asks every slot, and the command of an interrupted one is the same again."""
+    original = WorkingOwners.compact
+
+    def compact(self: WorkingOwners, processor: str, stage: CompactStores, tell: Any) -> tuple[int, int]:
+        return original(self, processor, msgspec.structs.replace(stage, slots=()), tell)
+
+    patch.setattr(WorkingOwners, "compact", compact)
+    patch.setattr(way_on, "Compact", ())
+
+
+def _owners_are_not_awaited(patch: pytest.MonkeyPatch) -> None:
+    """A clear takes the owners of the moment for all."""
+    patch.setattr(WorkingOwners, "_awaited", lambda self, ask: ask())
+
+
+def _undo_is_pruned(patch: pytest.MonkeyPatch) -> None:
+    """The newest releases are kept, whether they worked or not."""
+    patch.setattr(releases, "UNDO", 0)
+    patch.setattr(ReleaseBook, "before", lambda book, processor: None)
+
+
 BUGS: tuple[Planted, ...] = (
     Planted("the word of an apply outlives it, and is trusted", _word_trusted),
     Planted("an open apply counts as live for ever", _live_for_ever),
@@ -108,6 +184,16 @@ BUGS: tuple[Planted, ...] = (
     Planted("a running worker is taken for the recorded one", _wish_is_shown),
     Planted("recovery starts workers with the settings of its own environment", _settings_of_now),
     Planted("the settings of workers are not compared", _settings_not_compared),
+    Planted("a paused worker is green", _pause_is_fine),
+    Planted("workers beyond the record are not looked for", _record_has_all),
+    Planted("a time that lies ahead is taken for one of the past", _ahead_is_past),
+    Planted("the plan of another version is read", _plan_is_read),
+    Planted("a deploy that fails starts no former release", _fails_for_good),
+    Planted("the release that a rollback runs is pruned", _undo_is_pruned),
+    Planted("the command of an interrupted apply is named while the supervisor hangs", _supervisor_is_not_asked),
+    Planted("an action is named that is refused beside another installation", _others_are_not_named),
+    Planted("a compact asks slots that its plan does not name, and is named again", _all_are_compacted),
+    Planted("a clear does not wait for the owners of all partitions", _owners_are_not_awaited),
 )
 
 

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.mechanics.tiers import named, variants
-from tests.simulation.operation import OperationRunner, Outcome, operation_runner
+from tests.mechanics.tiers import named
+from tests.simulation.operation import COURSES, FILES, SHARE, TESTED, OperationRunner, Outcome, operation_runner, shares
 from tests.simulation.operation_steps import Ask, Both
 from tests.simulation.planted import seeds_until_caught
 from tests.simulation.planted_operation import BUGS, Planted
 
-COURSES, SHARE = 5_000, 25
 SEEDS_MAX = 400
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "simulation-operators.md"
 
@@ -31,7 +30,8 @@ def outcome_of(runner: OperationRunner) -> Callable[[int], Outcome]:
     return cache(runner.run)
 
 
-@pytest.mark.parametrize("first", variants(range(0, COURSES, SHARE), tested=4, quick=0))
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, TESTED, SHARE))
 def test_after_quiet_the_world_is_the_record_or_the_named_action_makes_it_so(
     runner: OperationRunner, outcome_of: Callable[[int], Outcome], first: int
 ) -> None:
@@ -39,6 +39,17 @@ def test_after_quiet_the_world_is_the_record_or_the_named_action_makes_it_so(
         outcome = outcome_of(seed)
         if outcome.invariant is not None:
             pytest.fail(f"seed {seed} broke {outcome.invariant!r}:\n{runner.shrink(outcome).story}")
+
+
+def test_the_files_of_courses_have_all_seeds_once() -> None:
+    there = sorted((Path(__file__).parent / "courses").glob("test_*.py"))
+    firsts = [*range(0, TESTED, SHARE), *(first for file in range(FILES) for first in shares(file))]
+    assert len(there) == FILES
+    assert [number for number in range(FILES) if f"shares({number})" in "".join(map(Path.read_text, there))] == list(
+        range(FILES)
+    )
+    seeds = sorted(seed for first in firsts for seed in range(first, first + SHARE))
+    assert seeds == list(range(COURSES))
 
 
 @pytest.mark.slow

@@ -331,15 +331,23 @@ def is_applied(processor: str, world: World) -> bool:
 
 
 def wanted(recorded: Deployment, world: World) -> Deployment:
-    """A deployment as it is meant now.
+    """A deployment as it is meant now (``meant``).
 
-    "deploying" is the word of an apply, and holds while one is live: an apply that was killed can't take it back.
+    Raises:
+        HoldfastError: The registry does not answer.
     """
     if recorded.desired != "deploying":
         return recorded
-    begun = open_apply(recorded.processor, world)
+    return meant(recorded, open_apply(recorded.processor, world))
+
+
+def meant(recorded: Deployment, begun: ApplyRecord | None) -> Deployment:
+    """A deployment as it is meant while ``begun`` is its open apply.
+
+    "deploying" is the word of an apply, and holds while one is live: an apply that was killed can't take it back.
+    """
     is_live = begun is not None and not is_broken_off(begun)
-    return recorded if is_live else replace(recorded, desired="deployed")
+    return recorded if is_live or recorded.desired != "deploying" else replace(recorded, desired="deployed")
 
 
 def open_apply(processor: str, world: World) -> ApplyRecord | None:

@@ -46,8 +46,8 @@ def may_start(begun: ApplyRecord) -> bool:
     return plan is not None and not isinstance(plan.request, NEVER_START)
 
 
-def refuse_beside(begun: ApplyRecord, world: World) -> None:
-    """Refuse to resume an apply beside another installation's workers, as its verb is refused there.
+def refuse_beside(begun: ApplyRecord, world: World) -> ApplyRecord:
+    """The apply that is to be resumed; refused beside another installation's workers, as its verb is.
 
     Raises:
         PlanRefused: They are members of the group, and the apply may start workers.
@@ -61,6 +61,7 @@ def refuse_beside(begun: ApplyRecord, world: World) -> None:
             processor=name,
             strangers="; ".join(others),
         )
+    return begun
 
 
 def find_strangers(

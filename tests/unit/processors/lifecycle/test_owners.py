@@ -11,10 +11,12 @@ from msgspec.structs import replace
 
 from holdfast.processors.engine.runtime.commands import CommandRefused
 from holdfast.processors.engine.serving.status import TaskStatus
-from holdfast.processors.lifecycle.plans.requests import Everything, Keys
+from holdfast.processors.lifecycle.plans.facts import InstanceFacts
+from holdfast.processors.lifecycle.plans.requests import Compact, Everything, Keys
 from holdfast.processors.lifecycle.plans.stages import ClearKeys, CompactStores
+from holdfast.processors.lifecycle.verbs.table import decide
 from holdfast.processors.lifecycle.world.owners import NobodyOwns, WorkingOwners
-from tests.unit.processors.lifecycle.worlds import two_widths_topology
+from tests.unit.processors.lifecycle.worlds import orders_topology, two_widths_topology, world_of
 
 TOPOLOGY = two_widths_topology()
 NARROW, WIDE = (sub.name for sub in TOPOLOGY.subtopologies)
@@ -118,7 +120,12 @@ def test_a_change_waits_for_the_owner_of_each_task() -> None:
 
 def test_the_slots_of_the_plan_are_compacted_and_no_other_one() -> None:
     owners, workers = owners_of(OWNED)
-    assert owners.compact("orders", CompactStores("-", ("1",)), print) == (2, 1)
+    topology = orders_topology()
+    version = topology.code_version
+    gone = InstanceFacts("0", False, None, version), InstanceFacts("1", True, "running", version)
+    (stage,) = decide(Compact("orders"), world_of(topology, instances=gone), topology).stages
+    assert isinstance(stage, CompactStores)
+    assert owners.compact("orders", stage, print) == (2, 1)
     assert [each.asked for each in workers.values()] == [[], [("compact",)]]
     assert owners.compact("orders", CompactStores("-"), print) == (4, 2), "a plan of a former version names no slots"
 

@@ -10,7 +10,9 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.infra.database.records import ApplyRecord, Incident
+from holdfast.infra.database.records import ApplyRecord, Deployment, DesiredState, Incident
+from holdfast.infra.deploy.programs import ProgramState, ProgramStatus
+from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.recovery import webhook_messages
 from holdfast.processors.lifecycle.recovery.diagnosis import (
@@ -19,13 +21,16 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     Differs,
     Failed,
     Healthy,
+    Limits,
     NotDeployed,
     Outdated,
     Starting,
     Stuck,
     Unsupervised,
     Waiting,
+    diagnose,
 )
+from holdfast.processors.lifecycle.recovery.incidents import meant
 from holdfast.processors.lifecycle.recovery.needs import Need, Told
 from holdfast.processors.lifecycle.recovery.standing import judge
 from holdfast.processors.lifecycle.recovery.state_messages import (
@@ -109,6 +114,70 @@ def test_each_state_passes_moves_by_itself_within_a_limit_or_is_told_once() -> N
             assert moving or answer.kind == "broker-away", state
             seen["moves"] += 1
     assert set(seen) == {"passes", "told", "told with its incident", "moves"}
+
+
+#: The words of a record.
+WORDS: tuple[DesiredState, ...] = ("deployed", "deploying", "stopped")
+LONG_AGO = NOW - timedelta(hours=1)
+
+
+def program(state: ProgramState, since: datetime = LONG_AGO) -> ProgramStatus:
+    alive = state == "RUNNING"
+    return ProgramStatus("fleet-0", state, 7 if alive else None, None if alive else 1, since, None)
+
+
+def worker(**facts: Any) -> ProcessorStatus:
+    usual: dict[str, Any] = {"processor": "fleet", "slot": "0", "pid": 7, "phase": "running", "guarantee": ""}
+    times = {"started_at": LONG_AGO.timestamp(), "heartbeat_at": NOW.timestamp()}
+    counts: dict[str, Any] = {"error": None, "records": {}, "commits": {}, "tasks": ()}
+    return ProcessorStatus(**{**usual, "code_version": "v1", **times, **counts, **facts})
+
+
+#: What runs in a slot, by the supervisor and by the worker itself.
+MACHINES: tuple[tuple[ProgramStatus | None, ProcessorStatus | None], ...] = (
+    (None, None),
+    (program("EXITED"), None),
+    (program("STOPPED"), None),
+    (program("RUNNING"), None),
+    (program("RUNNING", NOW), None),
+    (program("RUNNING"), worker()),
+    (program("RUNNING"), worker(phase="restoring")),
+    (program("RUNNING"), worker(paused=True)),
+    (program("RUNNING"), worker(code_version="v0")),
+    (program("RUNNING"), worker(phase="failed", error={"message": "no", "cause": "poison-message"})),
+)
+
+
+def test_no_word_of_a_record_hides_what_runs_but_that_of_a_live_apply() -> None:
+    """Whatever the record says, what is not as it is meant passes within a limit, is recovered, or is told."""
+    seen = Counter[str]()
+    for word, begun, last, machine in itertools.product(WORDS, APPLIES, LASTS, MACHINES):
+        recorded = Deployment("fleet", "v1", ("0",), word, 4, LONG_AGO)
+        desired = meant(recorded, begun)
+        slot = diagnose(*machine, desired, NOW, Limits(), slot="0")
+        answer = judge({"0": slot}, None, begun, begun or last, NOW)
+        told = need_of("fleet", answer, is_open=False)
+        is_live = begun is not None and begun.holder is not None
+        state = f"{word}, apply {begun}, last {last}, {machine}: {slot}, {answer}"
+        if word == "deploying" and is_live:
+            assert desired.desired == "deploying", state
+            assert answer.passed or answer.kind == "starting", f"a live apply ends by itself: {state}"
+        else:
+            assert desired.desired == ("stopped" if word == "stopped" else "deployed"), state
+            assert slot.kind != "starting" or is_about_to_run(machine), f"the word alone says so: {state}"
+            assert answer.passed or told or slot.needs_recovery or is_live or slot.kind == "starting", state
+        if answer.passed:
+            runs = machine[0] is not None and machine[0].alive
+            assert is_live or begun is None, f"an interrupted apply is told: {state}"
+            assert runs is (desired.desired != "stopped"), state
+        seen[f"{word}: {'passes' if answer.passed else 'told' if told else 'moves'}"] += 1
+    assert len(seen) == 3 * len(WORDS), seen
+
+
+def is_about_to_run(machine: tuple[ProgramStatus | None, ProcessorStatus | None]) -> bool:
+    """Whether a program was started just now, or says that it restores its state."""
+    known, answer = machine
+    return known is not None and (known.since == NOW or (answer is not None and answer.phase == "restoring"))
 
 
 def need(kind: str = "paused", subject: str = "fleet") -> Need:

@@ -503,14 +503,6 @@ def test_compaction_needs_a_working_owner() -> None:
     assert decide(Compact("orders"), world_of(TOPOLOGY), TOPOLOGY).size_bytes == 4096
 
 
-def test_a_compact_asks_the_workers_that_it_names() -> None:
-    version = TOPOLOGY.code_version
-    gone = InstanceFacts("0", False, None, version), InstanceFacts("1", True, "running", version)
-    (stage,) = decide(Compact("orders"), world_of(TOPOLOGY, instances=gone), TOPOLOGY).stages
-    assert isinstance(stage, CompactStores)
-    assert stage.slots == ("1",)
-
-
 def test_what_hangs_on_a_changelog_is_ended_even_where_nothing_runs() -> None:
     hanging = (HangingTransaction(CHANGELOG, 1, 777, 0, 42, 4_000.0),)
     plan = decide(Compact("orders"), stopped(TOPOLOGY, hanging=hanging), TOPOLOGY)

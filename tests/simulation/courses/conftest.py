@@ -1,0 +1,15 @@
+"""One runner of courses for all cases of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.simulation.operation import OperationRunner, operation_runner
+
+
+@pytest.fixture(scope="module")
+def courses() -> Iterator[OperationRunner]:
+    with operation_runner() as made:
+        yield made

@@ -1,0 +1,15 @@
+"""Courses of operation, part five of seven: files are what `make test-thorough` spreads over its parts."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.mechanics.tiers import variants
+from tests.simulation.operation import OperationRunner, check_share, shares
+
+
+@pytest.mark.parametrize("first", variants(shares(4), tested=0))
+def test_after_quiet_the_world_is_the_record_or_the_named_actions_make_it_so(
+    courses: OperationRunner, first: int
+) -> None:
+    check_share(courses, first)
