@@ -97,12 +97,18 @@ def _draw_more(random: Random, steps: list[Step]) -> list[Step]:
         steps[at:at] = [Define(BROKEN), Ask(Deploy(GROUP), end)]
     if random.random() < 0.08:
         steps += _draw_beyond(random)
+    elif random.random() < 0.08:
+        steps += _draw_hindered(random)
     return steps
 
 
 def _draw_beyond(random: Random) -> list[Step]:
-    """A change to fewer workers that ends when it is recorded, before the others are stopped."""
+    """A change to fewer workers, or to none, that ends when it is recorded, before the others are stopped."""
     signal: Signal = random.choice(["SIGINT", "SIGHUP", "SIGKILL"])
+    if random.random() < 0.4:
+        # the record has a time that lies ahead for hours
+        ahead = SetClock(21_600.0, 40.0)
+        return [ahead, Ask(Stop(GROUP), End(signal, "deployer.stop_program:before", begun=True)), Wait(62.0), Abandon()]
     end = End(signal, "deployer.remove_all:before", begun=True)
     fewer = Ask(Scale(GROUP, random.randint(1, 2), warm_s=0.0), end)
     return [Ask(Scale(GROUP, 3, warm_s=0.0)), fewer, Wait(62.0), Abandon()]
@@ -111,6 +117,15 @@ def _draw_beyond(random: Random) -> list[Step]:
 def has_letters(seed: int) -> bool:
     """Whether messages that fail become dead letters, which can be sent again."""
     return seed % 8 == 5
+
+
+def _draw_hindered(random: Random) -> list[Step]:
+    """A change that ends half done, and then something that stays, because of which its command alone can't help."""
+    signal: Signal = random.choice(["SIGINT", "SIGHUP", "SIGKILL"])
+    request = random.choice([Deploy(GROUP), Restart(GROUP), Restore(GROUP)])
+    lasts = random.choice([Silent("supervisor", 0.5, FOR_EVER_S), Intrude(0.0, FOR_EVER_S)])
+    half = Ask(request, End(signal, random.choice(HALF), begun=True))
+    return [Define(random.choice(["v2", "v3"])), half, lasts, Wait(20.0)]
 
 
 def _draw_half(random: Random) -> list[Step]:

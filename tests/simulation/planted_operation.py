@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 from sqlalchemy import text
 
@@ -17,13 +16,11 @@ from holdfast.processors.lifecycle.deploy import releases, running
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans import way_on
-from holdfast.processors.lifecycle.plans.stages import CompactStores
-from holdfast.processors.lifecycle.recovery import answer, diagnosis, incidents, recovery, tick
+from holdfast.processors.lifecycle.recovery import ages, answer, diagnosis, incidents, recovery, tick
 from holdfast.processors.lifecycle.recovery import standing as standings
 from holdfast.processors.lifecycle.recovery.diagnosis import Dead
 from holdfast.processors.lifecycle.recovery.incidents import Observation
 from holdfast.processors.lifecycle.recovery.remedies import PerSlot
-from holdfast.processors.lifecycle.world.owners import WorkingOwners
 from tests.simulation import operation_sensor
 from tests.simulation.operation import operation_runner
 from tests.simulation.planted import Planted, print_table
@@ -120,7 +117,7 @@ def _record_has_all(patch: pytest.MonkeyPatch) -> None:
 
 def _ahead_is_past(patch: pytest.MonkeyPatch) -> None:
     """A time that a clock recorded while it was ahead counts like any other."""
-    for module in (diagnosis, incidents):
+    for module in (ages, diagnosis, incidents):
         patch.setattr(module, "is_ahead", lambda moment, now: False)
 
 
@@ -147,22 +144,6 @@ def _supervisor_is_not_asked(patch: pytest.MonkeyPatch) -> None:
 def _others_are_not_named(patch: pytest.MonkeyPatch) -> None:
     """An action is named beside workers of another installation, where it is refused."""
     patch.setattr(standings, "strangers_beside", lambda *given: ())
-
-
-def _all_are_compacted(patch: pytest.MonkeyPatch) -> None:
-    """A compact asks every slot, and the command of an interrupted one is the same again."""
-    original = WorkingOwners.compact
-
-    def compact(self: WorkingOwners, processor: str, stage: CompactStores, tell: Any) -> tuple[int, int]:
-        return original(self, processor, msgspec.structs.replace(stage, slots=()), tell)
-
-    patch.setattr(WorkingOwners, "compact", compact)
-    patch.setattr(way_on, "Compact", ())
-
-
-def _owners_are_not_awaited(patch: pytest.MonkeyPatch) -> None:
-    """A clear takes the owners of the moment for all."""
-    patch.setattr(WorkingOwners, "_awaited", lambda self, ask: ask())
 
 
 def _undo_is_pruned(patch: pytest.MonkeyPatch) -> None:
@@ -192,8 +173,6 @@ BUGS: tuple[Planted, ...] = (
     Planted("the release that a rollback runs is pruned", _undo_is_pruned),
     Planted("the command of an interrupted apply is named while the supervisor hangs", _supervisor_is_not_asked),
     Planted("an action is named that is refused beside another installation", _others_are_not_named),
-    Planted("a compact asks slots that its plan does not name, and is named again", _all_are_compacted),
-    Planted("a clear does not wait for the owners of all partitions", _owners_are_not_awaited),
 )
 
 
