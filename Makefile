@@ -10,7 +10,7 @@ help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1|\2/p' Makefile | awk -F'|' '{ printf "make %-16s %s\n", $$1, $$2 }'
 
 setup: ## install packages and jars; quick when they are there
-	@$(PYTHON) -m holdfast.infra.bootstrap
+	@$(PYTHON) -m holdfast.infra.setup.bootstrap
 
 demo: setup ## run everything on real flights, kill processors, verify; DEMO="--months 12" takes the whole year
 	@$(BIN)/holdfast demo $(DEMO)
@@ -28,11 +28,11 @@ quick-on: ## quick tests on another Python, as PYTHON=python3.13
 	@$(BIN)/python -m tests.mechanics.another_python $(PYTHON) $(if $(LOWEST),--lowest)
 
 test: ## each suite on real parts, 15 minutes, before each merge
-	@$(PYTHON) -m holdfast.infra.bootstrap --browser --all-jars
+	@$(PYTHON) -m holdfast.infra.setup.bootstrap --browser --all-jars
 	@$(PYTEST) 4
 
 test-thorough: ## all variants, seeds, drills; PART=1/3 is the first third
-	@$(PYTHON) -m holdfast.infra.bootstrap --browser --all-jars
+	@$(PYTHON) -m holdfast.infra.setup.bootstrap --browser --all-jars
 	@$(BIN)/python -m tests.tidy.advisories
 	@$(PYTEST) 3 --tier thorough $(if $(PART),--part $(PART))
 
@@ -76,7 +76,7 @@ reference: setup ## write docs/reference from the code
 	@$(BIN)/python -m tests.docs.reference
 
 lock: ## write requirements.lock from requirements.in
-	@$(PYTHON) -m holdfast.infra.bootstrap --lock
+	@$(PYTHON) -m holdfast.infra.setup.bootstrap --lock
 
 clean: ## stop everything; remove the home folder, keep .venv
 	@if [ -x $(BIN)/holdfast ]; then $(BIN)/holdfast down; fi

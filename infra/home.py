@@ -17,10 +17,10 @@ from pathlib import Path
 import msgspec
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from holdfast.infra.files import replace_text
-from holdfast.infra.json_file import read_json
 from holdfast.infra.settings import Settings
 from holdfast.infra.settings.project_file import find_project
+from holdfast.infra.system.files import replace_text
+from holdfast.infra.system.json_file import read_json
 
 
 class HomeNotUsable(HoldfastError):

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from holdfast.infra.browser import find_or_install_browser
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.jars import JarSource, fetch_jars
-from holdfast.infra.java import find_java
 from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.setup.browser import find_or_install_browser
+from holdfast.infra.setup.jars import JarSource, fetch_jars
+from holdfast.infra.setup.java import find_java
 
 JAR_SETS = ("broker", "spark")
 #: For tables in an object store; fetched where the settings name one.

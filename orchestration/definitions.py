@@ -14,8 +14,8 @@ from holdfast.assets.compaction_check import compaction_check_keys  # noqa: E402
 from holdfast.assets.factory import build_assets  # noqa: E402
 from holdfast.assets.key_places_check import key_places_check_keys  # noqa: E402
 from holdfast.infra.log import configure_logging  # noqa: E402
-from holdfast.infra.privacy import keep_private  # noqa: E402
 from holdfast.infra.settings import Settings, load_settings  # noqa: E402
+from holdfast.infra.system.privacy import keep_private  # noqa: E402
 from holdfast.orchestration.jobs.asset_jobs import (  # noqa: E402
     checkpoint_and_snapshot,
     compaction_checks,

@@ -17,8 +17,8 @@ from importlib.resources import files
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from holdfast.infra.files import replace_text
 from holdfast.infra.paths import Paths
+from holdfast.infra.system.files import replace_text
 
 #: Interval between two looks at the workers' endpoint files, seconds.
 LOOK_EVERY_S = 10.0

@@ -11,8 +11,8 @@ import dagster as dg
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
 from holdfast.infra.log import configure_logging  # noqa: E402
-from holdfast.infra.privacy import keep_private  # noqa: E402
 from holdfast.infra.settings import Settings, load_settings  # noqa: E402
+from holdfast.infra.system.privacy import keep_private  # noqa: E402
 from holdfast.orchestration.jobs.recover_processor import recover_processor  # noqa: E402
 from holdfast.orchestration.jobs.upkeep import upkeep  # noqa: E402
 from holdfast.orchestration.resources import build_resources  # noqa: E402

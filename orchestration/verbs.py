@@ -29,11 +29,11 @@ from holdfast.assets.rollouts import deployed_rollout, settings_of, slots_now
 from holdfast.infra.database.records import ApplyRecord
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from holdfast.infra.holders import is_gone, new_holder
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
-from holdfast.infra.privacy import private_files
 from holdfast.infra.settings import Settings
+from holdfast.infra.system.holders import is_gone, new_holder
+from holdfast.infra.system.privacy import private_files
 from holdfast.orchestration.world import ThisMachine, build_world, environment_of, newest_logged, open_registry
 from holdfast.processors.application.registration import (
     ProcessorDefinition,

@@ -16,8 +16,8 @@ from holdfast.infra.deploy.marks import read_mark
 from holdfast.infra.errors import EXIT_PROCESSING_FAILED, HoldfastError
 from holdfast.infra.log import configure_logging
 from holdfast.infra.masking import masked
-from holdfast.infra.privacy import keep_private
 from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.system.privacy import keep_private
 from holdfast.processors.application.registration import find_processor
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.serving.last_words import leave_last_words

@@ -17,8 +17,9 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 from xdist.scheduler import LoadFileScheduling
 
-from holdfast.infra import masking, privacy
-from holdfast.infra.java import Java, find_java
+from holdfast.infra import masking
+from holdfast.infra.setup.java import Java, find_java
+from holdfast.infra.system import privacy
 from holdfast.orchestration.commands import options
 from tests.mechanics.json_answers import compared_text
 from tests.mechanics.leftovers import end_leftovers

@@ -14,7 +14,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from holdfast.infra.process import lock_holders
+from holdfast.infra.system.process import lock_holders
 
 #: Execution option of connections that write.
 WRITES = "holdfast_writes"

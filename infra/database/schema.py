@@ -31,9 +31,9 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 from holdfast.infra.database import locks
 from holdfast.infra.database.errors import RegistryNewerThanCode, RegistryUnavailable
 from holdfast.infra.database.leases import STEADY_S
-from holdfast.infra.files import locked
 from holdfast.infra.installation import missing_in
 from holdfast.infra.masking import shown_url
+from holdfast.infra.system.files import locked
 from holdfast.infra.waiting import wait_until
 
 #: Pause between two attempts to switch the write-ahead log on, seconds.

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from contextlib import closing, suppress
 from pathlib import Path
 
-from holdfast.infra.sizes import room_of
+from holdfast.infra.system.sizes import room_of
 
 #: A smaller file is not worth the time, bytes.
 SMALL_BYTES = 64 << 20

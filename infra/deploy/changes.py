@@ -13,10 +13,10 @@ import time
 
 import msgspec
 
-from holdfast.infra.files import replace_text
-from holdfast.infra.json_file import read_json
 from holdfast.infra.paths import Paths
-from holdfast.infra.process import ProcessIdentity, fate_of, own_identity
+from holdfast.infra.system.files import replace_text
+from holdfast.infra.system.json_file import read_json
+from holdfast.infra.system.process import ProcessIdentity, fate_of, own_identity
 
 
 class WorkersChange(msgspec.Struct, frozen=True):

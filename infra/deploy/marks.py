@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.infra.files import replace_text
-from holdfast.infra.json_file import read_json
 from holdfast.infra.paths import Paths
+from holdfast.infra.system.files import replace_text
+from holdfast.infra.system.json_file import read_json
 
 
 class Mark(msgspec.Struct, frozen=True):

@@ -46,10 +46,10 @@ from holdfast.infra.deploy.programs import (
     launch_file,
     program_file,
 )
-from holdfast.infra.files import locked, write_private
 from holdfast.infra.paths import Paths
-from holdfast.infra.privacy import process_umask
-from holdfast.infra.process import completed, end_process, start_mark
+from holdfast.infra.system.files import locked, write_private
+from holdfast.infra.system.privacy import process_umask
+from holdfast.infra.system.process import completed, end_process, start_mark
 from holdfast.infra.waiting import wait_until
 
 log = structlog.get_logger(__name__)

@@ -30,13 +30,14 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE
-from holdfast.infra.files import locked, replace_text
-from holdfast.infra.jars import JarSource, fetch_jars
-from holdfast.infra.java import BRIEF, Java, find_java
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.unclean_end import as_properties, ended_uncleanly, expire_registration
-from holdfast.infra.local_ports import can_bind, free_port, port_is_open
-from holdfast.infra.process import (
+from holdfast.infra.settings import Settings
+from holdfast.infra.setup.jars import JarSource, fetch_jars
+from holdfast.infra.setup.java import BRIEF, Java, find_java
+from holdfast.infra.system.files import locked, replace_text
+from holdfast.infra.system.ports import can_bind, free_port, port_is_open
+from holdfast.infra.system.process import (
     completed,
     end_process,
     identity_beside,
@@ -45,7 +46,6 @@ from holdfast.infra.process import (
     start_detached,
     start_mark,
 )
-from holdfast.infra.settings import Settings
 from holdfast.infra.waiting import Deadline, wait_until
 
 _LOG_CONFIGURATION = Path(__file__).resolve().parent / "broker_log4j2.properties"
@@ -108,7 +108,7 @@ class BrokerAddress:
 
     bootstrap: str
     pid: int
-    #: Start mark of the process (``infra.process``).
+    #: Start mark of the process (``infra.system.process``).
     mark: str
 
     @property

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import structlog
 
-from holdfast.infra.process import end_process, start_detached, start_mark
+from holdfast.infra.system.process import end_process, start_detached, start_mark
 from holdfast.infra.waiting import Deadline, wait_until
 
 log = structlog.get_logger(__name__)

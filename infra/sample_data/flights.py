@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from holdfast.infra.files import package_folder
 from holdfast.infra.installation import install_line
+from holdfast.infra.system.files import package_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa

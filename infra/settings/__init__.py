@@ -1,8 +1,8 @@
 """The settings, with defaults and meanings; the only package that reads the environment and the project file.
 
 Every setting is an environment variable ``HOLDFAST_<NAME>``; two underscores separate groups
-(``HOLDFAST_KAFKA__BOOTSTRAP_SERVERS``), and each group has a module here. The project file (``project_file``) has the
-same names; variables win over it. Other modules get values as arguments.
+(``HOLDFAST_KAFKA__BOOTSTRAP_SERVERS``), and ``groups`` has a class for each group. The project file (``project_file``)
+has the same names; variables win over it. Other modules get values as arguments.
 """
 
 from __future__ import annotations
@@ -21,29 +21,31 @@ from holdfast.infra.installation import CHECKOUT, IMPORT_ROOT
 from holdfast.infra.log import configure_logging
 from holdfast.infra.masking import masked, remember
 from holdfast.infra.paths import Paths
-from holdfast.infra.settings.checkpoints import CheckpointSettings
 from holdfast.infra.settings.group import PREFIX, Concealing, Properties, SettingsInvalid
-from holdfast.infra.settings.kafka import KafkaSettings
-from holdfast.infra.settings.names import field_at, nearest_setting, settings_of
-from holdfast.infra.settings.orphans import OrphanSettings
-from holdfast.infra.settings.project_file import ProjectFile
-from holdfast.infra.settings.project_source import ProjectSource, origin_of, project_of
-from holdfast.infra.settings.runs import RunSettings
-from holdfast.infra.settings.serving import ServingSettings, is_loopback
-from holdfast.infra.settings.snapshots import SnapshotSettings
-from holdfast.infra.settings.spark import WARM, SparkSettings
-from holdfast.infra.settings.upkeep import UpkeepSettings
-from holdfast.infra.settings.warehouse import WarehouseSettings
-from holdfast.infra.settings.warehouse_retention import MaintenanceSettings
-from holdfast.infra.settings.webhook import WebhookSettings
-from holdfast.infra.settings.webserver import WebserverSettings
-from holdfast.infra.settings.worker_memory import (
+from holdfast.infra.settings.groups import (
     BASE_BYTES,
     MEMORY_BYTES_MIN,
     SHARED_BYTES_MIN,
+    WARM,
+    CheckpointSettings,
+    KafkaSettings,
+    MaintenanceSettings,
     MemoryTooSmall,
+    OrphanSettings,
+    RunSettings,
+    ServingSettings,
+    SnapshotSettings,
+    SparkSettings,
+    UpkeepSettings,
+    WarehouseSettings,
+    WebhookSettings,
+    WebserverSettings,
     check_memory_bound,
+    is_loopback,
 )
+from holdfast.infra.settings.names import field_at, nearest_setting, settings_of
+from holdfast.infra.settings.project_file import ProjectFile
+from holdfast.infra.settings.project_source import ProjectSource, origin_of, project_of
 
 __all__ = [
     "BASE_BYTES",

@@ -11,12 +11,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.files import locked
-from holdfast.infra.java import find_java
 from holdfast.infra.settings import WARM, Settings, WarehouseSettings
-from holdfast.infra.settings.spark import SparkSettings
+from holdfast.infra.settings.groups import SparkSettings
+from holdfast.infra.setup.java import find_java
 from holdfast.infra.spark.configuration import spark_class_data, spark_jars
 from holdfast.infra.spark.server import start_server, stop_server
+from holdfast.infra.system.files import locked
 from holdfast.infra.warehouse.properties import CATALOG
 
 #: How long the JVM may take to write the archive when it ends, seconds; ten on two quiet cores.

@@ -15,13 +15,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from holdfast.infra.class_data import ClassData, class_data
-from holdfast.infra.files import package_folder, replace_text
-from holdfast.infra.jars import JarSource, fetch_jars
-from holdfast.infra.java import Java
-from holdfast.infra.privacy import process_umask
 from holdfast.infra.settings import IMPORT_ROOT, WARM, Settings, is_loopback
-from holdfast.infra.settings.spark import AUTHENTICATE, AUTHENTICATE_SECRET
+from holdfast.infra.settings.groups import AUTHENTICATE, AUTHENTICATE_SECRET
+from holdfast.infra.setup.class_data import ClassData, class_data
+from holdfast.infra.setup.jars import JarSource, fetch_jars
+from holdfast.infra.setup.java import Java
+from holdfast.infra.system.files import package_folder, replace_text
+from holdfast.infra.system.privacy import process_umask
 from holdfast.infra.warehouse.properties import CATALOG, spark_properties
 
 #: Spark extension for MERGE, branches and tags; a Spark Connect server needs it, too.

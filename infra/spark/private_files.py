@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.infra.files import write_private
+from holdfast.infra.system.files import write_private
 
 #: Properties with options of the driver's JVM, which Spark puts on its command line.
 JVM_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")

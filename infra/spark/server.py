@@ -21,19 +21,9 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from holdfast.infra.files import locked, package_folder, write_private
-from holdfast.infra.java import Java, find_java, spark_java_home
-from holdfast.infra.local_ports import free_port, port_is_open
 from holdfast.infra.masking import masked, remember
-from holdfast.infra.process import (
-    end_process,
-    identity_beside,
-    record_identity,
-    recorded_runs,
-    start_detached,
-    start_mark,
-)
 from holdfast.infra.settings import Settings
+from holdfast.infra.setup.java import Java, find_java, spark_java_home
 from holdfast.infra.spark.configuration import (
     jvm_configuration,
     python_path,
@@ -43,6 +33,16 @@ from holdfast.infra.spark.configuration import (
 )
 from holdfast.infra.spark.failures import SparkUnavailable
 from holdfast.infra.spark.private_files import private_properties
+from holdfast.infra.system.files import locked, package_folder, write_private
+from holdfast.infra.system.ports import free_port, port_is_open
+from holdfast.infra.system.process import (
+    end_process,
+    identity_beside,
+    record_identity,
+    recorded_runs,
+    start_detached,
+    start_mark,
+)
 from holdfast.infra.waiting import wait_until
 
 #: How long the server may take from its start to its first answer, seconds.
@@ -53,7 +53,7 @@ STOP_WITHIN_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class SparkServer:
-    """A running server; ``mark`` is the start mark of its process (``infra.process``)."""
+    """A running server; ``mark`` is the start mark of its process (``infra.system.process``)."""
 
     pid: int
     mark: str

@@ -24,10 +24,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from holdfast.infra.java import find_java, spark_java_home
-from holdfast.infra.privacy import private_files
 from holdfast.infra.settings import WARM, Settings
-from holdfast.infra.settings.spark import AUTHENTICATE_SECRET
+from holdfast.infra.settings.groups import AUTHENTICATE_SECRET
+from holdfast.infra.setup.java import find_java, spark_java_home
 from holdfast.infra.spark.configuration import (
     EXTENSIONS,
     connection_secret,
@@ -44,6 +43,7 @@ from holdfast.infra.spark.private_files import private_properties
 from holdfast.infra.spark.progress import is_remote
 from holdfast.infra.spark.server import running_server
 from holdfast.infra.spark.spills import new_spill_folder
+from holdfast.infra.system.privacy import private_files
 from holdfast.infra.warehouse.catalog import prepare_catalog
 from holdfast.infra.warehouse.properties import CATALOG
 

@@ -13,8 +13,8 @@ import shutil
 from pathlib import Path
 from typing import IO
 
-from holdfast.infra.files import locked
-from holdfast.infra.process import is_running, start_mark
+from holdfast.infra.system.files import locked
+from holdfast.infra.system.process import is_running, start_mark
 
 #: The lock of this process's folder.
 _lock: IO[str] | None = None

@@ -21,8 +21,8 @@ from typing import Any
 
 from holdfast.infra.installation import missing_in
 from holdfast.infra.masking import masked, shown_url
-from holdfast.infra.rooted import PathOutside, inside
 from holdfast.infra.storage.errors import ObjectMissing, ObjectOutside, ObjectTooLarge, StorageFailed, StorageUnusable
+from holdfast.infra.system.rooted import PathOutside, inside
 
 #: Size of one read or write, bytes.
 CHUNK_BYTES = 4 << 20

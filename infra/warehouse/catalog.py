@@ -23,8 +23,8 @@ from pyiceberg.table.snapshots import Snapshot
 
 from holdfast.infra.masking import masked
 from holdfast.infra.paths import Paths
-from holdfast.infra.process import lock_holders
 from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.system.process import lock_holders
 from holdfast.infra.warehouse import properties
 from holdfast.infra.warehouse.errors import CatalogLost, CatalogUnavailable, CatalogUnusable, TableUnknown, no_table
 from holdfast.infra.warehouse.properties import CATALOG, pyiceberg_properties, warehouse_location

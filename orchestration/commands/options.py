@@ -36,8 +36,8 @@ def command_settings(log_level: str = "WARNING") -> Settings:
     """The settings of this process, whose files are private; log events below ``log_level`` are not printed."""
     # The first need of settings, logging and their libraries: `holdfast --help` loads none of them.
     from holdfast.infra.log import configure_logging
-    from holdfast.infra.privacy import keep_private
     from holdfast.infra.settings import load_settings
+    from holdfast.infra.system.privacy import keep_private
 
     settings = load_settings()
     configure_logging("WARNING", settings.log_format)  # a home that was open is told by every command

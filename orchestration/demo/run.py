@@ -43,16 +43,16 @@ from holdfast.infra.database.records import Incident
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.errors import EXIT_PROCESSING_FAILED, HoldfastError
-from holdfast.infra.java import BRIEF, CODE_CACHE
 from holdfast.infra.kafka.broker import embedded_broker
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.log import configure_logging
-from holdfast.infra.process import end_process, start_mark
 from holdfast.infra.sample_data.feed import DEPARTURES_TOPIC, FLIGHTS_TOPIC, ORIGINS_TOPIC
 from holdfast.infra.sample_data.flights import flights_of
 from holdfast.infra.settings import WARM, Settings
+from holdfast.infra.setup.java import BRIEF, CODE_CACHE
 from holdfast.infra.spark.server import SparkServer, start_server, stop_server
+from holdfast.infra.system.process import end_process, start_mark
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.demo.home import demo_settings, prepare_home
 from holdfast.orchestration.demo.lag import lag_of

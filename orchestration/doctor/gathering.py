@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.installation import EXTRAS, missing_in
-from holdfast.infra.java import OLDEST_VERSION, NoJava, find_java
-from holdfast.infra.local_ports import can_bind
-from holdfast.infra.privacy import GROUP_UMASK, UMASK
 from holdfast.infra.settings import Settings, load_settings, unknown_variables
+from holdfast.infra.setup.java import OLDEST_VERSION, NoJava, find_java
+from holdfast.infra.system.ports import can_bind
+from holdfast.infra.system.privacy import GROUP_UMASK, UMASK
 from holdfast.orchestration.doctor import judging
 from holdfast.orchestration.doctor.judging import Finding
 

@@ -21,7 +21,7 @@ from dagster._core.events import EVENT_TYPE_TO_PIPELINE_RUN_STATUS
 from dagster._core.storage.runs import InMemoryRunStorage, SqliteRunStorage
 from dagster._core.storage.runs.sql_run_storage import SqlRunStorage
 
-from holdfast.infra.files import locked
+from holdfast.infra.system.files import locked
 
 #: The tag with the run's id and the number of its stays in the queue. A run that repeats another one copies its tags.
 LAUNCHED_TAG = "holdfast/launched"

@@ -30,11 +30,12 @@ import httpx
 
 from holdfast.infra.database.unused_pages import give_back
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from holdfast.infra.files import locked, replace_text
-from holdfast.infra.local_ports import can_bind, free_port
 from holdfast.infra.masking import masked
-from holdfast.infra.privacy import process_umask
-from holdfast.infra.process import (
+from holdfast.infra.settings import IMPORT_ROOT, Settings
+from holdfast.infra.system.files import locked, replace_text
+from holdfast.infra.system.ports import can_bind, free_port
+from holdfast.infra.system.privacy import process_umask
+from holdfast.infra.system.process import (
     end_group,
     end_process,
     group_members,
@@ -44,7 +45,6 @@ from holdfast.infra.process import (
     recorded_runs,
     start_mark,
 )
-from holdfast.infra.settings import IMPORT_ROOT, Settings
 from holdfast.infra.tls import trusted_for
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.world import environment_of_services
@@ -107,7 +107,7 @@ class DefinitionsDoNotLoad(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class LocalProcess:
-    """A process of the local Dagster; ``mark`` is its start mark (``infra.process``): process ids are used again."""
+    """A process of the local Dagster; ``mark`` is its start mark (``system.process``): process ids are used again."""
 
     pid: int
     mark: str

@@ -10,7 +10,7 @@ marks the run as ended and frees its pool, while the process still works on the 
 Invariants:
     - Loading this module imports Dagster alone, because every process of an instance loads it.
     - A run is failed only when its process is known and has ended. No clock is read: a clock that is set never ends a
-      run. The process is known by its identity (``infra.process``), which the daemon writes into the run's log. A tag
+      run. The process is known by its identity (``system.process``), which the daemon writes into the run's log. A tag
       would be lost: the run's process, which starts at that moment, writes its run back with the tags that it read.
     - A run without that entry, as one of a former version, has its process judged by id and by the home folder in that
       process's environment, and gets its entry then.
@@ -34,7 +34,7 @@ from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, Lau
 from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._serdes import ConfigurableClassData
 
-from holdfast.infra.process import ProcessIdentity, end_tree, fate_of, identity_of, own_identity
+from holdfast.infra.system.process import ProcessIdentity, end_tree, fate_of, identity_of, own_identity
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.host import launches
 

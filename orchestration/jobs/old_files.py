@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from holdfast.infra.paths import Paths
-from holdfast.infra.sizes import rotate
+from holdfast.infra.system.sizes import rotate
 from holdfast.processors.lifecycle.orphans.archive import Archive
 from holdfast.processors.lifecycle.plans.orphan_facts import Archived
 

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import structlog
 
-from holdfast.infra.files import replace_text
-from holdfast.infra.json_file import read_json
 from holdfast.infra.masking import masked
 from holdfast.infra.settings import Settings
+from holdfast.infra.system.files import replace_text
+from holdfast.infra.system.json_file import read_json
 from holdfast.processors.application.broken_definition import BrokenDefinition
 
 log = structlog.get_logger(__name__)

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from holdfast.infra.memory_room import available_mb
 from holdfast.infra.settings import Settings
+from holdfast.infra.system.memory import available_mb
 
 #: Runs of a subject that may fail in a row.
 TRIES = 3

@@ -23,8 +23,8 @@ from holdfast.assets.processors import judge_running
 from holdfast.assets.times import current_key, snapshot_partitions
 from holdfast.assets.topics import topic_facts
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.files import replace_text
 from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.system.files import replace_text
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.sensors import grey_assets
 from holdfast.orchestration.sensors.grey_assets import AssetFacts, Decision, Subject, Wanted

@@ -19,7 +19,7 @@ import dagster as dg
 from holdfast.assets.keys import PROCESSOR_TAG
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import Settings, load_settings
-from holdfast.infra.sizes import room_of
+from holdfast.infra.system.sizes import room_of
 from holdfast.infra.webhook import TIMEOUT_S, Answer, post, shown
 from holdfast.orchestration.host import local
 from holdfast.orchestration.host.run_limits import overdue_words

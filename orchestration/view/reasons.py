@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.assets.layers import PROCESSORS, is_ours
-from holdfast.infra.json_file import read_json
 from holdfast.infra.settings import Settings
+from holdfast.infra.system.json_file import read_json
 from holdfast.orchestration.view.asset_page import AssetPage, Check
 from holdfast.processors.application.broken_definition import BrokenDefinition
 from holdfast.processors.lifecycle.recovery.answer import WORKING, Answer, Colour

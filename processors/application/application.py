@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.infra.log import configure_level, configure_logging
-from holdfast.infra.privacy import private_files
+from holdfast.infra.system.privacy import private_files
 from holdfast.processors.application.arguments import (
     ApplicationInvalid,
     Guarantee,

@@ -22,10 +22,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.infra.json_file import read_json
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topics import Topics
-from holdfast.infra.rooted import PathOutside, inside
+from holdfast.infra.system.json_file import read_json
+from holdfast.infra.system.rooted import PathOutside, inside
 from holdfast.processors.audits.comparison import SHOWN, Copy, Moment, Place, Side, compare_copies
 from holdfast.processors.audits.copies import AuditImpossible, ChangelogCopy, Config, StoreCopy, Stray
 from holdfast.processors.audits.repair import Subject, repair_plan

@@ -27,7 +27,7 @@ from holdfast.infra.kafka.reader import read_range_for_proof
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.masking import masked
-from holdfast.infra.privacy import process_umask
+from holdfast.infra.system.privacy import process_umask
 from holdfast.processors.audits.stores import store_partitions
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.deploy.deployment import Rollout

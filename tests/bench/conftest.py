@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.infra.jars import JarSource
-from holdfast.infra.java import Java
 from holdfast.infra.settings import load_settings
+from holdfast.infra.setup.jars import JarSource
+from holdfast.infra.setup.java import Java
 from tests.bench.peers import Contender, Machine, NotHere, streams
 
 

@@ -32,10 +32,10 @@ from pathlib import Path
 from confluent_kafka import libversion
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.jars import JarSource, fetch_jars
-from holdfast.infra.java import Java, find_java
 from holdfast.infra.kafka.broker import BrokerAddress
 from holdfast.infra.settings import load_settings
+from holdfast.infra.setup.jars import JarSource, fetch_jars
+from holdfast.infra.setup.java import Java, find_java
 from tests.bench import audit, checkpoint, failover, open_windows, pair, partitions, scenario, snapshots, start
 from tests.bench.cases import Case, Kind, Runner, Sizes, all_cases, warm_up_of
 from tests.bench.goals import summary

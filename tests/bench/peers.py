@@ -17,8 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.jars import JarSource, fetch_jars
-from holdfast.infra.java import Java
+from holdfast.infra.setup.jars import JarSource, fetch_jars
+from holdfast.infra.setup.java import Java
 from tests.bench.told import Work
 
 HERE = Path(__file__).resolve().parent

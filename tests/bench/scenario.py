@@ -14,7 +14,7 @@ from statistics import median
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.broker import BrokerAddress
-from holdfast.infra.process import is_running
+from holdfast.infra.system.process import is_running
 from tests.bench.measured import RunWrong
 from tests.bench.results import Figures, Results
 from tests.parts.brokers import started_broker

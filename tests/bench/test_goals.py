@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from holdfast.infra.kafka.broker import BrokerAddress
-from holdfast.infra.process import start_mark
+from holdfast.infra.system.process import start_mark
 from tests.bench.cases import Case, Kind, Result, all_cases
 from tests.bench.engine import FULL, in_turns
 from tests.bench.goals import judged, summary

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from holdfast.infra.browser import find_browser
+from holdfast.infra.setup.browser import find_browser
 from tests.parts.operated import operated
 from tests.spark.tuning import tier_configuration, tuned_jvms
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from holdfast.infra.process import end_group, group_members
 from holdfast.infra.settings import load_settings
+from holdfast.infra.system.process import end_group, group_members
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.host import local
 from holdfast.orchestration.world import environment_of

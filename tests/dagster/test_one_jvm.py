@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.process import end_group
+from holdfast.infra.system.process import end_group
 from holdfast.orchestration.code_location import defs
 from holdfast.orchestration.definitions import EXECUTOR
 

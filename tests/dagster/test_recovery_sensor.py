@@ -14,8 +14,8 @@ import pytest
 
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.marks import Mark, write_mark
-from holdfast.infra.process import own_identity
 from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.system.process import own_identity
 from holdfast.orchestration import cli
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.jobs.recover_processor import INCIDENT_TAG, SINCE_TAG

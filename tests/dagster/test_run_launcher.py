@@ -21,8 +21,15 @@ from dagster._core.events import EngineEventData
 from dagster._core.launcher import DefaultRunLauncher, LaunchRunContext, WorkerStatus
 from dagster._grpc.client import DagsterGrpcClient
 
-from holdfast.infra.process import ProcessIdentity, end_process, group_members, identity_of, own_identity, start_mark
 from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.system.process import (
+    ProcessIdentity,
+    end_process,
+    group_members,
+    identity_of,
+    own_identity,
+    start_mark,
+)
 from holdfast.orchestration.host import local, run_launcher
 from holdfast.orchestration.host.run_launcher import (
     NEVER_REACHED,

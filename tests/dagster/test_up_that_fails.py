@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
-from holdfast.infra.local_ports import free_port
 from holdfast.infra.settings import load_settings
+from holdfast.infra.system.ports import free_port
 from holdfast.orchestration.cli import main
 from holdfast.orchestration.host import local
 

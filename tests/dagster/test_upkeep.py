@@ -13,7 +13,7 @@ from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable, Sq
 from dagster._core.storage.runs.schema import RunsTable
 
 from holdfast.infra.settings import Settings, UpkeepSettings, load_settings
-from holdfast.infra.sizes import size_on_disk
+from holdfast.infra.system.sizes import size_on_disk
 from holdfast.infra.waiting import Deadline
 from holdfast.orchestration import cli
 from holdfast.orchestration.definitions import build_definitions

@@ -20,9 +20,9 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from holdfast.infra.local_ports import free_port
-from holdfast.infra.process import group_members
 from holdfast.infra.settings import PROJECT
+from holdfast.infra.system.ports import free_port
+from holdfast.infra.system.process import group_members
 from holdfast.orchestration.host.dagster_config import check_dagster_config
 from tests.parts.open_ports import listening
 

@@ -16,7 +16,6 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from holdfast.infra.java import BRIEF, Java, find_java
 from holdfast.infra.kafka.broker import (
     BrokerAlreadyRunning,
     BrokerDidNotStart,
@@ -28,15 +27,16 @@ from holdfast.infra.kafka.broker import (
 )
 from holdfast.infra.kafka.client import bootstrap_servers
 from holdfast.infra.kafka.errors import BrokerUnreachable
-from holdfast.infra.process import is_running
 from holdfast.infra.settings import load_settings
+from holdfast.infra.setup.java import BRIEF, Java, find_java
+from holdfast.infra.system.process import is_running
 from tests.parts.brokers import OWN_HEAP_MB
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 STARTER = """
 import sys
 from pathlib import Path
-from holdfast.infra.java import find_java
+from holdfast.infra.setup.java import find_java
 from holdfast.infra.kafka.broker import EmbeddedBroker
 folder, *jars = map(Path, sys.argv[1:])
 print(EmbeddedBroker(folder, heap_mb=256, java=find_java(), jars=jars).start().pid)

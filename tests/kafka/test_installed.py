@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.infra.local_ports import free_port
 from holdfast.infra.settings import load_settings
+from holdfast.infra.system.ports import free_port
 from tests.kafka.conftest import wait_for
 from tests.parts.wheels import PROJECT, build_wheel, install, outside
 

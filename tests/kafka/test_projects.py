@@ -20,9 +20,9 @@ from confluent_kafka import Producer
 
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.topics import Topics
-from holdfast.infra.local_ports import free_port
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import load_settings
+from holdfast.infra.system.ports import free_port
 from holdfast.processors.engine.serving.endpoint import read_endpoint
 from tests.kafka.conftest import wait_for
 from tests.mechanics.json_answers import compare

@@ -12,7 +12,6 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast import Application
-from holdfast.infra.java import Java
 from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable
 from holdfast.infra.kafka.hanging_transactions import standing
@@ -21,8 +20,9 @@ from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Partition, TopicSpec
 from holdfast.infra.kafka.sampling import sample
 from holdfast.infra.kafka.topics import Topics
-from holdfast.infra.local_ports import free_port
 from holdfast.infra.settings import load_settings
+from holdfast.infra.setup.java import Java
+from holdfast.infra.system.ports import free_port
 from holdfast.processors.engine import provisioning
 from holdfast.processors.lifecycle.health.compaction_facts import look_closer, read_compaction
 from tests.kafka.secured import ADMIN, SecuredBroker

@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from holdfast.infra import bootstrap
+from holdfast.infra.setup import bootstrap
 
 
 def main(python: str, *, lowest: bool) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast.infra.process import start_mark
+from holdfast.infra.system.process import start_mark
 from holdfast.infra.waiting import wait_until
 
 #: What ends by itself, as a code server without a webserver, has this many seconds.

@@ -21,10 +21,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from holdfast.infra.jars import JarSource, fetch_jars
-from holdfast.infra.java import BRIEF, Java, find_java
 from holdfast.infra.kafka.broker import BrokerAddress, EmbeddedBroker, running_broker
 from holdfast.infra.settings import load_settings
+from holdfast.infra.setup.jars import JarSource, fetch_jars
+from holdfast.infra.setup.java import BRIEF, Java, find_java
 from holdfast.infra.waiting import Deadline
 
 #: Heap of a broker that one test uses, and of the one that all tests share, MiB.

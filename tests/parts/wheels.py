@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.infra import bootstrap
+from holdfast.infra.setup import bootstrap
 
 PROJECT = Path(__file__).resolve().parents[2]
 #: How long an installation may take, seconds: on a new machine it downloads.

@@ -15,11 +15,11 @@ from holdfast.assets.spark import checkpoint_source, current
 from holdfast.assets.spark.changelog import ChangelogSource
 from holdfast.assets.spark.planning import look_at_table
 from holdfast.assets.spark.snapshot import write_snapshot
-from holdfast.infra.jars import JarSource, fetch_jars
-from holdfast.infra.java import find_java
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.setup.jars import JarSource, fetch_jars
+from holdfast.infra.setup.java import find_java
 from holdfast.infra.spark.configuration import secret_configuration, session_configuration
 from holdfast.infra.spark.session import spark_session, stop_spark
 from holdfast.infra.warehouse.catalog import prepare_catalog

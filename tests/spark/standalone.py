@@ -13,10 +13,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from holdfast.infra.files import write_private
-from holdfast.infra.java import BRIEF, find_java, spark_java_home
-from holdfast.infra.local_ports import free_port
 from holdfast.infra.settings import load_settings
+from holdfast.infra.setup.java import BRIEF, find_java, spark_java_home
+from holdfast.infra.system.files import write_private
+from holdfast.infra.system.ports import free_port
 
 PATIENCE_S = 240.0
 _EXECUTOR = "CoarseGrainedExecutorBackend"

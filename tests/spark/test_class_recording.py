@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.infra.settings import load_settings
-from holdfast.infra.settings.spark import SparkSettings
+from holdfast.infra.settings.groups import SparkSettings
 from holdfast.infra.spark.class_recording import ClassesNotArchived, record_classes
 from holdfast.infra.spark.session import spark_session, stop_spark
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.process import is_running
 from holdfast.infra.settings import load_settings
 from holdfast.infra.spark.failures import SparkUnavailable
 from holdfast.infra.spark.server import find_server, running_server, start_server, stop_server
+from holdfast.infra.system.process import is_running
 from holdfast.infra.warehouse.catalog import read_table
 from tests.parts.open_ports import listening
 from tests.spark.driver import Driver

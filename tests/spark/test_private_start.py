@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.java import BRIEF
 from holdfast.infra.settings import PROJECT, Settings, load_settings
+from holdfast.infra.setup.java import BRIEF
 from holdfast.infra.spark.server import start_server, stop_server
 
 SECRET = "a secret: = \\ of this test's Spark"

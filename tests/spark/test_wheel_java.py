@@ -8,7 +8,7 @@ import pytest
 
 SCRIPT = """
 import sys
-from holdfast.infra import java as javas
+from holdfast.infra.setup import java as javas
 import holdfast.infra.spark.session as session
 from holdfast.infra.settings import load_settings
 

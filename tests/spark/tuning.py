@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.infra.java import BRIEF, CODE_CACHE
+from holdfast.infra.setup.java import BRIEF, CODE_CACHE
 
 #: Half the CPU of a JVM that lives for minutes is its second compiler. Without that one, Java reserves 48 MiB for
 #: compiled code. Spark with Iceberg fills them within minutes, and a tenth of its CPU then searches for code to drop.

@@ -22,7 +22,7 @@ from hashlib import sha256
 from typing import Literal
 
 from holdfast.infra.settings import WebserverSettings, is_loopback
-from holdfast.infra.settings.webserver import LOOPBACK_NAMES
+from holdfast.infra.settings.groups import LOOPBACK_NAMES
 
 #: Where the sign-in form is sent to, below the path prefix.
 SIGN_IN = "/holdfast/sign-in"

@@ -22,7 +22,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.infra.errors import BadConfiguration, HoldfastError
-from holdfast.infra.json_file import JSON_FAILURES
+from holdfast.infra.system.json_file import JSON_FAILURES
 from holdfast.processors.engine.changelog.json_values import ALWAYS_BACK, comes_back, state_fault
 
 KEY_VERSION = 1

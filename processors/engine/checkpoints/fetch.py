@@ -15,9 +15,9 @@ from pathlib import Path
 import structlog
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.rooted import inside
 from holdfast.infra.storage.errors import ObjectTooLarge, StorageFailed
 from holdfast.infra.storage.objects import at_most
+from holdfast.infra.system.rooted import inside
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.checkpoints.decision import Refusal, Wanted, choose
 from holdfast.processors.engine.checkpoints.manifest import Manifest, ManifestDamaged, Place, id_of, read_manifest

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.json_file import JSON_FAILURES
+from holdfast.infra.system.json_file import JSON_FAILURES
 from holdfast.processors.engine.changelog.format import key_prefix
 from holdfast.processors.engine.state.time.time_records import Span
 

@@ -18,9 +18,9 @@ import httpx
 import msgspec
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.json_file import read_json
 from holdfast.infra.paths import Paths
-from holdfast.infra.rooted import inside
+from holdfast.infra.system.json_file import read_json
+from holdfast.infra.system.rooted import inside
 from holdfast.infra.tls import trusted_for
 from holdfast.processors.engine.runtime.commands import (
     COMMAND_BYTES_MAX,

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from holdfast.infra.json_file import read_json
-from holdfast.infra.listeners import listens_at
-from holdfast.infra.process import ProcessIdentity, fate_of, is_running, start_mark
+from holdfast.infra.system.json_file import read_json
+from holdfast.infra.system.ports import listens_at
+from holdfast.infra.system.process import ProcessIdentity, fate_of, is_running, start_mark
 
 _Pid = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 

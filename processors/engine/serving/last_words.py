@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import structlog
 
-from holdfast.infra.json_file import read_json
-from holdfast.infra.process import own_identity
+from holdfast.infra.system.json_file import read_json
+from holdfast.infra.system.process import own_identity
 
 _log = structlog.get_logger("serving.last_words")
 

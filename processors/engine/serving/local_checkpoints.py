@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.infra.json_file import read_json
+from holdfast.infra.system.json_file import read_json
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.serving.status import store_offsets

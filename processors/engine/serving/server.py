@@ -30,8 +30,8 @@ import structlog
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.masking import masked
-from holdfast.infra.process import own_identity, start_mark
 from holdfast.infra.settings import ServingSettings, Settings
+from holdfast.infra.system.process import own_identity, start_mark
 from holdfast.processors.engine.runtime.commands import (
     COMMAND_BYTES_MAX,
     COMMANDS,

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Partition
-from holdfast.infra.memory_room import used_mib
+from holdfast.infra.system.memory import used_mib
 from holdfast.processors.engine.dataframe.calls import lookups_told
 from holdfast.processors.engine.runtime.latency import COMMIT_BOUNDS_S
 from holdfast.processors.engine.runtime.task.arrivals import Counts

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from holdfast.infra.json_file import JSON_FAILURES
+from holdfast.infra.system.json_file import JSON_FAILURES
 from holdfast.processors.engine.changelog.format import (
     CODEC_JSON,
     HEAD_SIZE,

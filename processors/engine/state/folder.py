@@ -1,7 +1,7 @@
 """The state folder of one worker slot, with its lock and its identity.
 
     <state_dir>/<group>/<slot>/lock            locked (flock) by the live process; contains its pid
-    <state_dir>/<group>/<slot>/.holder         the identity (``infra.process``) of the process that last held the lock
+    <state_dir>/<group>/<slot>/.holder         the identity (``system.process``) of the process that last held the lock
     <state_dir>/<group>/<slot>/identity.json   the application that the folder belongs to
     <state_dir>/<group>/<slot>/id              the folder's own id, a part of its worker's transactional id
     <state_dir>/<group>/<slot>/<task>/         one database
@@ -24,7 +24,7 @@ import shutil
 import socket
 from pathlib import Path
 
-from holdfast.infra.process import fate_of, own_identity, read_identity, write_identity
+from holdfast.infra.system.process import fate_of, own_identity, read_identity, write_identity
 from holdfast.processors.engine.changelog.names import file_name
 from holdfast.processors.engine.state.errors import StateDiskFailed, StateFolderForeign, StateFolderTaken
 

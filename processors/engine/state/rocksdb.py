@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rocksdict import AccessType, Checkpoint, Options, Rdict, ReadOptions, WriteBatch, WriteOptions
 
-from holdfast.infra.rooted import inside
+from holdfast.infra.system.rooted import inside
 from holdfast.processors.engine.changelog.format import META_KEY, key_prefix
 from holdfast.processors.engine.state.database import (
     Change,

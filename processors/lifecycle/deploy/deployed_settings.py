@@ -17,11 +17,11 @@ import msgspec
 
 from holdfast.infra.database.records import Release
 from holdfast.infra.deploy.programs import asked_of
-from holdfast.infra.files import write_private
-from holdfast.infra.json_file import read_json
 from holdfast.infra.paths import Paths
-from holdfast.infra.rooted import PathOutside, inside
 from holdfast.infra.settings.of_workers import Recorded, as_recorded, differences, recorded_of
+from holdfast.infra.system.files import write_private
+from holdfast.infra.system.json_file import read_json
+from holdfast.infra.system.rooted import PathOutside, inside
 from holdfast.processors.lifecycle.deploy.deployment import RELEASE
 
 

@@ -29,7 +29,7 @@ from holdfast.infra.database.records import Release
 from holdfast.infra.database.releases import ReleaseBook
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.paths import Paths
-from holdfast.infra.rooted import PathOutside, inside, remove_folder
+from holdfast.infra.system.rooted import PathOutside, inside, remove_folder
 from holdfast.processors.lifecycle.deploy.code_files import Code, CodeFile, digest_of
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.plans.shape import Shape, as_document

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.infra.settings import Settings
-from holdfast.infra.sizes import Room, room_of, size_on_disk
+from holdfast.infra.system.sizes import Room, room_of, size_on_disk
 
 OTHER = "other"
 _GIB = 1 << 30

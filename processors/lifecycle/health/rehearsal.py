@@ -27,7 +27,7 @@ from holdfast.infra.database.records import Action
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.records import Batch, Partition
-from holdfast.infra.rooted import inside
+from holdfast.infra.system.rooted import inside
 from holdfast.processors.audits.stores import size_of
 from holdfast.processors.engine.runtime.ownership.restore import Restorer
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster

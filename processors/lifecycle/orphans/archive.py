@@ -27,8 +27,8 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.json_file import JSON_FAILURES
-from holdfast.infra.rooted import inside
+from holdfast.infra.system.json_file import JSON_FAILURES
+from holdfast.infra.system.rooted import inside
 from holdfast.processors.lifecycle.plans.orphan_facts import VERSION, Archived, Deletion, Kind, Manifest
 
 MANIFEST, DELETION = "manifest.json", "deletion.json"

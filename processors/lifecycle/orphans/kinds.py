@@ -21,9 +21,9 @@ from typing import Any
 from holdfast.infra.errors import EXIT_REFUSED
 from holdfast.infra.kafka.topic_copies import copy_partition, file_of, own_config
 from holdfast.infra.kafka.topics import Topics
-from holdfast.infra.rooted import PathOutside, inside
 from holdfast.infra.settings import Settings
 from holdfast.infra.storage.objects import FsspecObjects, at_most
+from holdfast.infra.system.rooted import PathOutside, inside
 from holdfast.infra.warehouse.removal import delete_files, drop_table, table_facts, table_files
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.lifecycle.orphans.archive import sync, told, write_synced

@@ -22,7 +22,7 @@ from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topic_copies import copied_records, file_of, write_records
 from holdfast.infra.kafka.topics import Topics
-from holdfast.infra.rooted import inside
+from holdfast.infra.system.rooted import inside
 from holdfast.processors.lifecycle.orphans.archive import Archive, read, told, write
 from holdfast.processors.lifecycle.orphans.kinds import sha256_of
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done

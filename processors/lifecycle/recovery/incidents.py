@@ -16,9 +16,9 @@ import structlog
 
 from holdfast.infra.database.records import ApplyRecord, Deployment, Incident
 from holdfast.infra.deploy.programs import ProgramStatus, SupervisorSilent
-from holdfast.infra.holders import is_gone
-from holdfast.infra.process import running_for_s
 from holdfast.infra.settings.of_workers import differences
+from holdfast.infra.system.holders import is_gone
+from holdfast.infra.system.process import running_for_s
 from holdfast.infra.waiting import wait_until
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings

@@ -17,7 +17,7 @@ import yaml
 
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.supervisord import Supervisord
-from holdfast.infra.process import group_members, is_running, start_mark
+from holdfast.infra.system.process import group_members, is_running, start_mark
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.host.local import WORKSPACE
 from holdfast.orchestration.host.run_launcher import LocalRunLauncher

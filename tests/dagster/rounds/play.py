@@ -15,7 +15,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from holdfast.infra.database.lease_times import SILENT_S
-from holdfast.infra.holders import is_gone
+from holdfast.infra.system.holders import is_gone
 from holdfast.infra.waiting import Deadline
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, StopProcessor

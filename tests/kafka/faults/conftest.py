@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.infra.kafka.broker import BrokerAddress
-from holdfast.infra.local_ports import free_port
+from holdfast.infra.system.ports import free_port
 from holdfast.infra.waiting import Deadline
 from tests.kafka.faults.proxy import KafkaProxy
 from tests.parts.brokers import TrackedBroker, new_broker

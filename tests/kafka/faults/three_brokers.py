@@ -11,8 +11,8 @@ from pathlib import Path
 from confluent_kafka import TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from holdfast.infra.java import BRIEF, Java
-from holdfast.infra.local_ports import free_port
+from holdfast.infra.setup.java import BRIEF, Java
+from holdfast.infra.system.ports import free_port
 from holdfast.infra.waiting import Deadline
 from tests.parts.brokers import HASTE, TrackedBroker
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import structlog
 
-from holdfast.infra.java import BRIEF
 from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.setup.java import BRIEF
 from holdfast.infra.spark.configuration import session_configuration
 from holdfast.infra.warehouse.catalog import open_catalog
 from tests.spark.conftest import SharedJvm

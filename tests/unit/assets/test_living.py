@@ -13,9 +13,9 @@ import pytest
 from holdfast.assets import keys
 from holdfast.assets.factory import build_assets
 from holdfast.assets.living import details_of, facts_of
-from holdfast.infra.memory_room import used_mib
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import PROJECT, load_settings
+from holdfast.infra.system.memory import used_mib
 from holdfast.orchestration.resources import build_resources
 from holdfast.processors.application.registration import ProcessorDefinition, load_processors
 from holdfast.processors.engine.serving.status import InputPosition, ProcessorStatus, TaskStatus

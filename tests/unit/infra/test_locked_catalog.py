@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.process import lock_holders
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.infra.spark.failures import WarehouseFailed, spark_failure
+from holdfast.infra.system.process import lock_holders
 from holdfast.infra.warehouse import properties
 from holdfast.infra.warehouse.catalog import open_catalog
 from holdfast.infra.warehouse.errors import CatalogUnavailable

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Application
-from holdfast.infra.process import own_identity, write_identity
+from holdfast.infra.system.process import own_identity, write_identity
 from holdfast.processors.engine.changelog.names import file_name
 from holdfast.processors.engine.checkpoints.manifest import Place
 from holdfast.processors.engine.state.folder import HOLDER, StateFolder

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from holdfast.infra.json_file import JSON_FAILURES
+from holdfast.infra.system.json_file import JSON_FAILURES
 from holdfast.processors.engine.state.time.stream_time import NO_TIME
 
 #: Seconds for which a task has to be at the end of its input before the tasks behind it continue without it.

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from holdfast.infra.files import package_folder
 from holdfast.infra.installation import install_line
 from holdfast.infra.kafka.errors import HeadersUnreadable
 from holdfast.infra.kafka.records import Batch
+from holdfast.infra.system.files import package_folder
 from holdfast.processors.engine.aggregates.aggregation import Aggregation, aggregation_of
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.record_size import UNLIMITED

@@ -19,8 +19,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.infra.json_file import JSON_FAILURES
 from holdfast.infra.kafka.records import NotedOffset
+from holdfast.infra.system.json_file import JSON_FAILURES
 from holdfast.processors.engine.runtime.task.arrivals import NONE, Counts, together
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.time.stream_time import Remembered

@@ -12,7 +12,7 @@ import pytest
 from holdfast.infra.deploy import changes
 from holdfast.infra.deploy.changes import WorkersChange, end_change, new_change, read_change, tell_change
 from holdfast.infra.paths import Paths
-from holdfast.infra.process import identity_of
+from holdfast.infra.system.process import identity_of
 
 
 @pytest.fixture

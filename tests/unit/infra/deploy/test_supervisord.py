@@ -27,7 +27,7 @@ from holdfast.infra.deploy.programs import (
 )
 from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.paths import Paths
-from holdfast.infra.process import start_mark
+from holdfast.infra.system.process import start_mark
 from tests.parts.open_ports import listening
 
 pytestmark = pytest.mark.slow

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from holdfast.infra.deploy.marks import Mark, write_mark
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
-from holdfast.infra.local_ports import free_port
 from holdfast.infra.paths import Paths
-from holdfast.infra.process import own_identity, start_mark
 from holdfast.infra.settings import load_settings
+from holdfast.infra.system.ports import free_port
+from holdfast.infra.system.process import own_identity, start_mark
 from holdfast.orchestration.cli import main
 from holdfast.orchestration.commands.installation import up
 from holdfast.orchestration.commands.installation.run import ProcessorDeployed, _refuse_deployed

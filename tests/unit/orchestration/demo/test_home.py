@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.infra.paths import Paths
-from holdfast.infra.process import start_mark
 from holdfast.infra.settings import WARM, SparkSettings, load_settings
+from holdfast.infra.system.process import start_mark
 from holdfast.orchestration.demo.home import MARKER, HomeNotFree, demo_settings, prepare_home
 
 

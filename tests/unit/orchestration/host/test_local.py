@@ -11,8 +11,8 @@ import sys
 
 import pytest
 
-from holdfast.infra.process import group_members, start_mark
 from holdfast.infra.settings import Settings, load_settings
+from holdfast.infra.system.process import group_members, start_mark
 from holdfast.orchestration.host import local
 
 #: As a code server whose database is away: it ignores SIGTERM.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.memory_room import available_mb
+from holdfast.infra.system.memory import available_mb
 from holdfast.orchestration.sensors.grey_assets import RETRY_AFTER_S, TRIES, AssetFacts, Memory, Subject, Wanted, decide
 
 ENOUGH, LITTLE = Memory(4_000, 1_792), Memory(900, 1_792)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.infra.rooted import inside
 from holdfast.infra.storage import objects as storage
 from holdfast.infra.storage.objects import is_object_name
+from holdfast.infra.system.rooted import inside
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.checkpoints.fetch import CheckpointUnavailable, obtain_checkpoint
 from holdfast.processors.engine.checkpoints.manifest import Manifest, ManifestDamaged, Place, id_of

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.infra.database.records import Deployment, Incident
 from holdfast.infra.deploy.programs import ProgramState, ProgramStatus
-from holdfast.infra.process import running_for_s
+from holdfast.infra.system.process import running_for_s
 from holdfast.infra.webhook import Answer as SentAnswer
 from holdfast.processors.lifecycle.recovery.ages import AHEAD_S, age_s
 from holdfast.processors.lifecycle.recovery.answer import Answer, is_due

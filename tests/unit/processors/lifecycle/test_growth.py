@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import Settings, load_settings
-from holdfast.infra.sizes import Room
+from holdfast.infra.system.sizes import Room
 from holdfast.processors.lifecycle.health.growth import OTHER, Owner, Used, judge_room, measure, owners
 
 GIB = 1 << 30

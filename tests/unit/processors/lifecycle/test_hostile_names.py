@@ -18,9 +18,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFile
 
 from holdfast.infra.paths import Paths
-from holdfast.infra.process import own_identity
-from holdfast.infra.rooted import PathOutside, inside
 from holdfast.infra.settings import load_settings
+from holdfast.infra.system.process import own_identity
+from holdfast.infra.system.rooted import PathOutside, inside
 from holdfast.processors.audits.stores import checkpoint_manifests
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.orphans.archive import Archive

@@ -16,7 +16,7 @@ from structlog.testing import capture_logs
 
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.paths import Paths
-from holdfast.infra.rooted import PathOutside
+from holdfast.infra.system.rooted import PathOutside
 from holdfast.processors.lifecycle.deploy.code_files import Code, code_of
 from holdfast.processors.lifecycle.deploy.releases import KEPT, ReleaseFailed, ReleaseFolders, release_id
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors

@@ -10,8 +10,8 @@ import pytest
 from holdfast.infra.database.lease_times import SILENT_S
 from holdfast.infra.database.records import ApplyOutcome, ApplyRecord
 from holdfast.infra.deploy.programs import SupervisorSilent
-from holdfast.infra.holders import new_holder
-from holdfast.infra.process import ProcessIdentity, own_identity
+from holdfast.infra.system.holders import new_holder
+from holdfast.infra.system.process import ProcessIdentity, own_identity
 from holdfast.orchestration.view.reasons import of_processor
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
 from holdfast.processors.lifecycle.plans.apply import Applier, ApplyInProgress, Done, Holder, Tell

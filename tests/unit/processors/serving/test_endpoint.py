@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.listeners import listens_at
 from holdfast.infra.paths import Paths
-from holdfast.infra.process import start_mark
 from holdfast.infra.settings import ServingSettings
+from holdfast.infra.system.ports import listens_at
+from holdfast.infra.system.process import start_mark
 from holdfast.processors.engine.serving import client as client_module
 from holdfast.processors.engine.serving.client import ProcessorClient, ProcessorSilent
 from holdfast.processors.engine.serving.connections import RequestServer

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from holdfast.infra.bootstrap import FIRST, LOCK, is_progress, python_problem, requirements_of
+from holdfast.infra.setup.bootstrap import FIRST, LOCK, is_progress, python_problem, requirements_of
 
 
 def test_an_old_python_is_told_which_one_is_needed() -> None:
@@ -46,6 +46,6 @@ def test_progress_is_steps_and_large_downloads(line: str, shown: bool) -> None:
 
 def test_set_up_needs_the_standard_library_only() -> None:
     # -S leaves out every installed package.
-    command = [sys.executable, "-S", "-c", "import holdfast.infra.bootstrap"]
+    command = [sys.executable, "-S", "-c", "import holdfast.infra.setup.bootstrap"]
     run = subprocess.run(command, cwd=LOCK.parent, env={**os.environ, "PYTHONPATH": ""}, capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

@@ -23,8 +23,8 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from holdfast.infra.files import replace_text
-from holdfast.infra.privacy import process_umask
+from holdfast.infra.system.files import replace_text
+from holdfast.infra.system.privacy import process_umask
 from holdfast.infra.waiting import wait_until
 
 #: What this process can see of another one. ``unseen``: it belongs to another boot, machine or container.

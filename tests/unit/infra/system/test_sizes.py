@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.infra.process import start_mark
-from holdfast.infra.sizes import room_of, rotate, size_on_disk
 from holdfast.infra.spark.spills import delete_spills_of_ended, new_spill_folder
+from holdfast.infra.system.process import start_mark
+from holdfast.infra.system.sizes import room_of, rotate, size_on_disk
 
 MIB = 1 << 20
 

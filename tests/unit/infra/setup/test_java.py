@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.java import WHEEL, Java, NoJava, find_java, spark_java_home
+from holdfast.infra.setup.java import WHEEL, Java, NoJava, find_java, spark_java_home
 
 
 def fake_java(home: Path, says: str, exit_code: int = 0) -> Path:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.infra.process import (
+from holdfast.infra.system.process import (
     ProcessIdentity,
     end_group,
     end_process,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.jars import (
+from holdfast.infra.setup.jars import (
     LOCK,
     JarChecksumMismatch,
     JarLockInvalid,
@@ -19,7 +19,7 @@ from holdfast.infra.jars import (
     fetch_jars,
     read_lock,
 )
-from holdfast.infra.java import Java
+from holdfast.infra.setup.java import Java
 
 CONTENT = b"the bytes of a small library"
 COORDINATE = "org.example:small:1.0"

@@ -1,4 +1,6 @@
-"""Makes this checkout runnable with nothing but Python and make: ``python3 -m holdfast.infra.bootstrap [--browser]``.
+"""Makes this checkout runnable with nothing but Python and make.
+
+``python3 -m holdfast.infra.setup.bootstrap [--browser]`` is what ``make setup`` runs.
 
 It creates ``.venv``. There pip installs uv, and uv installs the project and exactly what ``requirements.lock`` names,
 every file checked by its hash. That environment then prepares the rest (``holdfast.infra.machine``: Java, jars, a
@@ -23,10 +25,10 @@ import time
 from pathlib import Path
 
 from holdfast.infra.masking import masked
-from holdfast.infra.pip_settings import pip_options, uv_flags, uv_variables
+from holdfast.infra.setup.pip_settings import pip_options, uv_flags, uv_variables
 
 OLDEST_PYTHON = (3, 11)
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = PROJECT / ".venv"
 PYTHON = ENVIRONMENT / "bin" / "python"
 STAMP = ENVIRONMENT / "installed"

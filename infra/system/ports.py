@@ -1,13 +1,40 @@
-"""Which process listens at a port of this machine, where the system can tell."""
+"""TCP ports of this machine: free ones of its loopback interface, and which process listens at one."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+LOOPBACK = "127.0.0.1"
 #: The state of a listening socket in the kernel's tables.
 _LISTENS = "0A"
+
+
+def free_port() -> int:
+    """A port that no program listens on now. Another program may take it before the caller does."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def can_bind(port: int) -> bool:
+    """Whether a server could listen on this port now."""
+    with socket.socket() as probe:
+        # The broker sets the same option: a port whose last connections are in TIME_WAIT is free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with suppress(OSError):
+            probe.bind((LOOPBACK, port))
+            return True
+        return False
+
+
+def port_is_open(port: int) -> bool:
+    """Whether a program accepts connections on this port."""
+    with suppress(OSError), socket.create_connection((LOOPBACK, port), timeout=1.0):
+        return True
+    return False
 
 
 def listens_at(pid: int, port: int) -> bool | None:

@@ -22,9 +22,9 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.infra.files import replace_text
-from holdfast.infra.java import Java
-from holdfast.infra.json_file import read_json
+from holdfast.infra.setup.java import Java
+from holdfast.infra.system.files import replace_text
+from holdfast.infra.system.json_file import read_json
 
 #: A JVM with an archive that does not fit would say so on its standard output.
 _SILENT = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")

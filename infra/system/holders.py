@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 import socket
 
-from holdfast.infra.process import ProcessIdentity, fate_of, own_identity
+from holdfast.infra.system.process import ProcessIdentity, fate_of, own_identity
 
 
 def new_holder() -> str:

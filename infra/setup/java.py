@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from holdfast.infra.files import package_folder, replace_text
 from holdfast.infra.installation import install_line
-from holdfast.infra.process import completed
+from holdfast.infra.system.files import package_folder, replace_text
+from holdfast.infra.system.process import completed
 
 #: Oldest major version; Kafka 4 and Spark 4 demand it.
 OLDEST_VERSION = 17

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 
-from holdfast.infra.files import replace_text, write_private
+from holdfast.infra.system.files import replace_text, write_private
 
 
 def test_a_private_file_is_its_owners_alone_and_stays_when_nothing_changes(tmp_path):

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from holdfast.infra import process
-from holdfast.infra.holders import is_gone, new_holder
-from holdfast.infra.process import own_identity
+from holdfast.infra.system import process
+from holdfast.infra.system.holders import is_gone, new_holder
+from holdfast.infra.system.process import own_identity
 
-NEW = "from holdfast.infra.holders import new_holder; print(new_holder())"
+NEW = "from holdfast.infra.system.holders import new_holder; print(new_holder())"
 
 
 def test_two_holders_of_one_process_differ_and_neither_is_gone() -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.infra.rooted import PathOutside, inside, remove_folder
+from holdfast.infra.system.rooted import PathOutside, inside, remove_folder
 
 parts = st.sampled_from(["..", ".", "", "a", "~", "/", "\\", "..\\..", "link", "up", "loop", "\0", "é", "x" * 300])
 names = st.lists(parts, min_size=1, max_size=6).map("/".join) | st.text(max_size=40)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.infra.browser import find_browser
+from holdfast.infra.setup.browser import find_browser
 
 
 def executable(path: Path) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.infra.masking import masked
-from holdfast.infra.pip_settings import pip_options, uv_flags, uv_variables
+from holdfast.infra.setup.pip_settings import pip_options, uv_flags, uv_variables
 
 
 def variables(environment: dict[str, str] | None = None, *, system: bool = False, **options: str) -> dict[str, str]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.infra.process import completed
+from holdfast.infra.system.process import completed
 
 #: Names of the executable, the small headless build first.
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -10,8 +10,8 @@ import pytest
 from structlog.testing import capture_logs
 
 from holdfast.infra.paths import Paths
-from holdfast.infra.privacy import GROUP_UMASK, UMASK, keep_private, mend_home, private_files, process_umask
 from holdfast.infra.settings import load_settings
+from holdfast.infra.system.privacy import GROUP_UMASK, UMASK, keep_private, mend_home, private_files, process_umask
 
 
 def modes(folder: Path) -> dict[str, int]:

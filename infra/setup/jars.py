@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
-from holdfast.infra.files import locked, package_folder, replace_text
 from holdfast.infra.installation import IMPORT_ROOT, RESTORE, SET_UP, extra_missing
-from holdfast.infra.java import BRIEF, Java
-from holdfast.infra.process import completed
+from holdfast.infra.setup.java import BRIEF, Java
+from holdfast.infra.system.files import locked, package_folder, replace_text
+from holdfast.infra.system.process import completed
 
 #: The lock, which the package holds.
 LOCK = IMPORT_ROOT / "holdfast" / "jars.lock"

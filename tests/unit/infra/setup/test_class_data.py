@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.class_data import ClassData, class_data
-from holdfast.infra.jars import JarSource, fetch_jars
-from holdfast.infra.java import Java, find_java
-from holdfast.infra.process import completed
 from holdfast.infra.settings import load_settings
+from holdfast.infra.setup.class_data import ClassData, class_data
+from holdfast.infra.setup.jars import JarSource, fetch_jars
+from holdfast.infra.setup.java import Java, find_java
 from holdfast.infra.spark.configuration import jvm_configuration, spark_class_data
+from holdfast.infra.system.process import completed
 
 
 @pytest.fixture(scope="module")

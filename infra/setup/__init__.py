@@ -1,0 +1,1 @@
+"""What a machine needs beyond Python, found or fetched: an environment, a Java, jars, a browser."""
