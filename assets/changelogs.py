@@ -11,12 +11,13 @@ from typing import Any
 
 import dagster as dg
 
-from holdfast.assets import keys, watched
-from holdfast.assets.check_result import CheckResult
+from holdfast.assets import keys
+from holdfast.assets.checks import topics as topic_checks
+from holdfast.assets.checks.result import CheckResult
 from holdfast.assets.launched_by import actor_of
-from holdfast.assets.metadata import docs
+from holdfast.assets.pages.metadata import docs
 from holdfast.assets.ports import Cluster, Lifecycle, Verbs
-from holdfast.assets.telling import refusal, teller
+from holdfast.assets.run_log import progress_log, refusal
 from holdfast.infra.kafka.records import TopicFacts
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.waiting import wait_until
@@ -112,7 +113,7 @@ def provisioned(
         if isinstance(plan.verdict, Refused):
             return plan
         try:
-            verbs.apply(plan, tell=teller(log))
+            verbs.apply(plan, tell=progress_log(log))
         except (ApplyInProgress, RecoveryInProgress, PlanStale) as busy:
             if not left:
                 raise
@@ -151,7 +152,7 @@ def judge_topic(
     seen = facts.get(name)
     starts = {} if seen is None else topics.offsets_of_all({name: seen.partitions}, "start")
     look = Look(time.time(), facts, starts)
-    yield watched.result_of(topic_health.judge_config(definition.name, changelog, expected, look, None))
+    yield topic_checks.result_of(topic_health.judge_config(definition.name, changelog, expected, look, None))
     found = 0 if seen is None else seen.partitions
     refused = seen and provisioning.wrong_count("changelog", expected, seen, definition.topology)
     yield CheckResult(

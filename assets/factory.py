@@ -17,24 +17,24 @@ from typing import cast
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.arrivals import arrivals_check
-from holdfast.assets.audits import audit_check
 from holdfast.assets.changelogs import changelog_asset
-from holdfast.assets.check_result import CheckResult
-from holdfast.assets.compaction_check import compaction_check
-from holdfast.assets.growth import home_asset, room_check
-from holdfast.assets.key_places_check import key_places_check
+from holdfast.assets.checks.arrivals import arrivals_check
+from holdfast.assets.checks.audits import audit_check
+from holdfast.assets.checks.compaction import compaction_check
+from holdfast.assets.checks.growth import home_asset, room_check
+from holdfast.assets.checks.key_places import key_places_check
+from holdfast.assets.checks.orphans import orphans_asset, orphans_check
+from holdfast.assets.checks.proven import proven_check
+from holdfast.assets.checks.recovery import working_check
+from holdfast.assets.checks.rehearsals import rehearsal_check
+from holdfast.assets.checks.result import CheckResult
+from holdfast.assets.checks.topics import watch_checks
 from holdfast.assets.maintenance import maintenance_asset
-from holdfast.assets.metadata import docs_below
-from holdfast.assets.orphans import orphans_asset, orphans_check
+from holdfast.assets.pages.metadata import docs_below
 from holdfast.assets.processors import processor_asset
-from holdfast.assets.proven import proven_check
-from holdfast.assets.rehearsals import rehearsal_check
 from holdfast.assets.snapshots import snapshot_asset
 from holdfast.assets.state import state_asset
 from holdfast.assets.topics import topic_assets
-from holdfast.assets.watched import watch_checks
-from holdfast.assets.working import working_check
 from holdfast.infra.settings import SnapshotSettings
 from holdfast.processors.application.broken_definition import BrokenDefinition
 from holdfast.processors.application.registration import ProcessorDefinition

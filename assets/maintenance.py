@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.metadata import docs, table
+from holdfast.assets.pages.metadata import docs, table
 from holdfast.assets.ports import Warehouse
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.lifecycle.plans.plan import decode, versions_read

@@ -12,13 +12,13 @@ import dagster as dg
 from pydantic import Field
 
 from holdfast.assets import keys
-from holdfast.assets.check_result import CheckResult
+from holdfast.assets.checks.result import CheckResult
 from holdfast.assets.launched_by import actor_of
-from holdfast.assets.metadata import docs
-from holdfast.assets.pictures import processor_picture
+from holdfast.assets.pages.metadata import docs
+from holdfast.assets.pages.pictures import processor_picture
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.rollouts import deployed_rollout, rollout_of
-from holdfast.assets.telling import refusal, teller
+from holdfast.assets.run_log import progress_log, refusal
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.engine.topology_drawing import drawing_of
@@ -87,7 +87,7 @@ def processor_asset(definition: ProcessorDefinition) -> dg.AssetsDefinition:
         if isinstance(plan.verdict, Refused):
             raise refusal(plan, plan.verdict)
         try:
-            verbs.apply(plan, confirmed=config.confirm or None, tell=teller(context.log.info))
+            verbs.apply(plan, confirmed=config.confirm or None, tell=progress_log(context.log.info))
         except HoldfastError as failed:
             # without this result the check's page says "did not run", without the reason
             yield CheckResult(key, HEALTHY, False, failed.message, action=failed.action).result()

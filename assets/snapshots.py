@@ -15,9 +15,9 @@ import dagster as dg
 from pydantic import Field
 
 from holdfast.assets import keys
-from holdfast.assets.check_result import CheckResult
-from holdfast.assets.metadata import docs, table
-from holdfast.assets.pictures import snapshot_picture
+from holdfast.assets.checks.result import CheckResult
+from holdfast.assets.pages.metadata import docs, table
+from holdfast.assets.pages.pictures import snapshot_picture
 from holdfast.assets.ports import Cluster, Lifecycle, Warehouse
 from holdfast.assets.publishing import Published, StorePublisher
 from holdfast.assets.times import Window, current_key, snapshot_freshness, snapshot_partitions, windows

@@ -12,10 +12,10 @@ from typing import Any
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.audits import judge_audit
-from holdfast.assets.check_result import CheckResult
-from holdfast.assets.metadata import docs, table
-from holdfast.assets.pictures import skew, state_picture
+from holdfast.assets.checks.audits import judge_audit
+from holdfast.assets.checks.result import CheckResult
+from holdfast.assets.pages.metadata import docs, table
+from holdfast.assets.pages.pictures import skew, state_picture
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.assets.rollouts import clients_of
 from holdfast.assets.times import snapshot_freshness

@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.metadata import docs
+from holdfast.assets.pages.metadata import docs
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.application.registration import ProcessorDefinition

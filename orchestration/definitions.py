@@ -10,9 +10,9 @@ import dagster as dg
 
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
-from holdfast.assets.compaction_check import compaction_check_keys  # noqa: E402
+from holdfast.assets.checks.compaction import compaction_check_keys  # noqa: E402
+from holdfast.assets.checks.key_places import key_places_check_keys  # noqa: E402
 from holdfast.assets.factory import build_assets  # noqa: E402
-from holdfast.assets.key_places_check import key_places_check_keys  # noqa: E402
 from holdfast.infra.log import configure_logging  # noqa: E402
 from holdfast.infra.settings import Settings, load_settings  # noqa: E402
 from holdfast.infra.system.privacy import keep_private  # noqa: E402

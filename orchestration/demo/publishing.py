@@ -19,7 +19,7 @@ from uuid import uuid4
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.audits import COPIES_EQUAL
+from holdfast.assets.checks.audits import COPIES_EQUAL
 from holdfast.assets.times import current_key, snapshot_partitions
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import Settings

@@ -15,10 +15,10 @@ import dagster as dg
 from pydantic import Field
 
 from holdfast.assets import keys
-from holdfast.assets.compaction_check import compaction_results
+from holdfast.assets.checks.compaction import compaction_results
 from holdfast.assets.launched_by import actor_of
 from holdfast.assets.ports import Cluster, Lifecycle
-from holdfast.assets.telling import refusal, teller
+from holdfast.assets.run_log import progress_log, refusal
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.jobs.failures import plain_failures
@@ -192,7 +192,7 @@ class RollbackConfig(VerbConfig):
 def run_verb(context: dg.OpExecutionContext, config: PlanConfig, request: Request) -> None:
     """Plan the request and show its explanation; apply the plan unless this is a dry run."""
     with open_verbs(load_settings(), who=actor_of(context.run)) as verbs:
-        tell = teller(context.log.info)
+        tell = progress_log(context.log.info)
         if not (config.dry_run or isinstance(request, OfInstallation)):
             await_recovery(request.processor, verbs.registry, context.log.info)
         begun = None if config.dry_run else verbs.begun(request)

@@ -14,8 +14,8 @@ import dagster as dg
 from pydantic import Field
 
 from holdfast.assets import keys
-from holdfast.assets.incidents import page_of
 from holdfast.assets.keys import PROCESSOR_TAG
+from holdfast.assets.pages.incidents import page_of
 from holdfast.assets.rollouts import deployed_rollout
 from holdfast.infra.database.records import Incident
 from holdfast.infra.errors import HoldfastError

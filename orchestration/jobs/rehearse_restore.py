@@ -7,8 +7,8 @@ Invariants:
 import dagster as dg
 from pydantic import Field
 
+from holdfast.assets.checks.rehearsals import open_rehearsals, publish
 from holdfast.assets.launched_by import actor_of
-from holdfast.assets.rehearsals import open_rehearsals, publish
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.growth import HAS_ROOM, room_result
+from holdfast.assets.checks.growth import HAS_ROOM, room_result
 from holdfast.infra.database.pruning import prune_registry
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.infra.spark.spills import delete_spills_of_ended

@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.assets import keys
 from holdfast.assets.changelogs import judge_topic
-from holdfast.assets.check_result import CheckResult
+from holdfast.assets.checks.result import CheckResult
 from holdfast.assets.layers import is_ours
 from holdfast.assets.processors import judge_running
 from holdfast.assets.times import current_key, snapshot_partitions

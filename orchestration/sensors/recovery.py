@@ -20,10 +20,10 @@ import msgspec
 import structlog
 
 from holdfast.assets import keys
-from holdfast.assets.arrivals import arrivals_result
+from holdfast.assets.checks.arrivals import arrivals_result
+from holdfast.assets.checks.recovery import check_result
 from holdfast.assets.keys import PROCESSOR_TAG
-from holdfast.assets.living import details_of, facts_of
-from holdfast.assets.working import check_result
+from holdfast.assets.pages.worker_figures import details_of, facts_of
 from holdfast.infra.database.records import ApplyRecord, Deployment, Incident
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import load_settings

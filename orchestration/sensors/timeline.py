@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 import dagster as dg
 import msgspec
 
-from holdfast.assets.timeline import as_dagster, is_stored
+from holdfast.assets.pages.timeline import as_dagster, is_stored
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
 from holdfast.orchestration.resources import LifecycleResource

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 
 import dagster as dg
 
-from holdfast.assets import watched
-from holdfast.assets.check_result import CheckResult
+from holdfast.assets.checks import topics as topic_checks
+from holdfast.assets.checks.result import CheckResult
 from holdfast.infra.errors import HoldfastError
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.processors.application.registration import ProcessorDefinition
@@ -51,7 +51,7 @@ def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinit
             deployed = [topologies[name] for name in names if name in topologies]
             now = lifecycle.world.clock().timestamp()
             topics = cluster.topics(REQUEST_S)
-            look = watched.look_at(deployed, topics, cluster.client_config, now, timeout_s=REQUEST_S)
+            look = topic_checks.look_at(deployed, topics, cluster.client_config, now, timeout_s=REQUEST_S)
             findings, after = _judge(deployed, look, memory, cluster, lifecycle)
         except HoldfastError as failed:
             return dg.SensorResult(
@@ -65,7 +65,7 @@ def topics_watch(definitions: Sequence[ProcessorDefinition]) -> dg.SensorDefinit
                 context.log.warning(f"{each.check}: {each.text}")
         failing = sum(not each.passed for each in findings)
         return dg.SensorResult(
-            asset_events=[*events, *(watched.evaluation(each) for each in news)],
+            asset_events=[*events, *(topic_checks.evaluation(each) for each in news)],
             skip_reason=f"{len(findings)} checks, {failing} failing, {len(news)} updated.",
             cursor=topic_health.encode_memory(after),
         )
@@ -78,12 +78,12 @@ def _registered(
 ) -> tuple[list[dg.AssetCheckEvaluation], WatchMemory]:
     """Update the check of processors that were adopted or that the registry is behind, and once more when it passes."""
     known = {each.processor: each for each in lifecycle.registry.deployments()}
-    texts = watched.adopted_now(lifecycle)
+    texts = topic_checks.adopted_now(lifecycle)
     results: dict[str, CheckResult] = {}
     for name in processors:
         old = judged(name, known.get(name), lifecycle.world)
         if name in known or old is not None:
-            results[f"{watched.REGISTERED} {name}"] = watched.registered(name, texts.get(name, ""), old)
+            results[f"{topic_checks.REGISTERED} {name}"] = topic_checks.registered(name, texts.get(name, ""), old)
     told = {name: "" if each.passed else each.description for name, each in results.items()}
     events = [each.evaluation() for name, each in results.items() if memory.told.get(name) != told[name]]
     return events, WatchMemory(memory.topics, {**memory.told, **told})
@@ -100,7 +100,7 @@ def _judge(
     strange = topic_health.suspects(deployed, look, memory)
     known = topic_health.remember(deployed, look, memory, _owners(strange, lifecycle), _remade(strange, lifecycle))
     held = topic_health.held_too_long(known, look.now)
-    transactions = watched.open_on(held, cluster.bootstrap, cluster.client_config)
+    transactions = topic_checks.open_on(held, cluster.bootstrap, cluster.client_config)
     begun = lifecycle.registry.journal.applies(open_only=True)
     busy = {each.processor for each in begun if each.is_live}
     findings = list(topic_health.judge(deployed, look, known, transactions, busy=busy))

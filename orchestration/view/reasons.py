@@ -21,7 +21,7 @@ from holdfast.processors.lifecycle.recovery.answer import WORKING, Answer, Colou
 
 #: Gravest first.
 _GRAVITY: tuple[Colour, ...] = ("red", "yellow", "grey")
-#: Begin of the action in the text of a check (``assets.check_result.worded``).
+#: Begin of the action in the text of a check (``assets.checks.result.worded``).
 _TODO = " What to do: "
 #: What a service that does not run is missed for.
 _MISSED = {

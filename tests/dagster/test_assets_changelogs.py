@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 
 from holdfast.assets import keys
 from holdfast.assets.changelogs import CONFIG_MATCHES, PARTITIONS_MATCH, provisioned
-from holdfast.assets.compaction_check import COMPACTION
+from holdfast.assets.checks.compaction import COMPACTION
 from holdfast.assets.factory import build_processor
 from holdfast.infra.kafka.records import Partition, TopicSpec
 from holdfast.infra.kafka.topics import Topics

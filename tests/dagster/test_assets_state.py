@@ -10,14 +10,14 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast.assets import keys
-from holdfast.assets.arrivals import MESSAGES_ARRIVE
+from holdfast.assets.checks.arrivals import MESSAGES_ARRIVE
+from holdfast.assets.checks.key_places import KEYS_ALIKE
+from holdfast.assets.checks.proven import PROVEN
+from holdfast.assets.checks.recovery import WORKING
+from holdfast.assets.checks.rehearsals import RESTORE_REHEARSED
 from holdfast.assets.factory import build_processor
-from holdfast.assets.key_places_check import KEYS_ALIKE
 from holdfast.assets.processors import ALL_ASSIGNED, HEALTHY
-from holdfast.assets.proven import PROVEN
-from holdfast.assets.rehearsals import RESTORE_REHEARSED
 from holdfast.assets.state import CHECKPOINTS_STORED, MATCHES_CHANGELOG
-from holdfast.assets.working import WORKING
 from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics

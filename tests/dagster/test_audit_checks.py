@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from holdfast.assets import keys
-from holdfast.assets.audits import COPIES_EQUAL, audit_check
+from holdfast.assets.checks.audits import COPIES_EQUAL, audit_check
 from holdfast.orchestration.demo.verification import copies_checked
 from holdfast.orchestration.resources import build_resources
 from holdfast.processors.application.registration import find_processor

@@ -7,7 +7,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from holdfast.assets.arrivals import MESSAGES_ARRIVE
+from holdfast.assets.checks.arrivals import MESSAGES_ARRIVE
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.sensors import recovery

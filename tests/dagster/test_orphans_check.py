@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast.assets import keys
-from holdfast.assets.orphans import ALL_OWNED
+from holdfast.assets.checks.orphans import ALL_OWNED
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.orchestration import cli
 from holdfast.orchestration.definitions import build_definitions

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from holdfast.assets import keys
-from holdfast.assets.watched import REGISTERED
+from holdfast.assets.checks.topics import REGISTERED
 from holdfast.infra.deploy.marks import read_mark
 from holdfast.orchestration.commands.reports.status import describe
 from holdfast.orchestration.definitions import build_definitions

@@ -11,8 +11,8 @@ import dagster as dg
 import pytest
 
 from holdfast.assets import keys
-from holdfast.assets.compaction_check import COMPACTION, compaction_results
-from holdfast.assets.rehearsals import RESTORE_REHEARSED
+from holdfast.assets.checks.compaction import COMPACTION, compaction_results
+from holdfast.assets.checks.rehearsals import RESTORE_REHEARSED
 from holdfast.orchestration import cli
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.resources import ClusterResource, LifecycleResource

@@ -11,7 +11,7 @@ import dagster as dg
 import pytest
 
 from holdfast.assets import keys
-from holdfast.assets.timeline import EVENT_TAG
+from holdfast.assets.pages.timeline import EVENT_TAG
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration.commands.reports.history import entries

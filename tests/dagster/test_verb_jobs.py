@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 
 from holdfast.assets import keys
-from holdfast.assets.compaction_check import COMPACTION
+from holdfast.assets.checks.compaction import COMPACTION
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.processors.lifecycle.plans.requests import Stop

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.assets.proven import results_of
+from holdfast.assets.checks.proven import results_of
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.kafka.reader import read_range

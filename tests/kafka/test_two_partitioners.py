@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast import Application
-from holdfast.assets.key_places_check import key_places_result
+from holdfast.assets.checks.key_places import key_places_result
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.partitioners import CRC32, MURMUR2, placing_of
 from holdfast.infra.kafka.reader import read_range

@@ -58,7 +58,7 @@ def show(number: Number, as_json: Json = False) -> None:
     """Show one incident with its timeline."""
     from rich.markdown import Markdown
 
-    from holdfast.assets.incidents import page_of
+    from holdfast.assets.pages.incidents import page_of
 
     with _registry() as registry:
         incident = _incident(registry, number)

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Application, Topic
 from holdfast.assets import keys
-from holdfast.assets.audits import COPIES_EQUAL
+from holdfast.assets.checks.audits import COPIES_EQUAL
 from holdfast.assets.factory import build_assets
 from holdfast.assets.snapshots import MATCHES_STATE
 from holdfast.assets.state import CHECKPOINTS_STORED, MATCHES_CHANGELOG

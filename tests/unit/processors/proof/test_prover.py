@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.assets.proven import results_of
+from holdfast.assets.checks.proven import results_of
 from holdfast.infra.database.records import ApplyRecord, StageNote
 from holdfast.infra.kafka.records import Partition, TopicFacts
 from holdfast.processors.engine.serving.client import ProcessorSilent

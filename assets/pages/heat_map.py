@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from holdfast.assets.drawing import document, markdown
+from holdfast.assets.pages.drawing import document, markdown
 from holdfast.processors.audits.comparison import Moment
 from holdfast.processors.engine.state.buckets import BUCKETS
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-from holdfast.assets.metadata import table
+from holdfast.assets.pages.metadata import table
 from holdfast.infra.paths import Paths
 from holdfast.processors.engine.serving.parts import PartStatus, parts_of
 from holdfast.processors.engine.serving.status import ProcessorStatus

@@ -6,8 +6,8 @@ from typing import Any
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.check_result import CheckResult
-from holdfast.assets.incidents import page_of
+from holdfast.assets.checks.result import CheckResult
+from holdfast.assets.pages.incidents import page_of
 from holdfast.assets.ports import Lifecycle
 from holdfast.infra.database.records import Incident
 from holdfast.processors.application.registration import ProcessorDefinition

@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.assets import keys
 from holdfast.assets.factory import build_assets
-from holdfast.assets.living import details_of, facts_of
+from holdfast.assets.pages.worker_figures import details_of, facts_of
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import PROJECT, load_settings
 from holdfast.infra.system.memory import used_mib

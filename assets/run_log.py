@@ -4,12 +4,12 @@ from collections.abc import Callable
 
 import dagster as dg
 
-from holdfast.assets.check_result import worded
+from holdfast.assets.checks.result import worded
 from holdfast.processors.lifecycle.plans.explanation import explain_markdown
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
 
 
-def teller(log: Callable[[str], None]) -> Callable[[str], None]:
+def progress_log(log: Callable[[str], None]) -> Callable[[str], None]:
     """A function that logs each progress line once; lines that differ only in their seconds are the same."""
     last = ""
 

@@ -8,10 +8,10 @@ from typing import Any
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.check_result import CheckResult, check_of_each, worded
-from holdfast.assets.pictures import CHECKS_MAX, CompactionSeen, changelog_picture
+from holdfast.assets.checks.rehearsals import measured_rate
+from holdfast.assets.checks.result import CheckResult, check_of_each, worded
+from holdfast.assets.pages.pictures import CHECKS_MAX, CompactionSeen, changelog_picture
 from holdfast.assets.ports import Cluster, Lifecycle
-from holdfast.assets.rehearsals import measured_rate
 from holdfast.assets.rollouts import clients_of
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.application.registration import ProcessorDefinition

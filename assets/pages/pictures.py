@@ -12,7 +12,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from holdfast.assets.drawing import BLUE, GREEN, GREY, PALE, RED, Bar, bars, box, label, markdown, note, scaled, svg
+from holdfast.assets.pages.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    PALE,
+    RED,
+    Bar,
+    bars,
+    box,
+    label,
+    markdown,
+    note,
+    scaled,
+    svg,
+)
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.snapshots.coverage import shown
 from holdfast.processors.snapshots.facts import ChangelogNow

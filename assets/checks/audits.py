@@ -12,9 +12,9 @@ from typing import Any
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.check_result import CheckResult, check_of_each
-from holdfast.assets.heat_map import heat_map
-from holdfast.assets.metadata import table
+from holdfast.assets.checks.result import CheckResult, check_of_each
+from holdfast.assets.pages.heat_map import heat_map
+from holdfast.assets.pages.metadata import table
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.audits.comparison import SHOWN, Side

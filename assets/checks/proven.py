@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.check_result import CheckResult
+from holdfast.assets.checks.result import CheckResult
 from holdfast.assets.ports import Lifecycle
 from holdfast.infra.database.records import ApplyRecord
 from holdfast.processors.application.registration import ProcessorDefinition

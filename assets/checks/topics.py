@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.check_result import CheckResult, check_of_each
+from holdfast.assets.checks.result import CheckResult, check_of_each
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.hanging_transactions import OpenTransaction

@@ -3,7 +3,7 @@
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.check_result import CheckResult
+from holdfast.assets.checks.result import CheckResult
 from holdfast.assets.ports import Cluster
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.application.registration import ProcessorDefinition

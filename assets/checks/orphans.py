@@ -10,8 +10,8 @@ from typing import Any
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.check_result import CheckResult
-from holdfast.assets.metadata import docs, table
+from holdfast.assets.checks.result import CheckResult
+from holdfast.assets.pages.metadata import docs, table
 from holdfast.assets.ports import Lifecycle
 from holdfast.processors.lifecycle.verbs.clean import as_document
 

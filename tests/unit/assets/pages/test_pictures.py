@@ -6,8 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from xml.etree import ElementTree
 
-from holdfast.assets.drawing import RED, ROWS_MAX
-from holdfast.assets.pictures import (
+from holdfast.assets.pages.drawing import RED, ROWS_MAX
+from holdfast.assets.pages.pictures import (
     CHECKS_MAX,
     SNAPSHOTS_MAX,
     CompactionSeen,

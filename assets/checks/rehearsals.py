@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.check_result import CheckResult, check_of_each
+from holdfast.assets.checks.result import CheckResult, check_of_each
 from holdfast.assets.launched_by import actor_of
 from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.infra.errors import HoldfastError

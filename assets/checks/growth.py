@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import dagster as dg
 
 from holdfast.assets import keys
-from holdfast.assets.check_result import CheckResult
-from holdfast.assets.metadata import docs, table
+from holdfast.assets.checks.result import CheckResult
+from holdfast.assets.pages.metadata import docs, table
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.processors.lifecycle.health.growth import Used, judge_room, measure, owners
 

@@ -1,0 +1,1 @@
+"""What the pages of assets show: metadata, figures, pictures, and the timeline of incidents."""
