@@ -161,6 +161,8 @@ def _is_determined(scope: Scope, step: Step, of: list[Made]) -> bool:
         return False
     if any(each.last for each in of) and step.name not in ("shape", "apply", "filter"):
         return False
+    if Mark.FAILS & marks and not all(each.ordered for each in of):
+        return False  # a row fails with the message that comes last of those that make it
     return not any(each.loose for each in of) or _fits_loose(step, of)
 
 
@@ -227,7 +229,14 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: Tasks, *, circle: bo
     name = scope.new("s")
     late = any(each.late for each in of)
     unordered = (grouped and scope.partitions > 1) or late or not all(each.ordered for each in of)
-    cases = {"circle": circle, "unordered": unordered, "late": late, "groups": scope.groups}
+    twins = any(each.twins for each in of)
+    cases = {
+        "circle": circle,
+        "twins": unordered and twins,
+        "unordered": unordered,
+        "late": late,
+        "groups": scope.groups,
+    }
     code, used = _code(scope, step, name, [case for case, holds in cases.items() if holds and not scope.wild])
     shown = (name,) if Mark.STATE & step.marks and not Mark.HIDDEN & step.marks and step.gives != "history" else ()
     if step.name == "store ttl" or (step.name.startswith("session_window") and not first.ordered):
@@ -282,6 +291,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: Tasks, *, circle: bo
             or _is_late(scope, step, code),
             late=late or _is_late(scope, step, code),
             changes=step.name == "to_stream" or any(each.changes for each in of),
+            twins=step.name == "join_interval" or twins,
         )
     )
     if scope.made[-1].odd and scope.random.random() < 0.5:

@@ -209,7 +209,8 @@ OPENINGS: tuple[tuple[tuple[str, str], ...], ...] = (
 )
 
 #: By word of a template, what is drawn for it; with a case behind it, in that case: ``circle``, where a task waits for
-#: its own work; ``unordered``, where no order of messages is promised; ``groups``, where a ``group_by`` is in the
+#: its own work; ``unordered``, where no order of messages is promised; ``twins``, where it is not promised for rows of
+#: equal times either; ``groups``, where a ``group_by`` is in the
 #: topology, so that no message may be late; ``late``, where a row may be, by an interval and a grace.
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "PLAIN": ("marked", "changed"),
@@ -252,5 +253,6 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
         "reduce(folded, begun, connected)",
         _AGG,
     ),
+    "COLUMNS twins": ("count()", "sum('n')", "min('n')", "max('n')", "agg(c=Count(), s=SUM, x=Max('n'))"),
     "COLUMNS unordered": ("count()", "sum('n')", "min('n')", "max('n')", "earliest('n')", "latest('n')", _AGG),
 }

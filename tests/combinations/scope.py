@@ -27,6 +27,7 @@ class Made:
             state has then depends on when commits come.
         late: Whether rows may come later than the grace of most windows: outer rows of an interval join.
         changes: Whether it may have the changes of a table, which `group_by` refuses.
+        twins: Whether it may have several rows of a key and a time: a message of an interval join and its matches.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Made:
     loose: bool = False
     late: bool = False
     changes: bool = False
+    twins: bool = False
 
 
 @dataclass(slots=True)
