@@ -219,6 +219,8 @@ def _fits_loose(step: Step, of: list[Made]) -> bool:
 
 #: Steps behind which no other system is asked, though they have no state.
 _NOT_FIRST = {"apply expand", "to_stream", "concat"}
+#: Steps that add a step to their right stream.
+_STEPS_OF_THE_RIGHT = {"join_asof", "join_asof tolerance", "store shared"}
 #: Steps whose results are known where a task waits for its own work.
 _CIRCLES = {"join_table", "to_table history", "tumbling_window", "hopping_window", "apply sums"}
 
@@ -247,6 +249,9 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: Tasks, *, circle: bo
     topics = frozenset().union(*(each.topics for each in of))
     ordered = all(each.ordered for each in of) and (step.name != "concat" or not grouped)
     ordered = ordered and not Mark.LOOSE & step.marks and (len(of) == 1 or not any(each.loose for each in of))
+    for each in of:  # one that got a step of its own is grouped again by the same field, too
+        if step.name.startswith("to_table") or (each is not first and step.name in _STEPS_OF_THE_RIGHT):
+            scope.fields.pop(each.name, None)
     if _looks_up(step):
         for topic in first.topics:
             scope.rights.setdefault(topic, set()).update(of[1].topics)
