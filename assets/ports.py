@@ -14,7 +14,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import MaintenanceSettings
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult
-from holdfast.processors.lifecycle.plans.apply import Applied, Tell
+from holdfast.processors.lifecycle.plans.apply import Applied, ProgressLog
 from holdfast.processors.lifecycle.plans.orphan_facts import OrphanFacts
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import Request
@@ -48,7 +48,7 @@ class Verbs(Protocol):
     def plan(self, request: Request) -> Plan:
         """The plan of a request; changes nothing."""
 
-    def apply(self, plan: Plan, *, confirmed: str | None = ..., sure: bool = ..., tell: Tell = ...) -> Applied:
+    def apply(self, plan: Plan, *, confirmed: str | None = ..., sure: bool = ..., tell: ProgressLog = ...) -> Applied:
         """Apply a plan."""
 
     @property

@@ -57,7 +57,7 @@ from holdfast.processors.lifecycle.orphans.owned import Defined
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans import holding, way_on
 from holdfast.processors.lifecycle.plans import plan as plans
-from holdfast.processors.lifecycle.plans.apply import Applied, Applier, Holder, Tell
+from holdfast.processors.lifecycle.plans.apply import Applied, Applier, Holder, ProgressLog
 from holdfast.processors.lifecycle.plans.execution import Execution
 from holdfast.processors.lifecycle.plans.explanation import explain
 from holdfast.processors.lifecycle.plans.orphan_facts import OrphanFacts
@@ -70,7 +70,7 @@ from holdfast.processors.lifecycle.rebuild.from_tables import TableStages
 from holdfast.processors.lifecycle.rebuild.shadow import Machine
 from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
-from holdfast.processors.lifecycle.recovery.standing import what_is_left
+from holdfast.processors.lifecycle.recovery.processor_now import what_is_left
 from holdfast.processors.lifecycle.recovery.strangers import refuse_beside
 from holdfast.processors.lifecycle.verbs.backfill import check_local
 from holdfast.processors.lifecycle.verbs.refusals import unknown_stores
@@ -79,7 +79,7 @@ from holdfast.processors.lifecycle.world.facts import WorldFacts
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.letters import LetterStages
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
-from holdfast.processors.lifecycle.world.owners import Found, WorkingOwners, is_complete
+from holdfast.processors.lifecycle.world.owners import Found, RunningOwners, is_complete
 from holdfast.processors.lifecycle.world.warehouse import WarehouseTables
 from holdfast.processors.proof.prover import Prover
 
@@ -119,7 +119,7 @@ class Verbs:
         self._who = who
         logged = partial(newest_logged, settings, topics)
         self._world: World = replace(build_world(settings, registry), clock=clock, logged=logged)
-        self._owners = WorkingOwners(self._client, self._slots, self._tasks_with)
+        self._owners = RunningOwners(self._client, self._slots, self._tasks_with)
         self._transactions = HangingTransactions(topics.bootstrap, topics.client_config)
         self._tables = WarehouseTables(partial(_stored_tables, settings))
         ports = (self._folders, self._owners, self._code, self._transactions, self._tables)
@@ -164,7 +164,7 @@ class Verbs:
         return explain(plan)
 
     def apply(
-        self, plan: Plan, *, confirmed: str | None = None, sure: bool = False, tell: Tell = lambda text: None
+        self, plan: Plan, *, confirmed: str | None = None, sure: bool = False, tell: ProgressLog = lambda text: None
     ) -> Applied:
         """Carry out a plan, if a plan of the same request still has the same hash.
 
@@ -198,7 +198,7 @@ class Verbs:
                 return record
         return None
 
-    def resume(self, apply_id: int, *, tell: Tell = lambda text: None) -> Applied:
+    def resume(self, apply_id: int, *, tell: ProgressLog = lambda text: None) -> Applied:
         """Resume an apply that was broken off, from its first stage that is not done.
 
         Raises:
@@ -208,7 +208,7 @@ class Verbs:
         """
         return self._applier(tell).resume(refuse_beside(self._open_apply(apply_id, "resumed"), self._world))
 
-    def abandon(self, apply_id: int, *, reason: str, tell: Tell = lambda text: None) -> ApplyRecord:
+    def abandon(self, apply_id: int, *, reason: str, tell: ProgressLog = lambda text: None) -> ApplyRecord:
         """Close an open apply without undoing its stages; returns its record.
 
         A processor that it paused is resumed. Workers that it started paused are stopped or run as before. ``tell``
@@ -308,7 +308,7 @@ class Verbs:
         ports = (registry or self.registry, topics or self._topics)
         return OrphanCleaning(self._settings, *ports, self._who, defined, self._world.clock)
 
-    def _applier(self, tell: Tell = lambda text: None) -> Applier:
+    def _applier(self, tell: ProgressLog = lambda text: None) -> Applier:
         hold = holding.Hold()
         execution, journal = self._execution(hold), self.registry.journal
         return Applier(execution, journal, self._who, this_process(), tell, self._world.clock, hold)
@@ -365,7 +365,7 @@ class Verbs:
         return Execution(
             topics=topics,
             runner=runner,
-            owners=WorkingOwners(client, self._slots, self._tasks_with, lambda: hold.step),
+            owners=RunningOwners(client, self._slots, self._tasks_with, lambda: hold.step),
             local=lambda processor: holding.fenced(self._folders(processor), holding.FOLDERS, hold),
             check_local=lambda name, stores: check_local(name, stores, self._facts, self.definition(name).topology),
             prove=Prover(

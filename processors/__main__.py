@@ -20,7 +20,7 @@ from holdfast.infra.settings import Settings, load_settings
 from holdfast.infra.system.privacy import keep_private
 from holdfast.processors.application.registration import find_processor
 from holdfast.processors.engine.runtime.options import Start
-from holdfast.processors.engine.serving.last_words import leave_last_words
+from holdfast.processors.engine.serving.failure_file import record_failure
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -111,7 +111,7 @@ def _leave(settings: Settings | None, given: argparse.Namespace, error: dict[str
     """
     if settings is not None and given.shadow is None:
         endpoint = settings.paths.endpoint(given.processor, given.slot)
-        leave_last_words(endpoint, given.processor, given.slot, error, began)
+        record_failure(endpoint, given.processor, given.slot, error, began)
 
 
 if __name__ == "__main__":

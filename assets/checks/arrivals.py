@@ -8,7 +8,7 @@ from holdfast.assets.ports import Lifecycle
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.lifecycle.health.arrivals import Arrived, judge_arrivals
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
-from holdfast.processors.lifecycle.recovery.standing import standing
+from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 
 MESSAGES_ARRIVE = "messages_arrive"
 
@@ -24,7 +24,7 @@ def arrivals_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
         "updates this check.",
     )
     def messages_arrive(lifecycle: dg.ResourceParam[Lifecycle]) -> dg.AssetCheckResult:
-        seen = standing(definition.name, lifecycle.world, Limits(), patience_s=2.0).observations
+        seen = processor_now(definition.name, lifecycle.world, Limits(), patience_s=2.0).observations
         statuses = [each.living for each in seen.values() if each.living is not None]
         judged = judge_arrivals(definition.name, statuses, lifecycle.world.clock().timestamp())
         return arrivals_result(definition.name, judged).result()

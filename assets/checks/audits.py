@@ -19,9 +19,9 @@ from holdfast.assets.ports import Cluster, Lifecycle
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.audits.comparison import SHOWN, Side
 from holdfast.processors.audits.repair import Subject
+from holdfast.processors.audits.rows import UNJUDGED, key_row
 from holdfast.processors.audits.stores import StoreAudit, audit_store, checkpoint_manifests
 from holdfast.processors.audits.tables import SnapshotUnknown, subject_of, tabled
-from holdfast.processors.audits.telling import UNJUDGED, told_key
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 
 COPIES_EQUAL = "copies_equal"
@@ -97,7 +97,7 @@ def describe_audit(audit: StoreAudit) -> dict[str, Any]:
     }
     if audit.moments:
         metadata["heat_map"] = dg.MetadataValue.md(heat_map(audit.moments))
-    rows = [told_key(one) for moment in audit.moments for one in moment.first][:SHOWN]
+    rows = [key_row(one) for moment in audit.moments for one in moment.first][:SHOWN]
     if rows:
         metadata["differing_keys"] = table(
             [{name: value if name == "partition" else str(value) for name, value in row.items()} for row in rows]

@@ -13,7 +13,7 @@ from holdfast.infra.database.records import Incident
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.lifecycle.recovery.answer import WORKING, Answer
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
-from holdfast.processors.lifecycle.recovery.standing import standing
+from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 
 
 def working_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
@@ -27,7 +27,7 @@ def working_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:
         "and the next action. The recovery sensor updates this check.",
     )
     def working(lifecycle: dg.ResourceParam[Lifecycle]) -> dg.AssetCheckResult:
-        now = standing(definition.name, lifecycle.world, Limits(), patience_s=2.0)
+        now = processor_now(definition.name, lifecycle.world, Limits(), patience_s=2.0)
         return check_result(definition.name, now.answer, now.incident).result()
 
     return working

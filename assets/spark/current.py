@@ -56,7 +56,7 @@ def aligned_plans(spark: SparkSession, rows: int | None = None) -> AbstractConte
     return _configured(spark, _ALIGNED if rows is None or rows > FEW_ROWS else _ALIGNED | _INTERPRETED)
 
 
-def names_told_by_case(spark: SparkSession) -> AbstractContextManager[None]:
+def names_by_case(spark: SparkSession) -> AbstractContextManager[None]:
     """Within this context Spark tells names by their case, as JSON does."""
     return _configured(spark, {"spark.sql.caseSensitive": "true"})
 

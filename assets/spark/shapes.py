@@ -17,7 +17,7 @@ from itertools import groupby
 
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.assets.spark.current import names_told_by_case
+from holdfast.assets.spark.current import names_by_case
 from holdfast.assets.spark.metadata import metadata_of
 from holdfast.assets.spark.tables import COLUMNS
 from holdfast.assets.spark.typed import OWN_RECORD, literal
@@ -96,7 +96,7 @@ def resolve_schema(
         f"schema_of_variant_agg({parsed}) FILTER (WHERE {is_object}) AS objects",
         f"schema_of_variant_agg({parsed}) FILTER (WHERE NOT {is_object}) AS others",
     )
-    with names_told_by_case(spark):  # else it makes one field of {"a": 1} and {"A": 2}, and the other name is lost
+    with names_by_case(spark):  # else it makes one field of {"a": 1} and {"A": 2}, and the other name is lost
         [found] = values.collect()
     return inferred_schema(found["objects"], table_columns(spark, table), found["others"])
 

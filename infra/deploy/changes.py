@@ -56,7 +56,7 @@ def read_change(paths: Paths, processor: str) -> WorkersChange | None:
     return found if found is not None and found.is_valid(time.time()) else None
 
 
-def tell_change(paths: Paths, processor: str, change: WorkersChange) -> None:
+def record_change(paths: Paths, processor: str, change: WorkersChange) -> None:
     """Tell the workers of a change.
 
     Raises:

@@ -17,7 +17,7 @@ MAX_TIMEOUT_S = 900.0
 #: clocks of brokers and clients differ.
 SLACK_S = 60.0
 
-Standing = Literal["open", "unexplained", "hanging"]
+TransactionState = Literal["open", "unexplained", "hanging"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class OpenTransaction:
         )
 
 
-def standing(transaction: OpenTransaction) -> Standing:
+def state_of(transaction: OpenTransaction) -> TransactionState:
     """``open`` (a coordinator knows the transaction), ``hanging`` (none does, and it is too old) or ``unexplained``.
 
     An unexplained transaction is unknown to the coordinators, but young: it began or ended during the look, or this

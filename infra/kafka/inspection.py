@@ -25,7 +25,7 @@ from holdfast.infra.kafka.records import (
     ClientConfig,
     LeftOpen,
     Partition,
-    ProducerStanding,
+    ProducerState,
 )
 from holdfast.infra.kafka.rights import Right, principal_of, refused
 from holdfast.infra.waiting import retry
@@ -219,7 +219,7 @@ class Inspector:
             if each.producer_id == producer_id and not each.transactional_id.endswith(LOADS_SUFFIX)
         )
 
-    def standing(self, transactional_id: str) -> ProducerStanding | None:
+    def producer_state(self, transactional_id: str) -> ProducerState | None:
         """What the coordinator says of a transactional id; None when no producer has used it, or it has expired."""
         from kafka.errors import TransactionalIdNotFoundError
 
@@ -233,7 +233,7 @@ class Inspector:
         known = self._ask(ask, f"describe transactional id {transactional_id}", right)
         if known is None:
             return None
-        return ProducerStanding(known.producer_id, known.producer_epoch, _STATES.get(str(known.state.value), "ending"))
+        return ProducerState(known.producer_id, known.producer_epoch, _STATES.get(str(known.state.value), "ending"))
 
     def open_of(self, producer_id: int, partitions: Iterable[Partition]) -> frozenset[Partition]:
         """Those of the partitions on which a transaction of this producer is open."""

@@ -89,7 +89,7 @@ class GroupShares:
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerStanding:
+class ProducerState:
     """What the transaction coordinator says of a transactional id.
 
     ``state`` is that of its last transaction; ``ending``: its markers are being written; ``none``: the id has had no

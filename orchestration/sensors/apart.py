@@ -23,7 +23,7 @@ SKIPPED = f"The code location `{LOCATION}` does this."
 _KEY = "holdfast/apart/"
 
 
-def tell_tick(instance: dg.DagsterInstance, name: str) -> None:
+def record_tick(instance: dg.DagsterInstance, name: str) -> None:
     """Record that the copy in the location of its own ticks."""
     instance.daemon_cursor_storage.set_cursor_values({f"{_KEY}{name}": f"{time.time():.3f}"})
 
@@ -40,6 +40,6 @@ def works_apart(instance: dg.DagsterInstance, name: str) -> bool:
 def must_skip(instance: dg.DagsterInstance, name: str, *, apart: bool) -> bool:
     """Whether a copy does nothing now; one that is ``apart`` records its tick."""
     if apart:
-        tell_tick(instance, name)
+        record_tick(instance, name)
         return False
     return works_apart(instance, name)

@@ -32,7 +32,7 @@ from holdfast.orchestration.view.reasons import grey_file
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import wanted
-from holdfast.processors.lifecycle.recovery.standing import standing
+from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 
 LOOK_EVERY_S = 15
 #: Timeout of a request to Kafka in a tick, seconds.
@@ -153,7 +153,7 @@ class _Reading:
 
     def _works(self, processor: str) -> bool:
         limits = Limits(stuck_after_s=load_settings().stuck_after_s)
-        return standing(processor, self._lifecycle.world, limits).answer.passed
+        return processor_now(processor, self._lifecycle.world, limits).answer.passed
 
     def _asset(self, key: dg.AssetKey) -> AssetFacts:
         node, record = self._graph.get(key), self._records.get(key)

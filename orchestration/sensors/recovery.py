@@ -54,7 +54,7 @@ from holdfast.processors.lifecycle.recovery.conditions import Conditions, once
 from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits
 from holdfast.processors.lifecycle.recovery.incidents import Notice, is_broken_off, observe
 from holdfast.processors.lifecycle.recovery.lagging import Lag, next_lag
-from holdfast.processors.lifecycle.recovery.standing import incident_of, last_apply, strangers_beside
+from holdfast.processors.lifecycle.recovery.processor_now import incident_of, last_apply, strangers_beside
 from holdfast.processors.lifecycle.recovery.tick import Run, next_run, take_look
 
 #: Name of the recovery sensor.
@@ -289,7 +289,7 @@ def _telemetry(stores: dict[str, tuple[str, ...]]) -> dg.SensorDefinition:
                 context.log.warning(f"The status of {name} could not be read: {failed}")
                 continue
             statuses = [each.status for each in seen.values() if each.status is not None]
-            arrived, told = arrivals_told(name, statuses, (before.get(_ARRIVALS) or {}).get(name), now)
+            arrived, told = arrival_news(name, statuses, (before.get(_ARRIVALS) or {}).get(name), now)
             events += arrived
             after.setdefault(_ARRIVALS, {})[name] = told
             facts, figures = facts_of(statuses, before.get(name))
@@ -311,7 +311,7 @@ def _telemetry(stores: dict[str, tuple[str, ...]]) -> dg.SensorDefinition:
     return processor_telemetry
 
 
-def arrivals_told(
+def arrival_news(
     processor: str, statuses: Sequence[ProcessorStatus], before: Any, now: float
 ) -> tuple[list[dg.AssetCheckEvaluation], Any]:
     """The check ``messages_arrive`` if it has news, and what the next tick remembers: verdict, total and time.

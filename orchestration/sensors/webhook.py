@@ -33,8 +33,8 @@ from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery import state_messages, webhook_messages
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
-from holdfast.processors.lifecycle.recovery.needs import Need, Told
-from holdfast.processors.lifecycle.recovery.standing import standing
+from holdfast.processors.lifecycle.recovery.needs import Need, SeenNeed
+from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Notification, Outbox
 
 NOTIFY_EVERY_S = 15
@@ -107,14 +107,14 @@ def notifications_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefi
     return notifications
 
 
-def _states(lifecycle: LifecycleResource, settings: Settings, known: Mapping[str, Told]) -> dict[str, Told]:
+def _states(lifecycle: LifecycleResource, settings: Settings, known: Mapping[str, SeenNeed]) -> dict[str, SeenNeed]:
     """The states that need a person after this look; those of a processor that can't be read stay as they were."""
     needs, unread, limits = _needs_of_machine(settings), set[str](), Limits(stuck_after_s=settings.stuck_after_s)
     deployments = lifecycle.registry.deployments()
     world = look_at_all(lifecycle.world, deployments)
     for name in (each.processor for each in deployments):
         try:
-            now = standing(name, world, limits)
+            now = processor_now(name, world, limits)
         except Exception as failed:  # whatever it is: the other processors are told
             unread.add(name)
             needs.append(state_messages.need_of_unread(name, failed))

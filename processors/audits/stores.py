@@ -29,8 +29,8 @@ from holdfast.infra.system.rooted import PathOutside, inside
 from holdfast.processors.audits.comparison import SHOWN, Copy, Moment, Place, Side, compare_copies
 from holdfast.processors.audits.copies import AuditImpossible, ChangelogCopy, Config, StoreCopy, Stray
 from holdfast.processors.audits.repair import Subject, repair_plan
+from holdfast.processors.audits.rows import key_row, stray_warning
 from holdfast.processors.audits.tables import Tabled
-from holdfast.processors.audits.telling import told_key, told_stray
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.engine.topology import SourceLog
@@ -121,7 +121,7 @@ class StoreAudit:
     def warnings(self) -> tuple[str, ...]:
         """A text for each partition with records of other programs, which a restore would read as state."""
         found = (each.stray for each in self.partitions)
-        return tuple(told_stray(self.subject, each) for each in found if each is not None)
+        return tuple(stray_warning(self.subject, each) for each in found if each is not None)
 
     @property
     def unjudged(self) -> int:
@@ -311,7 +311,7 @@ def document(audit: StoreAudit) -> dict[str, Any]:
         "partitions": [_moment(moment) for moment in audit.moments],
         "keys_differing": sum(moment.differing for moment in audit.moments),
         "keys_unjudged": audit.unjudged,
-        "keys": [told_key(one) for moment in audit.moments for one in moment.first][:SHOWN],
+        "keys": [key_row(one) for moment in audit.moments for one in moment.first][:SHOWN],
         "repair": list(audit.repair),
         "snapshot": None
         if manifest is None or audit.tabled is None

@@ -31,7 +31,7 @@ from holdfast.infra.system.privacy import process_umask
 from holdfast.processors.audits.stores import store_partitions
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.lifecycle.deploy.deployment import Rollout
-from holdfast.processors.lifecycle.plans.apply import Done, Tell
+from holdfast.processors.lifecycle.plans.apply import Done, ProgressLog
 from holdfast.processors.lifecycle.plans.stages import ProveVersion
 from holdfast.processors.proof import verdict
 from holdfast.processors.proof.material import Material, Message, Outcome
@@ -66,7 +66,7 @@ class Prover:
     rollout: Callable[[str, str | None], Rollout]
     scratch: Callable[[str], Path]
 
-    def __call__(self, processor: str, stage: ProveVersion, tell: Tell) -> Done:
+    def __call__(self, processor: str, stage: ProveVersion, tell: ProgressLog) -> Done:
         """Prove a version.
 
         Raises:

@@ -29,7 +29,7 @@ from holdfast.infra.kafka.records import (
     LeftOpen,
     Member,
     Partition,
-    ProducerStanding,
+    ProducerState,
     Record,
     TopicFacts,
     TopicSpec,
@@ -200,9 +200,9 @@ class InMemoryTransactions(TransactionView):
     def __exit__(self, *_: object) -> None:
         """Nothing is open."""
 
-    def standing(self, transactional_id: str) -> ProducerStanding | None:
+    def producer_state(self, transactional_id: str) -> ProducerState | None:
         self._topics.answers("describe_transactions")
-        return self._broker.transactions.standing(transactional_id)
+        return self._broker.transactions.producer_state(transactional_id)
 
     def open_of(self, producer_id: int, partitions: Iterable[Partition]) -> frozenset[Partition]:
         self._topics.answers("describe_producers")

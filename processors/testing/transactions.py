@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Literal
 
 from holdfast.infra.kafka.errors import KafkaFailed, ProducerFenced
-from holdfast.infra.kafka.records import Partition, ProducerStanding
+from holdfast.infra.kafka.records import Partition, ProducerState
 from holdfast.processors.testing.clock import Timer, VirtualClock
 from holdfast.processors.testing.network import Network
 
@@ -82,7 +82,7 @@ class TransactionCoordinator:
         known.committed = None
         return known.producer_id, known.epoch
 
-    def standing(self, transactional_id: str) -> ProducerStanding | None:
+    def producer_state(self, transactional_id: str) -> ProducerState | None:
         """What the coordinator says of an id; None for an unknown one."""
         known = self._by_id.get(transactional_id)
         if known is None:
@@ -90,7 +90,7 @@ class TransactionCoordinator:
         ended: Literal["committed", "aborted", "none"]
         ended = "none" if known.committed is None else "committed" if known.committed else "aborted"
         state = {Phase.OPEN: "open", Phase.ENDING: "ending", Phase.EMPTY: ended}[known.phase]
-        return ProducerStanding(known.producer_id, known.epoch, state)  # type: ignore[arg-type]
+        return ProducerState(known.producer_id, known.epoch, state)  # type: ignore[arg-type]
 
     def ended(self) -> list[Transaction]:
         """The transactional ids without an open or ending transaction."""

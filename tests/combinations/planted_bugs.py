@@ -78,7 +78,7 @@ def _shared_in_place(patch: pytest.MonkeyPatch) -> None:
 
 
 def _waits_for_itself(patch: pytest.MonkeyPatch) -> None:
-    former = task.tellers_of
+    former = task.watermark_writers_of
 
     def one(name: str, frames: Any, *rest: Any) -> tuple[Any, ...]:
         made = former(name, frames, *rest)
@@ -87,7 +87,7 @@ def _waits_for_itself(patch: pytest.MonkeyPatch) -> None:
         topics = {topic: of for each in made for topic, of in each.topics.items()}
         return (type(made[0])(name, topics, frozenset(frame.topic.name for frame in frames), hears=True),)
 
-    patch.setattr(task, "tellers_of", one)
+    patch.setattr(task, "watermark_writers_of", one)
 
 
 FORMER: Plants = {
@@ -153,7 +153,7 @@ def _nothing_is_noted(patch: pytest.MonkeyPatch) -> None:
 
 
 def _hears_itself(patch: pytest.MonkeyPatch) -> None:
-    former = task.tellers_of
+    former = task.watermark_writers_of
 
     def made(name: str, frames: Any, *rest: Any) -> tuple[Any, ...]:
         every = frozenset(frame.topic.name for frame in frames)
@@ -162,7 +162,7 @@ def _hears_itself(patch: pytest.MonkeyPatch) -> None:
             for each in former(name, frames, *rest)
         )
 
-    patch.setattr(task, "tellers_of", made)
+    patch.setattr(task, "watermark_writers_of", made)
 
 
 def _late_by_now(patch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ def switched(schedule: Schedule) -> Iterator[None]:
     if not schedule.generated:
         values.append((task, "compile_run", fusion.loop_over))
     if not (schedule.woven and schedule.generated):
-        values.append((task, "woven_streams", _none))
+        values.append((task, "interleaved_streams", _none))
     if schedule.small:
         values += portions_of_time(schedule.seed)
     former = [(module, name, getattr(module, name)) for module, name, _ in values]

@@ -294,20 +294,20 @@ def test_a_processor_whose_state_can_not_be_read_is_told_and_hides_no_other(
     facts = {"processor": "routes", "verb": "clear", "plan_hash": "a", "plan": "{}", "who": "ann", "holder": "none"}
     begun, _ = registry.journal.begin_apply(**facts, now=now)
     assert registry.journal.let_go_of_apply(begun.id, begun.token, "the terminal was closed")
-    original = sensor_module.standing
+    original = sensor_module.processor_now
 
-    def standing(processor: str, *given: Any) -> Any:
+    def processor_now(processor: str, *given: Any) -> Any:
         if processor == "fleet":
             raise ValueError("what nobody expected")
         return original(processor, *given)
 
-    monkeypatch.setattr(sensor_module, "standing", standing)
+    monkeypatch.setattr(sensor_module, "processor_now", processor_now)
     tick()
     tick()
     told = {each["title"]: each["text"] for each in webhook.received}
     assert "what nobody expected" in told["the state of fleet can't be read"]
     assert any(title.startswith("routes needs you") for title in told)
-    monkeypatch.setattr(sensor_module, "standing", original)
+    monkeypatch.setattr(sensor_module, "processor_now", original)
     tick()
     over = [each["title"] for each in webhook.received if each["event"] == "state.over"]
     assert len(over) == 1

@@ -190,8 +190,8 @@ UNNAMED: dict[str, dict[str, str]] = {
     },
     "api-window-columns.md": {
         "Window": "processors.engine.windows.columns.Window",
-        "AggregatedWindow": "processors.engine.windows.declared.AggregatedWindow",
-        "AggregatedCountWindow": "processors.engine.windows.declared.AggregatedCountWindow",
+        "AggregatedWindow": "processors.engine.windows.results.AggregatedWindow",
+        "AggregatedCountWindow": "processors.engine.windows.results.AggregatedCountWindow",
     },
 }
 

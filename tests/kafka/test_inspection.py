@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast.infra.kafka.errors import BrokerUnreachable
-from holdfast.infra.kafka.hanging_transactions import MAX_TIMEOUT_S, SLACK_S, OpenTransaction, standing
+from holdfast.infra.kafka.hanging_transactions import MAX_TIMEOUT_S, SLACK_S, OpenTransaction, state_of
 from holdfast.infra.kafka.inspection import Inspector
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Partition, TopicSpec
@@ -66,7 +66,7 @@ def test_an_open_transaction_is_told_with_its_owner_and_ends_with_it(
     (found,) = inspector.open_transactions(topic, range(3))
     assert (found.partition, found.start_offset) == (Partition(topic, 1), 0)
     assert (found.transactional_id, found.state, found.timeout_s) == (f"{topic}-writer", "Ongoing", 60.0)
-    assert standing(found) == "open"
+    assert state_of(found) == "open"
     assert "since offset 0" in found.sentence
     assert f"of {topic}-writer" in found.sentence
     producer.abort_transaction(30)
@@ -83,7 +83,7 @@ def test_one_that_no_coordinator_knows_hangs_and_is_aborted_alone(
         leave_hanging(broker, topic, 1, producer_id=777_001, age_s=MAX_TIMEOUT_S + SLACK_S + 30)
         leave_hanging(broker, topic, 2, producer_id=777_002, age_s=5)
     found = {each.partition.number: each for each in inspector.open_transactions(topic, range(3))}
-    told = {number: standing(each) for number, each in found.items()}
+    told = {number: state_of(each) for number, each in found.items()}
     assert told == {0: "open", 1: "hanging", 2: "unexplained"}
     hanging = found[1]
     assert (hanging.producer_id, hanging.start_offset, hanging.transactional_id) == (777_001, 0, None)
@@ -105,15 +105,15 @@ def test_a_marker_that_its_coordinator_left_out_is_written(
     broker: str, topic: str, inspector: Inspector, commit: bool
 ) -> None:
     own = f"{topic}-writer"
-    assert inspector.standing(own) is None
+    assert inspector.producer_state(own) is None
     producer = open_transaction(broker, topic, 1)
-    opened = inspector.standing(own)
+    opened = inspector.producer_state(own)
     assert opened is not None
     assert opened.state == "open"
     producer.commit_transaction(30)
     topics, places = Topics(broker), [Partition(topic, 0), Partition(topic, 1)]
     assert topics.settled_end_offsets(topic)[1] == 2
-    known = inspector.standing(own)
+    known = inspector.producer_state(own)
     assert known == dataclasses.replace(opened, state="committed")
     assert not inspector.open_of(known.producer_id, places)
     with unverified(broker):  # a partition that has a marker of this producer takes no marker of an older coordinator
@@ -138,7 +138,7 @@ def test_what_its_coordinator_ended_and_left_open_is_found_with_its_owner(
     producer.commit_transaction(30)
     topics = Topics(broker)
     assert topics.settled_end_offsets(topic, 30, upto={1: 2})[1] == 2
-    known = inspector.standing(f"{topic}-writer")
+    known = inspector.producer_state(f"{topic}-writer")
     assert known is not None
     with unverified(broker):
         leave_hanging(broker, topic, 1, producer_id=known.producer_id, age_s=1, epoch=known.epoch, sequence=1)
@@ -160,13 +160,13 @@ def test_what_a_worker_committed_before_it_was_gone_for_good_is_committed(
     producer.commit_transaction(30)
     topics = Topics(broker)
     assert topics.settled_end_offsets(topic)[1] == 2
-    known = inspector.standing(f"{prefix}{topic}")
+    known = inspector.producer_state(f"{prefix}{topic}")
     assert known is not None
     with unverified(broker):
         age_s = MAX_TIMEOUT_S + SLACK_S + 30
         leave_hanging(broker, topic, 1, producer_id=known.producer_id, age_s=age_s, epoch=known.epoch, sequence=1)
     (hanging,) = inspector.open_transactions(topic, [1])
-    assert standing(hanging) == "hanging"
+    assert state_of(hanging) == "hanging"
     assert inspector.abort(hanging)
     assert topics.settled_end_offsets(topic)[1] == 4
     found = [record.value for record in read_range(broker, topic, 1, 0, 4)]
@@ -191,4 +191,4 @@ def test_nobody_answering_is_told_in_time() -> None:
 )
 def test_only_what_outlived_every_timeout_hangs(name: str | None, since_write_s: float, meaning: str) -> None:
     place = Partition("t", 0)
-    assert standing(OpenTransaction(place, 1, 0, 5, since_write_s, transactional_id=name)) == meaning
+    assert state_of(OpenTransaction(place, 1, 0, 5, since_write_s, transactional_id=name)) == meaning

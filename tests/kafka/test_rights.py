@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 from holdfast import Application
 from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.errors import AccessRefused, BrokerUnreachable
-from holdfast.infra.kafka.hanging_transactions import standing
+from holdfast.infra.kafka.hanging_transactions import state_of
 from holdfast.infra.kafka.inspection import Inspector
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import Partition, TopicSpec
@@ -190,12 +190,12 @@ def test_sizes_and_transactions_are_not_believed_to_be_none(
         writer.produce(topic, b"1", b"a", partition=1)
         assert writer.flush(30) == 0
         (hidden,) = inspector.open_transactions(topic, [0, 1])
-        assert (hidden.transactional_id, standing(hidden)) == (None, "unexplained"), "not ours to see, and not hanging"
+        assert (hidden.transactional_id, state_of(hidden)) == (None, "unexplained"), "not ours to see, and not hanging"
         with pytest.raises(AccessRefused, match="Alter the cluster"):
             inspector.abort(hidden)
         secured.allow(user["sasl.username"], "DESCRIBE", "transactional-id", f"{topic}-writer")
         (seen,) = inspector.open_transactions(topic, [0, 1])
-        assert (seen.transactional_id, standing(seen)) == (f"{topic}-writer", "open")
+        assert (seen.transactional_id, state_of(seen)) == (f"{topic}-writer", "open")
         writer.abort_transaction(30)
 
 

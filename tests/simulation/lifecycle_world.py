@@ -40,7 +40,7 @@ from holdfast.processors.lifecycle.deploy.releases import KEPT
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors, rollout_of_release
 from holdfast.processors.lifecycle.plans import apply as applying
 from holdfast.processors.lifecycle.plans import plan as plans
-from holdfast.processors.lifecycle.plans.apply import Applied, Applier, Done, Executor, Holder, Tell
+from holdfast.processors.lifecycle.plans.apply import Applied, Applier, Done, Executor, Holder, ProgressLog
 from holdfast.processors.lifecycle.plans.execution import Execution
 from holdfast.processors.lifecycle.plans.holding import DEPLOYER, TOPICS, Hold, fenced
 from holdfast.processors.lifecycle.plans.plan import Plan, Refused
@@ -56,7 +56,7 @@ from holdfast.processors.lifecycle.verbs.table import plan_for
 from holdfast.processors.lifecycle.world.facts import WorldFacts
 from holdfast.processors.lifecycle.world.letters import LetterStages
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
-from holdfast.processors.lifecycle.world.owners import WorkingOwners
+from holdfast.processors.lifecycle.world.owners import RunningOwners
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import InMemoryCluster
 from holdfast.processors.testing.network import Network
@@ -334,7 +334,7 @@ class Operator:
             logged=lambda name: world.newest_logged(),
         )
         self.journal = registry.journal
-        self.owners = WorkingOwners(
+        self.owners = RunningOwners(
             self._client,
             self._slots,
             lambda name, stores: world.topology.tasks_with(stores, {INPUT: world.schedule.partitions}),
@@ -420,7 +420,7 @@ class Operator:
             letters=LetterStages(self.topics, topics, self._loading, self.hold.check),  # type: ignore[arg-type]
         )
 
-        def execute(processor: str, stage: Stage, tell: Tell) -> Done:
+        def execute(processor: str, stage: Stage, tell: ProgressLog) -> Done:
             done = execution(processor, stage, tell)
             self.on_stage(stage)
             return done
@@ -540,5 +540,5 @@ def _no_orphans(stage: Stage) -> Done:
     raise AssertionError(f"no operator here asks for {stage.says}")
 
 
-def _no_shadows(processor: str, stage: Stage, tell: Tell) -> Done:
+def _no_shadows(processor: str, stage: Stage, tell: ProgressLog) -> Done:
     raise AssertionError(f"no operator here asks for {stage.says}")

@@ -115,7 +115,7 @@ def judge(world: OperationWorld) -> Verdict:
         InvariantBroken: Something differs, and status is not red with an action.
     """
     told: list[Answer] = []
-    act(world, lambda person: told.append(person.standing().answer), "status")
+    act(world, lambda person: told.append(person.processor_now().answer), "status")
     found = Verdict(apart(world), told[0])
     # somebody may want a pause, so it is a warning; an apply that left it is red
     enough = ("red", "yellow") if found.apart and all(each.endswith(PAUSED) for each in found.apart) else ("red",)

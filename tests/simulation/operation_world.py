@@ -40,7 +40,7 @@ from holdfast.processors.lifecycle.deploy.releases import ReleaseFailed
 from holdfast.processors.lifecycle.deploy.running import rollout_of_release
 from holdfast.processors.lifecycle.recovery import incidents, recovery
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
-from holdfast.processors.lifecycle.recovery.standing import Standing, standing, what_is_left
+from holdfast.processors.lifecycle.recovery.processor_now import ProcessorNow, processor_now, what_is_left
 from holdfast.processors.lifecycle.recovery.strangers import find_strangers, refuse_beside
 from holdfast.processors.testing.groups import Member
 from holdfast.processors.testing.process import InlineProcess
@@ -327,9 +327,9 @@ class Person(Operator):
         self._applier().abandon(record, "not needed")
         return what_is_left(GROUP, self.acting, LIMITS)
 
-    def standing(self) -> Standing:
+    def processor_now(self) -> ProcessorNow:
         """What status shows."""
-        return standing(GROUP, self.acting, LIMITS)
+        return processor_now(GROUP, self.acting, LIMITS)
 
     def _others(self, processor: str) -> tuple[str, ...]:
         """As ``orchestration.world`` asks."""

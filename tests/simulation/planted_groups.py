@@ -19,7 +19,7 @@ from holdfast.processors.engine.runtime.ownership.fencing import FormerOwners
 from holdfast.processors.engine.runtime.purge import Purge
 from holdfast.processors.engine.runtime.reading.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.reading.upstream import Before, _Word
-from holdfast.processors.engine.runtime.reading.upstream_times import NEVER, Heard
+from holdfast.processors.engine.runtime.reading.upstream_times import NEVER, WatermarksAhead
 from holdfast.processors.engine.runtime.reading.watermarks import Upstream
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.time.dated_values import DatedValues
@@ -106,7 +106,7 @@ def _least_of_all(self: Upstream) -> int:
 
 
 def _watermarks_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Heard, "reached", lambda self, position: NEVER)
+    patch.setattr(WatermarksAhead, "reached", lambda self, position: NEVER)
 
 
 def _row_too_new(patch: pytest.MonkeyPatch) -> None:

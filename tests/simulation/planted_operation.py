@@ -16,8 +16,7 @@ from holdfast.processors.lifecycle.deploy import releases, running
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans import way_on
-from holdfast.processors.lifecycle.recovery import ages, answer, diagnosis, incidents, recovery, tick
-from holdfast.processors.lifecycle.recovery import standing as standings
+from holdfast.processors.lifecycle.recovery import ages, answer, diagnosis, incidents, processor_now, recovery, tick
 from holdfast.processors.lifecycle.recovery.diagnosis import Dead
 from holdfast.processors.lifecycle.recovery.incidents import Observation
 from holdfast.processors.lifecycle.recovery.remedies import PerSlot
@@ -34,7 +33,7 @@ def _word_trusted(patch: pytest.MonkeyPatch) -> None:
 
 def _live_for_ever(patch: pytest.MonkeyPatch) -> None:
     """An open apply counts as live, whatever became of its run."""
-    patch.setattr(standings, "is_broken_off", lambda record: False)
+    patch.setattr(processor_now, "is_broken_off", lambda record: False)
 
 
 def _applies_block(patch: pytest.MonkeyPatch) -> None:
@@ -133,17 +132,17 @@ def _fails_for_good(patch: pytest.MonkeyPatch) -> None:
 
 def _supervisor_is_not_asked(patch: pytest.MonkeyPatch) -> None:
     """The command of an interrupted apply is named, whether the supervisor hangs or not."""
-    original = standings.judge_interrupted
+    original = processor_now.judge_interrupted
 
     def judge(begun: Any, found: Any) -> Any:
         return original(begun, {slot: each for slot, each in found.items() if each.kind != "supervisor-silent"})
 
-    patch.setattr(standings, "judge_interrupted", judge)
+    patch.setattr(processor_now, "judge_interrupted", judge)
 
 
 def _others_are_not_named(patch: pytest.MonkeyPatch) -> None:
     """An action is named beside workers of another installation, where it is refused."""
-    patch.setattr(standings, "strangers_beside", lambda *given: ())
+    patch.setattr(processor_now, "strangers_beside", lambda *given: ())
 
 
 def _undo_is_pruned(patch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from holdfast.processors.engine.runtime.committer import Committer
 from holdfast.processors.engine.runtime.task.task_time import TaskTime
 from holdfast.processors.engine.runtime.task.task_timers import TaskTimers
 from holdfast.processors.engine.state.own_keys import RESERVED
-from holdfast.processors.engine.state.time.declared import DeclaredState
+from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.state.time.expiries import Expiries
 from holdfast.processors.engine.state.time.stream_time import Remembered, StreamTime
 from holdfast.processors.engine.state.time.time_index import TimeIndex

@@ -26,7 +26,7 @@ from holdfast.processors.lifecycle.rebuild.from_tables import TableStages
 from holdfast.processors.lifecycle.recovery import incidents
 from holdfast.processors.lifecycle.verbs import backfill, clear, restore, restore_table, rollback, stop
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
-from holdfast.processors.lifecycle.world.owners import WorkingOwners
+from holdfast.processors.lifecycle.world.owners import RunningOwners
 from tests.simulation.lifecycle import lifecycle_runner
 from tests.simulation.lifecycle_world import Operator
 from tests.simulation.planted import Planted, print_table
@@ -48,8 +48,8 @@ def _local_only(patch: pytest.MonkeyPatch) -> None:
 
 def _first_owner_only(patch: pytest.MonkeyPatch) -> None:
     """Only the first worker is asked."""
-    original = WorkingOwners._owners
-    patch.setattr(WorkingOwners, "_owners", lambda self, *of: original(self, *of)[:1])
+    original = RunningOwners._owners
+    patch.setattr(RunningOwners, "_owners", lambda self, *of: original(self, *of)[:1])
 
 
 def _one_batch(patch: pytest.MonkeyPatch) -> None:
@@ -106,22 +106,22 @@ def _pause_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 def _all_partitions(patch: pytest.MonkeyPatch) -> None:
     """A clear of one partition clears all."""
-    original = WorkingOwners.clear
+    original = RunningOwners.clear
 
-    def clears(self: WorkingOwners, processor: str, stage: ClearKeys, tell: Any) -> int:
+    def clears(self: RunningOwners, processor: str, stage: ClearKeys, tell: Any) -> int:
         return original(self, processor, msgspec.structs.replace(stage, partitions=()), tell)
 
-    patch.setattr(WorkingOwners, "clear", clears)
+    patch.setattr(RunningOwners, "clear", clears)
 
 
 def _all_keys(patch: pytest.MonkeyPatch) -> None:
     """A clear of some keys clears all."""
-    original = WorkingOwners.clear
+    original = RunningOwners.clear
 
-    def clears(self: WorkingOwners, processor: str, stage: ClearKeys, tell: Any) -> int:
+    def clears(self: RunningOwners, processor: str, stage: ClearKeys, tell: Any) -> int:
         return original(self, processor, msgspec.structs.replace(stage, selection=Everything()), tell)
 
-    patch.setattr(WorkingOwners, "clear", clears)
+    patch.setattr(RunningOwners, "clear", clears)
 
 
 def _never_closed(patch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.paths import Paths
-from holdfast.processors.lifecycle.plans.apply import Applied, Applier, Done, Holder, Tell
+from holdfast.processors.lifecycle.plans.apply import Applied, Applier, Done, Holder, ProgressLog
 from holdfast.processors.lifecycle.plans.holding import DEPLOYER, Hold, fenced
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready
 from holdfast.processors.lifecycle.plans.requests import Clear, Compact
@@ -351,7 +351,7 @@ class Model:
         deployer: Any = fenced(Effects(actor), DEPLOYER, hold)
         own: Any = registry.fenced(lambda: hold.fence)
 
-        def execute(processor: str, stage: Stage, tell: Tell) -> Done:
+        def execute(processor: str, stage: Stage, tell: ProgressLog) -> Done:
             for part in ("one", "two"):
                 tell(f"{stage.says}: {part}")
                 deployer.stop_program(part)

@@ -11,7 +11,7 @@ from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.joins.tables import Table
 from holdfast.processors.engine.steps.processing import Context
 from holdfast.processors.engine.windows.columns import Window
-from holdfast.processors.engine.windows.declared import AggregatedCountWindow, AggregatedWindow
+from holdfast.processors.engine.windows.results import AggregatedCountWindow, AggregatedWindow
 from tests.combinations import functions
 from tests.combinations.grammar import CHOICES, SOURCES, STEPS, TOPICS
 

@@ -9,7 +9,7 @@ from holdfast.processors.application.tables import ApplicationTables
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.joins.tables import Table
 from holdfast.processors.engine.steps.meaning import ARGUMENTS
-from holdfast.processors.engine.windows.declared import AggregatedCountWindow, AggregatedWindow
+from holdfast.processors.engine.windows.results import AggregatedCountWindow, AggregatedWindow
 
 #: Methods that declare no step: they find topics and rows, or are of another page.
 NO_STEPS = {"dataframe", "global_table"}

@@ -41,7 +41,7 @@ def audit(
 
 def _print(audits: tuple[StoreAudit, ...]) -> None:
     from holdfast.processors.audits.comparison import SHOWN
-    from holdfast.processors.audits.telling import UNJUDGED, told_key
+    from holdfast.processors.audits.rows import UNJUDGED, key_row
 
     console = Console()
     _print_moments(console, audits)
@@ -52,7 +52,7 @@ def _print(audits: tuple[StoreAudit, ...]) -> None:
             console.print(f"[yellow]{escape(each.store)}[/]: {escape(sentence)}", soft_wrap=True)
         if each.unjudged:
             console.print(f"{escape(each.store)}: {escape(UNJUDGED.format(each.unjudged))}", soft_wrap=True)
-        rows = [told_key(one) for moment in each.moments for one in moment.first][:SHOWN]
+        rows = [key_row(one) for moment in each.moments for one in moment.first][:SHOWN]
         if rows:
             _print_keys(console, rows, f"First {len(rows)} keys of {each.store} that differ")
         for number, sentence in enumerate(each.repair, 1):

@@ -26,7 +26,7 @@ from holdfast.processors.lifecycle.health.arrivals import judge_arrivals
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import Observation, wanted
-from holdfast.processors.lifecycle.recovery.standing import standing
+from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 
 log = structlog.get_logger(__name__)
 
@@ -51,7 +51,7 @@ def describe_processor(
     """The rows of a processor, and why it is not green."""
     name = deployment.processor
     try:
-        now = standing(name, world, limits)
+        now = processor_now(name, world, limits)
         meant = wanted(deployment, world).desired
         rows = [_row_of(deployment, meant, slot, each, world) for slot, each in now.observations.items()]
         return rows, reasons.of_processor(name, now.answer)

@@ -130,7 +130,7 @@ def _publish(settings: Settings, processor: str, store: str) -> None:
     from holdfast.assets.keys import snapshot_key
     from holdfast.orchestration.view.runs import DagsterRuns
 
-    runs, told = DagsterRuns(settings), Told(Console(stderr=True))
+    runs, told = DagsterRuns(settings), RunProgress(Console(stderr=True))
     run = runs.launch([snapshot_key(processor, store).path])
     told.line(f"run {run[:8]} is launched: {runs.url}/runs/{run}. Ctrl-C ends the waiting, not the run.")
     with told.spinner:
@@ -138,7 +138,7 @@ def _publish(settings: Settings, processor: str, store: str) -> None:
     told.line(f"run {run[:8]} has succeeded")
 
 
-class Told:
+class RunProgress:
     """Prints the progress of a run: a line for each new state, and on the last line what changes between.
 
     Without a terminal, which has no last line to overwrite, it prints a line every ``REPEAT_S``.

@@ -30,7 +30,7 @@ from holdfast.infra.settings import Settings, WebserverSettings
 from holdfast.orchestration.host.front.layer import Front
 from holdfast.orchestration.host.front.pages import WithPages
 from holdfast.orchestration.host.front.rules import rules_of, unguarded
-from holdfast.orchestration.host.front.signed_requests import ActingProcessContext, ActingWebserver
+from holdfast.orchestration.host.front.signed_requests import SignedProcessContext, SignedWebserver
 from holdfast.orchestration.host.local import WORKSPACE
 
 log = structlog.get_logger("webserver")
@@ -60,7 +60,7 @@ def webserver_command(settings: Settings) -> click.Command:
 
 
 def guarded_app(
-    context: ActingProcessContext, settings: WebserverSettings, prefix: str, poll_ms: int | None = None
+    context: SignedProcessContext, settings: WebserverSettings, prefix: str, poll_ms: int | None = None
 ) -> ASGIApp:
     """Dagster's application and the docs, behind the rules of the settings.
 
@@ -70,7 +70,7 @@ def guarded_app(
         prefix: The path below which it is served; empty, or with a slash in front and none behind.
         poll_ms: Pause between two looks of the UI at data of assets, milliseconds.
     """
-    app = ActingWebserver(context, prefix, poll_ms).create_asgi_app()
+    app = SignedWebserver(context, prefix, poll_ms).create_asgi_app()
     return Front(WithPages(app, prefix), rules_of(settings, prefix=prefix))
 
 
@@ -105,7 +105,7 @@ def _serving(settings: Settings) -> Callable[..., None]:
     return serve
 
 
-def _workspace(stack: ExitStack, workspace: WorkspaceOpts, options: dict[str, Any]) -> ActingProcessContext:
+def _workspace(stack: ExitStack, workspace: WorkspaceOpts, options: dict[str, Any]) -> SignedProcessContext:
     """Dagster's instance and workspace, closed with the stack; as Dagster's own command opens them."""
     if options["shutdown_pipe"]:
         stack.enter_context(interrupt_on_ipc_shutdown_message(options["shutdown_pipe"]))
@@ -121,7 +121,7 @@ def _workspace(stack: ExitStack, workspace: WorkspaceOpts, options: dict[str, An
         options["db_statement_timeout"], options["db_pool_recycle"], options["db_pool_max_overflow"]
     )
     return stack.enter_context(
-        ActingProcessContext(
+        SignedProcessContext(
             instance,
             version=dagsters_version,
             read_only=options["read_only"],

@@ -21,7 +21,7 @@ log = structlog.get_logger("webserver")
 _UNLOGGED = frozenset({"logTelemetry", "setNuxSeen", "sensorDryRun", "scheduleDryRun"})
 
 
-class ActingContext(WorkspaceRequestContext):
+class SignedContext(WorkspaceRequestContext):
     """A request's context with the name of its person."""
 
     who: str = ""
@@ -35,13 +35,13 @@ class ActingContext(WorkspaceRequestContext):
         return {REPORTING_USER_TAG: self.who} if self.who else {}
 
 
-class ActingProcessContext(WorkspaceProcessContext):
+class SignedProcessContext(WorkspaceProcessContext):
     """Dagster's workspace, whose request contexts know their person."""
 
-    def create_request_context(self, source: object | None = None) -> ActingContext:
+    def create_request_context(self, source: object | None = None) -> SignedContext:
         """A context for one request."""
         context = super().create_request_context(source)
-        acting = ActingContext(
+        acting = SignedContext(
             instance=context.instance,
             current_workspace=context.get_current_workspace(),
             process_context=self,
@@ -53,7 +53,7 @@ class ActingProcessContext(WorkspaceProcessContext):
         return acting
 
 
-class ActingWebserver(DagsterWebserver[ActingProcessContext, ActingContext]):
+class SignedWebserver(DagsterWebserver[SignedProcessContext, SignedContext]):
     """Dagster's webserver, whose changes are logged and signed."""
 
     def build_graphql_schema(self) -> Schema:

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.infra.kafka.records import Headers
 from holdfast.processors.engine.aggregates.aggregation import AggregationInvalid, Aggregator, Field
 from holdfast.processors.engine.changelog.json_values import number_fault
-from holdfast.processors.engine.state.time.declared import DeclaredState
+from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.state.time.key_times import Keeping
 from holdfast.processors.engine.steps.durations import milliseconds
 from holdfast.processors.engine.steps.step import Step, StoreForm, StoreUse

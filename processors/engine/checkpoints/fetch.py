@@ -19,7 +19,7 @@ from holdfast.infra.storage.errors import ObjectTooLarge, StorageFailed
 from holdfast.infra.storage.objects import at_most
 from holdfast.infra.system.rooted import inside
 from holdfast.processors.engine.changelog.format import FormatUnknown
-from holdfast.processors.engine.checkpoints.decision import Refusal, Wanted, choose
+from holdfast.processors.engine.checkpoints.decision import Patience, Refusal, Wanted, choose
 from holdfast.processors.engine.checkpoints.manifest import Manifest, ManifestDamaged, Place, id_of, read_manifest
 from holdfast.processors.engine.checkpoints.ports import Job, Objects
 from holdfast.processors.engine.checkpoints.retention import manifests_of
@@ -27,6 +27,7 @@ from holdfast.processors.engine.checkpoints.upload import Digest
 from holdfast.processors.engine.state.database import DatabaseFiles
 
 _log = structlog.get_logger("checkpoints.fetch")
+_searches = structlog.get_logger("checkpoints.fetching")
 
 #: The number of manifests that are read, the newest first.
 MANIFESTS_LOOKED_AT = 8
@@ -197,3 +198,40 @@ def _counted(chunks: Iterable[bytes], job: Job) -> Iterator[bytes]:
 
 def _why(failure: Exception) -> str:
     return failure.message if isinstance(failure, StorageFailed | FormatUnknown) else str(failure)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSearch:
+    """The search for one task, and how long it may take."""
+
+    task: str
+    job: Job
+    patience: Patience
+
+    def ended(self, now: float) -> Fetched | None:
+        """What was found, with a line in the log for each checkpoint that is not used; None while the search continues.
+
+        A search that failed, or that is given up now, found nothing. ``now`` is monotonic seconds.
+        """
+        too_slow = None if self.job.done else self.patience.spent(now, self.job.progress.get("bytes", 0))
+        if not self.job.done and too_slow is None:
+            return None
+        if too_slow is not None:
+            self.job.cancel()
+        found = self._found
+        if found is None:
+            found = Fetched(None, None, (Refusal("all", too_slow or f"the fetch failed: {self.job.failure!r}"),))
+        for refused in found.refused:
+            _searches.warning(
+                "a checkpoint is not used", task=self.task, checkpoint=refused.checkpoint_id, why=refused.why
+            )
+        return found
+
+    def give_up(self) -> Fetched | None:
+        """Ends the search; what it had found, if it had ended."""
+        self.job.cancel()
+        return self._found
+
+    @property
+    def _found(self) -> Fetched | None:
+        return self.job.result if isinstance(self.job.result, Fetched) else None

@@ -23,8 +23,7 @@ from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import CheckpointSettings, Settings
 from holdfast.infra.storage.objects import FsspecObjects
 from holdfast.processors.engine.checkpoints.decision import Patience, Wanted
-from holdfast.processors.engine.checkpoints.fetch import Fetched, Fetcher
-from holdfast.processors.engine.checkpoints.fetching import Fetching
+from holdfast.processors.engine.checkpoints.fetch import CheckpointSearch, Fetched, Fetcher
 from holdfast.processors.engine.checkpoints.manifest import Place
 from holdfast.processors.engine.checkpoints.ports import Job, Storage
 from holdfast.processors.engine.checkpoints.threads import ThreadedWork, random_id
@@ -172,14 +171,14 @@ class CheckpointKeeper:
 
     # -- fetching ----------------------------------------------------------------------------------------------------
 
-    def fetch(self, wanted: Wanted) -> Fetching:
+    def fetch(self, wanted: Wanted) -> CheckpointSearch:
         """Starts the search for a checkpoint beside the worker's turns."""
         task = wanted.task
         path = self._folder.path / DOWNLOADS / f"{self._folder.task(task).name}.{self._storage.new_id()}"
         _log.info("looking for a checkpoint", task=task, replay=wanted.replay, store=self._storage.objects.shown)
         place = Place(self._folder.group, task)
         job = self._work.start(lambda job: self._fetcher.run(place, wanted, path, job))
-        return Fetching(task, job, Patience(wanted.replay, self._clock.monotonic()))
+        return CheckpointSearch(task, job, Patience(wanted.replay, self._clock.monotonic()))
 
     def wait(self, seconds: float) -> None:
         """Waits up to ``seconds`` for running uploads and downloads, while the worker is idle."""

@@ -34,7 +34,7 @@ from holdfast.processors.engine.commands.checks import (
     tasks_of,
 )
 from holdfast.processors.engine.commands.content import Difference, Replay, bounds_of, replayed
-from holdfast.processors.engine.commands.keys import export, told_of_files, written_before
+from holdfast.processors.engine.commands.keys import export, files_of_result, written_before
 from holdfast.processors.engine.commands.put_back import put_back
 from holdfast.processors.engine.runtime.commands import Adopt, CommandFailed, CommandWrong, Selected, Selection
 from holdfast.processors.engine.runtime.owner import Owner
@@ -121,7 +121,7 @@ def _adopt(
         for name in ("set", "deleted", "same"):
             told[name] += sum(getattr(difference, name) for difference in differences)
         reached[str(task.partition)] = dict(replay.inputs)
-    return {**told, "inputs": reached, **told_of_files(exported, before)}
+    return {**told, "inputs": reached, **files_of_result(exported, before)}
 
 
 def _meet(task: Task, name: str, store: TaskStore) -> None:

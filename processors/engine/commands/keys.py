@@ -134,7 +134,7 @@ def clear(  # tidy: allow-wide because these are the parts of one command
                 yield from commit_apart(worker, task, ticket, deletes, inputs, last)
             ticket.done = totals.entries
             yield
-    return {**_told(totals, tasks), **told_of_files(exported, before)}
+    return {**_told(totals, tasks), **files_of_result(exported, before)}
 
 
 def written_before(worker: Owner, once: str) -> list[str]:
@@ -143,7 +143,7 @@ def written_before(worker: Owner, once: str) -> list[str]:
     return [] if folder is None or not once else sorted(str(path) for path in folder.glob(f"*{_mark(once)}.jsonl"))
 
 
-def told_of_files(exported: Mapping[str, Any], before: Sequence[str]) -> dict[str, Any]:
+def files_of_result(exported: Mapping[str, Any], before: Sequence[str]) -> dict[str, Any]:
     """The part of a result about files: the one of this attempt, and those of earlier ones."""
     return {**({"export": dict(exported)} if exported else {}), **({"before": list(before)} if before else {})}
 

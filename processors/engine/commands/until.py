@@ -12,7 +12,7 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.commands.checks import check_running, check_settled, settle_due
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, CommandWrong, Until
 from holdfast.processors.engine.runtime.owner import Owner
-from holdfast.processors.engine.runtime.reading.gap import Gap
+from holdfast.processors.engine.runtime.reading.empty_ranges import EmptyRanges
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.runtime.tickets import Ticket, Work
 
@@ -64,7 +64,7 @@ def _until(worker: Owner, ticket: Ticket, bounds: Mapping[Partition, int], tasks
     worker.flow(lambda member, partitions: member.resume(partitions))
     first = _left(bounds, tasks)
     ticket.total = first
-    gap = Gap(worker.maintenance.cluster)
+    gap = EmptyRanges(worker.maintenance.cluster)
     try:
         while True:
             while left := _left(bounds, tasks):

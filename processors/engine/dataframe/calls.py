@@ -164,7 +164,7 @@ def _kept_s(ttl: Any) -> float:
     )
 
 
-def lookups_told(sources: Iterable[Node]) -> dict[str, dict[str, int]]:
+def lookup_figures(sources: Iterable[Node]) -> dict[str, dict[str, int]]:
     """By function, what the lookups of these streams did: ``hits``, ``misses`` and ``entries`` of their caches."""
     told: dict[str, dict[str, int]] = {}
     for node in steps_of(sources):

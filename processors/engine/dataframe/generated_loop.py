@@ -109,7 +109,7 @@ def compile_run(
     return Run(function, uses_headers(source))
 
 
-def compile_woven(
+def compile_interleaved(
     sources: Sequence[Node],
     timings: Sequence[Timing],
     stores: Mapping[str, StoreState],

@@ -34,7 +34,7 @@ from holdfast.processors.engine.changelog.format import (
 )
 from holdfast.processors.engine.joins.merge import OnMerge, check_how, check_merge, merge_function, name_of
 from holdfast.processors.engine.state.time.dated_values import Dating, Rest, line_of, place_of, time_text
-from holdfast.processors.engine.state.time.declared import DeclaredState
+from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS
 from holdfast.processors.engine.steps.step import VALUES, Step, StoreForm, StoreUse
 from holdfast.processors.engine.steps.store_options import BY_VALUE, StoreOptions

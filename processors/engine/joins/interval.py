@@ -31,7 +31,7 @@ from holdfast.processors.engine.changelog.format import (
 from holdfast.processors.engine.joins.merge import OnMerge, check_how, check_merge, merge_function, name_of
 from holdfast.processors.engine.state.interface import State
 from holdfast.processors.engine.state.time.dated_values import NUMBERS, Dating, Rest, line_of, place_at, time_of
-from holdfast.processors.engine.state.time.declared import DeclaredState
+from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.state.time.end_timers import EndTimers
 from holdfast.processors.engine.state.time.timers import Timer, Timers
 from holdfast.processors.engine.steps.processing import Context, Processing

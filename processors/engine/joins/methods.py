@@ -27,7 +27,7 @@ from holdfast.processors.engine.steps.durations import milliseconds
 from holdfast.processors.engine.steps.meaning import field_or_function, lines_of
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.store_options import StoreOptions, declare
-from holdfast.processors.engine.windows.declared import Stream
+from holdfast.processors.engine.windows.results import Stream
 
 #: How long right messages are kept for left ones that come out of order, and the other way round.
 _GRACE = timedelta(days=7)

@@ -24,7 +24,7 @@ from holdfast.processors.engine.schema.types import INFER
 from holdfast.processors.engine.steps.checked_arguments import check_function
 from holdfast.processors.engine.steps.meaning import field_or_function, lines_of
 from holdfast.processors.engine.steps.node import Node
-from holdfast.processors.engine.windows.declared import Stream
+from holdfast.processors.engine.windows.results import Stream
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from holdfast.infra.clock import Clock
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.runtime.ports import Cluster
-from holdfast.processors.engine.runtime.reading.gap import Gap
+from holdfast.processors.engine.runtime.reading.empty_ranges import EmptyRanges
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.runtime.task.task_time import TaskTime
@@ -58,7 +58,7 @@ class IdleTime:
         self._clock: Clock = cluster.clock
         self._silent: dict[str, _Silence] = {}
         self._looked_at = 0.0
-        self._gap: Gap | None = None
+        self._gap: EmptyRanges | None = None
 
     def step(self, tasks: Sequence[Task], *, silent: bool) -> bool:
         """Lets time pass for tasks that process; True if a timer, a window or a time that was ahead is due.
@@ -125,7 +125,7 @@ class IdleTime:
                     waiting[Partition(topic, task.partition)] = (task.positions[topic], end)
             if not waiting:
                 return True
-            self._gap = self._gap or Gap(self._cluster)
+            self._gap = self._gap or EmptyRanges(self._cluster)
             return set(self._gap.found(waiting)) == set(waiting)
         except KafkaFailed as away:
             _log.warning("windows of an idle task stay open: the ends of its inputs can't be read", error=away.message)

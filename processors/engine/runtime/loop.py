@@ -37,8 +37,8 @@ from holdfast.processors.engine.runtime.ownership.same_changelogs import SameCha
 from holdfast.processors.engine.runtime.phases import Phase
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.purge import Purge
-from holdfast.processors.engine.runtime.reading.interleaved import Run, Woven
-from holdfast.processors.engine.runtime.reading.reach import Reach
+from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
+from holdfast.processors.engine.runtime.reading.read_bounds import ReadBounds
 from holdfast.processors.engine.runtime.reading.turns import in_turn
 from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
@@ -79,7 +79,7 @@ class Worker:
         self.processed, self.paused = 0, options.start.paused
         self.requests: list[Request] = []
         self.maintenance = Maintenance(self, cluster, commands)
-        self.reach = Reach(bounded=options.start.shadow)
+        self.reach = ReadBounds(bounded=options.start.shadow)
         #: Checks the changelogs' ids on its own thread; None where time is simulated.
         self.same_changelogs: SameChangelogs | None = None
         self.frames, self._cluster, self.clock = frames, cluster, cluster.clock
@@ -343,7 +343,7 @@ class Worker:
         member, rewinds = self.member, self._rewinds
         assert member is not None
 
-        def next_runs(task: Task, most: int) -> Sequence[Run | Woven]:
+        def next_runs(task: Task, most: int) -> Sequence[Run | InterleavedRun]:
             return self._order.next_runs(task, member, count - self.processed if count else None, most)
 
         for task in (tasks := self.assignment.ordered):
@@ -371,7 +371,7 @@ class Worker:
             if (task.held or self._open.is_due(now)) and not self.commit_all():
                 return  # the rest is read again
 
-    def _process_runs(self, task: Task, runs: Sequence[Run | Woven]) -> None:
+    def _process_runs(self, task: Task, runs: Sequence[Run | InterleavedRun]) -> None:
         for run in in_turn(runs, task):
             before = dict(task.positions)
             try:

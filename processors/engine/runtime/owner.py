@@ -19,7 +19,7 @@ from holdfast.processors.engine.runtime.committer import Committer, Outcome
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ownership.assignment import Assignment
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
-from holdfast.processors.engine.runtime.reading.reach import Reach
+from holdfast.processors.engine.runtime.reading.read_bounds import ReadBounds
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.runtime.tickets import Ticket, Work
 from holdfast.processors.engine.topology import Topology
@@ -50,7 +50,7 @@ class Owner(Protocol):
     assignment: Assignment
     committer: Committer
     clock: Clock
-    reach: Reach
+    reach: ReadBounds
     member: GroupMember | None
     paused: bool
     started_at: float

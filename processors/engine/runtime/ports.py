@@ -14,7 +14,7 @@ from holdfast.infra.kafka.records import (
     LeftOpen,
     Member,
     Partition,
-    ProducerStanding,
+    ProducerState,
 )
 from holdfast.processors.engine.provisioning import TopicWorld
 
@@ -197,7 +197,7 @@ class TransactionView(Protocol):
     def __exit__(self, *_: object) -> None:
         """Close the connection."""
 
-    def standing(self, transactional_id: str) -> ProducerStanding | None:
+    def producer_state(self, transactional_id: str) -> ProducerState | None:
         """What the coordinator says of a transactional id; None when it does not know the id."""
 
     def open_of(self, producer_id: int, partitions: Iterable[Partition]) -> frozenset[Partition]:

@@ -33,7 +33,7 @@ from holdfast.processors.engine.runtime.commands import (
     key_of,
 )
 from holdfast.processors.engine.serving.endpoint import Endpoint, read_endpoint
-from holdfast.processors.engine.serving.last_words import failure_file
+from holdfast.processors.engine.serving.failure_file import failure_file
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
 #: Seconds between two reads of a running command's ticket.
@@ -50,7 +50,7 @@ _UNREADABLE = (ValueError, KeyError, TypeError, RecursionError)
 _CONNECTED = "connection.connect_tcp.complete"
 
 #: Called with the ticket of a running command at each look.
-Tell = Callable[[Mapping[str, Any]], None]
+ProgressLog = Callable[[Mapping[str, Any]], None]
 
 
 def _no_one(ticket: Mapping[str, Any]) -> None:
@@ -207,7 +207,9 @@ class ProcessorClient:
         """
         return self._command("/inputs/position", {"positions": positions}, timeout_s)
 
-    def until(self, positions: Offsets, timeout_s: float = COMMAND_TIMEOUT_S, tell: Tell = _no_one) -> dict[str, Any]:
+    def until(
+        self, positions: Offsets, timeout_s: float = COMMAND_TIMEOUT_S, tell: ProgressLog = _no_one
+    ) -> dict[str, Any]:
         """Let a worker that rebuilds a store read its inputs up to these offsets, and no further.
 
         ``tell`` gets the ticket at each look: ``done`` of ``total``, in offsets. The result has under ``positions`` the
@@ -222,7 +224,7 @@ class ProcessorClient:
         upto: Mapping[int, int],
         positions: Offsets | None = None,
         timeout_s: float = COMMAND_TIMEOUT_S,
-        tell: Tell = _no_one,
+        tell: ProgressLog = _no_one,
         **more: Any,
     ) -> dict[str, Any]:
         """Make a store of a paused worker equal to another changelog, which has no writer, byte for byte.
@@ -266,7 +268,9 @@ class ProcessorClient:
             results.append(self._command(page, part, deadline - time.monotonic()))
         return _together(results)
 
-    def _command(self, page: str, asked: Mapping[str, Any], timeout_s: float, tell: Tell = _no_one) -> dict[str, Any]:
+    def _command(
+        self, page: str, asked: Mapping[str, Any], timeout_s: float, tell: ProgressLog = _no_one
+    ) -> dict[str, Any]:
         """Begin a command and wait for its result."""
         deadline = time.monotonic() + timeout_s
         begun = self._send("POST", page, min(150.0, timeout_s), msgspec.json.encode(asked))

@@ -30,8 +30,8 @@ import structlog
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.infra.settings import ServingSettings
-from holdfast.processors.engine.serving.crew import Allowance, Crew
 from holdfast.processors.engine.serving.guard import OPEN_PAGES, Guard
+from holdfast.processors.engine.serving.limits import Allowance, WorkThreads
 from holdfast.processors.engine.serving.requests import (
     Answer,
     Head,
@@ -108,8 +108,8 @@ class RequestServer:
         self._host = serving.host
         self._listener = _listening(serving)
         self.port = int(self._listener.getsockname()[1])
-        self._readers = Crew("serving", READERS_MAX)
-        self._controllers = Crew("control", CONTROLLERS_MAX)
+        self._readers = WorkThreads("serving", READERS_MAX)
+        self._controllers = WorkThreads("control", CONTROLLERS_MAX)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         #: Open connections, oldest first; one that takes some of its answer counts as new.

@@ -12,7 +12,7 @@ import msgspec
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.records import Partition
 from holdfast.infra.system.memory import used_mib
-from holdfast.processors.engine.dataframe.calls import lookups_told
+from holdfast.processors.engine.dataframe.calls import lookup_figures
 from holdfast.processors.engine.runtime.latency import COMMIT_BOUNDS_S
 from holdfast.processors.engine.runtime.task.arrivals import Counts
 from holdfast.processors.engine.state.time.stream_time import NO_TIME
@@ -229,7 +229,7 @@ def describe_worker(worker: Worker, processor: str, slot: str, error: Mapping[st
         "standbys": worker.assignment.standbys.told(),
         "warnings": worker.warnings,
         "global_tables": worker.global_tables.told(),
-        "lookups": lookups_told(frame.source for frame in worker.frames.values()),
+        "lookups": lookup_figures(frame.source for frame in worker.frames.values()),
         "maintenance": worker.maintenance.told(),
         "memory_mib": used_mib(),
         "prepared": worker.assignment.standbys.prepared({task.name for task in worker.assignment.tasks}),

@@ -31,7 +31,7 @@ from holdfast.processors.engine.state.time.window_keys import (
 from holdfast.processors.engine.windows.stored import Closing, Result, StoredWindows
 
 
-class HeldBack:
+class FewerResults:
     """A window of one step in one task whose results are held back.
 
     Args:

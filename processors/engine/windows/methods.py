@@ -7,7 +7,7 @@ from typing import Generic, TypeAlias, Unpack
 
 from holdfast.processors.engine.windows.columns import Window
 from holdfast.processors.engine.windows.counts import CountKind, CountSpec, checked_count
-from holdfast.processors.engine.windows.declared import (
+from holdfast.processors.engine.windows.results import (
     AggregatedCountWindow,
     AggregatedWindow,
     Asked,

@@ -30,7 +30,7 @@ from holdfast.processors.lifecycle.deploy.deployment import (
 from holdfast.processors.lifecycle.deploy.marking import keep_mark
 from holdfast.processors.lifecycle.deploy.present import remove_others
 from holdfast.processors.lifecycle.deploy.releases import KEPT, ReleaseFailed, ReleaseFolders
-from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, Tell
+from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, ProgressLog
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.shape import Shape, from_document
 from holdfast.processors.lifecycle.plans.stages import AdoptDeployment, MakeRelease, RunProcessor
@@ -119,7 +119,7 @@ class DeployedProcessors:
         found = None if known is None else registry.releases.of_version(processor, known.code_version)
         return () if found is None else (found.release_id,)
 
-    def run(self, processor: str, stage: RunProcessor, tell: Tell) -> Done:
+    def run(self, processor: str, stage: RunProcessor, tell: ProgressLog) -> Done:
         """Run every slot as the stage asks; rolls back when a new release fails."""
         changelogs = {store: changelog_topic(processor, store) for store in stage.begin_empty}
         found = self._topics.describe(list(changelogs.values()))
@@ -190,7 +190,7 @@ class DeployedProcessors:
         stage: RunProcessor,
         failed: DeploymentFailed,
         began: float,
-        tell: Tell,
+        tell: ProgressLog,
         *,
         others: bool = False,
     ) -> ApplyFailed:
@@ -285,5 +285,5 @@ def options_of(stage: RunProcessor, changelog_ids: Mapping[str, str]) -> tuple[s
     return options
 
 
-def _progress(tell: Tell) -> Callable[[Progress], None]:
+def _progress(tell: ProgressLog) -> Callable[[Progress], None]:
     return lambda now: tell(now.sentence)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import msgspec
 
-from holdfast.infra.deploy.changes import WorkersChange, end_change, new_change, tell_change
+from holdfast.infra.deploy.changes import WorkersChange, end_change, new_change, record_change
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.present import slots_present
 from holdfast.processors.lifecycle.ports import World
@@ -35,7 +35,7 @@ def change_of_workers(
         yield None
         return
     change = new_change(before, tuple(slots), warm_s + SLACK_S)
-    tell_change(world.paths, processor, change)
+    record_change(world.paths, processor, change)
     try:
         yield change
     finally:
@@ -44,7 +44,7 @@ def change_of_workers(
 
 def let_join(processor: str, change: WorkersChange, world: World) -> None:
     """Let newcomers join their group."""
-    tell_change(world.paths, processor, msgspec.structs.replace(change, join=True))
+    record_change(world.paths, processor, msgspec.structs.replace(change, join=True))
 
 
 def unprepared(statuses: Mapping[str, ProcessorStatus | None], waited_s: float) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from holdfast.infra.kafka.hanging_transactions import OpenTransaction, Standing, standing
+from holdfast.infra.kafka.hanging_transactions import OpenTransaction, TransactionState, state_of
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.engine.changelog.config import drift, durability
 
@@ -261,7 +261,7 @@ def _in_the_way(facts: CompactionFacts, part: PartitionSpan, patience_s: float) 
             numbers={"stood_still_s": part.stood_still_s},
         )
     for each in part.open:
-        meaning = standing(each)
+        meaning = state_of(each)
         abort = (
             f"kafka-transactions.sh abort --topic {facts.topic} --partition {part.partition} "
             f"--start-offset {each.start_offset}"
@@ -277,7 +277,7 @@ def _in_the_way(facts: CompactionFacts, part: PartitionSpan, patience_s: float) 
         )
 
 
-def transaction_in_words(transaction: OpenTransaction, meaning: Standing) -> tuple[str, str]:
+def transaction_in_words(transaction: OpenTransaction, meaning: TransactionState) -> tuple[str, str]:
     """A transaction that holds the last stable offset: what is known of it, and the action without its command."""
     match meaning:
         case "hanging":

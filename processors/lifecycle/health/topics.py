@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from holdfast.infra.kafka.hanging_transactions import OpenTransaction, standing
+from holdfast.infra.kafka.hanging_transactions import OpenTransaction, state_of
 from holdfast.infra.kafka.records import Partition, TopicFacts, TopicSpec
 from holdfast.processors.engine import provisioning
 from holdfast.processors.engine.changelog.config import drift
@@ -362,7 +362,7 @@ def _of_transaction(transaction: OpenTransaction | None, processor: str) -> tupl
     abort = f"`holdfast apply compact {processor}`"
     if transaction is None:
         return "A transaction is open.", f"Find its producer. If it hangs, abort it with {abort}."
-    meaning = standing(transaction)
+    meaning = state_of(transaction)
     sentence, action = transaction_in_words(transaction, meaning)
     return sentence, action if meaning == "open" else f"{action} To abort it: {abort}."
 

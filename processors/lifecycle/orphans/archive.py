@@ -86,7 +86,7 @@ class Archive:
         """
         place = self.root / kind / _word(name)
         moment = f"{now:%Y%m%dT%H%M%S.%fZ}"
-        with told(place):
+        with disk_errors(place):
             place.mkdir(parents=True, exist_ok=True)
             part = place / f"{moment}{_PART}"
             part.mkdir()
@@ -99,7 +99,7 @@ class Archive:
             ArchiveFailed: The disk refused.
         """
         folder = part.with_name(part.name.removesuffix(_PART))
-        with told(part):
+        with disk_errors(part):
             write(part / MANIFEST, manifest)
             for below in sorted(each for each in part.rglob("*") if each.is_dir() and not each.is_symlink()):
                 sync(below)
@@ -115,7 +115,7 @@ class Archive:
         Raises:
             ArchiveFailed: The record can't be written.
         """
-        with told(copy.folder):
+        with disk_errors(copy.folder):
             write(copy.folder / DELETION, deletion)
 
     @contextlib.contextmanager
@@ -130,7 +130,7 @@ class Archive:
             PathOutside: A link in it leads to an interrupted copy elsewhere.
         """
         lock = self.root / "lock"
-        with told(self.root):
+        with disk_errors(self.root):
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)  # copies have the contents of topics
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -152,7 +152,7 @@ class Archive:
             os.close(descriptor)
 
     def _sweep(self) -> None:
-        with told(self.root):
+        with disk_errors(self.root):
             for left in self.root.glob(f"*/*/*{_PART}"):
                 shutil.rmtree(inside(self.root, left))
 
@@ -212,7 +212,7 @@ def sync(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def told(place: Path) -> Iterator[None]:
+def disk_errors(place: Path) -> Iterator[None]:
     """Convert errors of the disk in the block.
 
     Raises:

@@ -26,7 +26,7 @@ from holdfast.infra.storage.objects import FsspecObjects, at_most
 from holdfast.infra.system.rooted import PathOutside, inside
 from holdfast.infra.warehouse.removal import delete_files, drop_table, table_facts, table_files
 from holdfast.processors.engine.state.folder import StateFolder
-from holdfast.processors.lifecycle.orphans.archive import sync, told, write_synced
+from holdfast.processors.lifecycle.orphans.archive import disk_errors, sync, write_synced
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.orphan_facts import Kind, Look, Orphan
@@ -107,7 +107,7 @@ class TopicThing(Thing):
         hashes = {}
         for number, end in ends.items():
             file = folder / file_of(number)
-            with told(file):
+            with disk_errors(file):
                 records[str(number)] = copy_partition(self._topics, orphan.name, number, (starts[number], end), file)
                 hashes[file.name] = sha256_of(file)
         return {
@@ -147,7 +147,7 @@ class GroupThing(Thing):
             for topic, parts in sorted(facts["offsets"].items())
             for number, offset in sorted(parts.items(), key=lambda part: int(part[0]))
         ]
-        with told(folder):
+        with disk_errors(folder):
             write_synced(folder / OFFSETS, lines)
         return {"offsets": len(lines)}
 
@@ -182,7 +182,7 @@ class FolderThing(Thing):
 
     def copy(self, orphan: Orphan, facts: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         path = self._place(orphan.name)
-        with told(folder), self._hold(orphan):
+        with disk_errors(folder), self._hold(orphan):
             if path.is_dir():
                 shutil.copytree(path, folder / path.name, symlinks=True, copy_function=_copy_file)
             else:
@@ -243,7 +243,7 @@ class ObjectThing(Thing):
         objects = self._open()
         for name, size in self._sizes(orphan.name).items():
             file = inside(folder, name)
-            with told(file):
+            with disk_errors(file):
                 file.parent.mkdir(parents=True, exist_ok=True)
                 write_synced(file, at_most(name, objects.chunks(name), size))
         _check_same(orphan, facts, self.look(orphan))

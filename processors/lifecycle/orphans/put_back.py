@@ -23,7 +23,7 @@ from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topic_copies import copied_records, file_of, write_records
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.system.rooted import inside
-from holdfast.processors.lifecycle.orphans.archive import Archive, read, told, write
+from holdfast.processors.lifecycle.orphans.archive import Archive, disk_errors, read, write
 from holdfast.processors.lifecycle.orphans.kinds import sha256_of
 from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done
 from holdfast.processors.lifecycle.plans.orphan_facts import VERSION, Archived
@@ -115,7 +115,7 @@ def _made(copy: Archived, topics: Topics, name: str, clock: Callable[[], datetim
 
 
 def _note(copy: Archived, state: _Return) -> _Return:
-    with told(copy.folder):
+    with disk_errors(copy.folder):
         write(copy.folder / _FILE, state)
     return state
 

@@ -49,7 +49,7 @@ from holdfast.processors.lifecycle.ports import now_utc
 log = structlog.get_logger(__name__)
 
 #: Reports the progress of a stage in words.
-Tell = Callable[[str], None]
+ProgressLog = Callable[[str], None]
 
 
 class PlanRefused(HoldfastError):
@@ -99,7 +99,7 @@ class Done:
 
 
 #: Carries out one stage of a processor; a second time does no harm.
-Executor = Callable[[str, Stage, Tell], Done]
+Executor = Callable[[str, Stage, ProgressLog], Done]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +170,7 @@ class Applier:
     journal: ApplyJournal
     who: str
     holder: Holder
-    tell: Tell = lambda text: None
+    tell: ProgressLog = lambda text: None
     clock: Callable[[], datetime] = now_utc
     hold: Hold = field(default_factory=Hold)
 
@@ -311,7 +311,7 @@ class Applier:
     def _carry_out(self, plan: Plan, record: ApplyRecord) -> Applied:
         began, token = time.monotonic(), self.hold.fence.token
         notes = list(record.done)
-        again = standing(plan.stages[: len(notes)])
+        again = paused_start(plan.stages[: len(notes)])
         for number, stage in list(enumerate(plan.stages, 1))[len(notes) :]:
             started, self.hold.step = self.clock(), f"{record.started_at.isoformat()}/{record.id}/{number}"
             try:
@@ -364,7 +364,7 @@ class Applier:
             raise _in_progress(record, begun, f"is being carried out by {record.holder}")
 
 
-def standing(done: Sequence[Stage]) -> Stage | None:
+def paused_start(done: Sequence[Stage]) -> Stage | None:
     """The last start among the done stages, if it left the processor paused; None otherwise.
 
     A resumed apply repeats this stage first, because the paused worker may have died since.
@@ -382,7 +382,7 @@ def after_abandoning(plan: Plan, done: int) -> tuple[Stage | None, str]:
     """
     tried, left = plan.stages[: done + 1], plan.stages[done:]
     name, repeat = plan.processor, "Repeat the command that was broken off"
-    if standing(plan.stages[:done]) is not None or (left and standing(left[:1]) is not None):
+    if paused_start(plan.stages[:done]) is not None or (left and paused_start(left[:1]) is not None):
         end = next((stage for stage in left if _ends_a_pause(stage)), None)
         if isinstance(end, StopProcessor):
             return end, ""

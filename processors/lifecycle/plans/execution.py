@@ -13,7 +13,7 @@ from typing import Protocol, assert_never
 
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.lifecycle.plans import stages
-from holdfast.processors.lifecycle.plans.apply import Done, Tell
+from holdfast.processors.lifecycle.plans.apply import Done, ProgressLog
 from holdfast.processors.lifecycle.plans.explanation import count_of, in_bytes
 
 
@@ -36,7 +36,7 @@ class Runner(Protocol):
     def make_release(self, processor: str, stage: stages.MakeRelease) -> Done:
         """Copy and record the code of a version."""
 
-    def run(self, processor: str, stage: stages.RunProcessor, tell: Tell) -> Done:
+    def run(self, processor: str, stage: stages.RunProcessor, tell: ProgressLog) -> Done:
         """Run every slot with these options; returns once every input partition is processed."""
 
     def stop(self, processor: str, *, for_good: bool) -> Done:
@@ -49,13 +49,13 @@ class Runner(Protocol):
 class Owners(Protocol):
     """The workers that own a processor's state; only they change it."""
 
-    def read_again(self, processor: str, stage: stages.ReadAgain, tell: Tell) -> None:
+    def read_again(self, processor: str, stage: stages.ReadAgain, tell: ProgressLog) -> None:
         """Set the positions of tasks without state."""
 
-    def clear(self, processor: str, stage: stages.ClearKeys, tell: Tell) -> tuple[int, tuple[str, ...]]:
+    def clear(self, processor: str, stage: stages.ClearKeys, tell: ProgressLog) -> tuple[int, tuple[str, ...]]:
         """Delete the selected keys; returns their number, and the files that they were written to."""
 
-    def compact(self, processor: str, stage: stages.CompactStores, tell: Tell) -> tuple[int, int]:
+    def compact(self, processor: str, stage: stages.CompactStores, tell: ProgressLog) -> tuple[int, int]:
         """Rewrite the stores; returns bytes before and after."""
 
 
@@ -70,13 +70,13 @@ class LocalState(Protocol):
 
 
 #: Runs a version on the last messages, or raises.
-Prove = Callable[[str, stages.ProveVersion, Tell], Done]
+Prove = Callable[[str, stages.ProveVersion, ProgressLog], Done]
 #: Builds stores again beside their running processors, and cuts over.
-Shadows = Callable[[str, stages.ShadowStage, Tell], Done]
+Shadows = Callable[[str, stages.ShadowStage, ProgressLog], Done]
 #: Writes the content of tables to stores.
-FromTables = Callable[[str, stages.TableStage, Tell], Done]
+FromTables = Callable[[str, stages.TableStage, ProgressLog], Done]
 #: Sends dead letters again, and deletes them.
-Letters = Callable[[str, stages.LetterStage, Tell], Done]
+Letters = Callable[[str, stages.LetterStage, ProgressLog], Done]
 #: Archives orphans, deletes them, and puts topics back.
 Orphans = Callable[[stages.OrphanStage], Done]
 
@@ -106,7 +106,7 @@ class Execution:
     letters: Letters
     orphans: Callable[[], Orphans]  # opened for its own stages only: it loads the catalog's library
 
-    def __call__(self, processor: str, stage: stages.Stage, tell: Tell) -> Done:
+    def __call__(self, processor: str, stage: stages.Stage, tell: ProgressLog) -> Done:
         """Carry one stage out: an ``apply.Executor``."""
         if isinstance(stage, stages.ShadowStage):
             return self.shadows(processor, stage, tell)

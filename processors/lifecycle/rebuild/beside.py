@@ -26,7 +26,7 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.deployment import POLL_S, look, what_is_missing
 from holdfast.processors.lifecycle.deploy.present import slots_at_work
-from holdfast.processors.lifecycle.plans.apply import Done, Tell
+from holdfast.processors.lifecycle.plans.apply import Done, ProgressLog
 from holdfast.processors.lifecycle.plans.stages import (
     AdoptStore,
     FinishShadow,
@@ -74,7 +74,7 @@ class Rebuilding:
         #: The name of the stage that is carried out.
         self.once = machine.once
 
-    def __call__(self, processor: str, stage: ShadowStage, tell: Tell) -> Done:
+    def __call__(self, processor: str, stage: ShadowStage, tell: ProgressLog) -> Done:
         """Carry out one stage; the result says what was done, with counts."""
         match stage:
             case StartShadow():
@@ -92,7 +92,7 @@ class Rebuilding:
             case RemoveShadow():
                 return self._shadow.remove(processor, stage.store)
 
-    def wait(self, processor: str, stage: WaitForShadow, tell: Tell) -> Done:
+    def wait(self, processor: str, stage: WaitForShadow, tell: ProgressLog) -> Done:
         """Run the shadow until it is only a short tail behind the processor's committed offsets.
 
         Raises:
@@ -124,12 +124,12 @@ class Rebuilding:
                 return Done(f"{read:,} records read, {read / seconds:,.0f} per second; {behind:,} are left", read)
             tell(f"{behind:,} new records to read; the shadow reads {rate:,.0f} per second")
 
-    def pause(self, processor: str, stage: PauseProcessor, tell: Tell) -> Done:
+    def pause(self, processor: str, stage: PauseProcessor, tell: ProgressLog) -> Done:
         """Pause every worker and wait until all that it has read is committed."""
         offsets = self.stand_still(processor, tell)
         return Done(f"{processor} is paused; it reads no input and sends no output; {offsets} partitions are committed")
 
-    def resume(self, processor: str, stage: ResumeProcessor, tell: Tell) -> Done:
+    def resume(self, processor: str, stage: ResumeProcessor, tell: ProgressLog) -> Done:
         """Resume every worker, and wait until all partitions are processed."""
         for slot in self.slots(processor):
             client = self._on.client(processor, slot)
@@ -145,7 +145,7 @@ class Rebuilding:
 
     # -- the cut-over ----------------------------------------------------------------------------------------------
 
-    def _finish(self, processor: str, store: str, tell: Tell) -> Done:
+    def _finish(self, processor: str, store: str, tell: ProgressLog) -> Done:
         self.stand_still(processor, tell)
         bounds = self._committed(processor, store)
         self._check_all_known(processor, store, bounds)
@@ -168,12 +168,12 @@ class Rebuilding:
         said = ", ".join(f"{topic}[{n}]={at}" for topic, each in bounds.items() for n, at in list(each.items())[:4])
         return Done(f"the shadow read the last {read:,} records, and both have committed {said}", read)
 
-    def _adopt(self, processor: str, stage: AdoptStore, tell: Tell) -> Done:
+    def _adopt(self, processor: str, stage: AdoptStore, tell: ProgressLog) -> Done:
         store = stage.store
         made = Exchange(export=stage.export, once=self._on.once())
         return self.adopt_by(lambda: self._adopt_all(processor, store, made, tell), made, (store, "the shadow's"), tell)
 
-    def adopt_by(self, act: Callable[[], None], made: Exchange, names: tuple[str, str], tell: Tell) -> Done:
+    def adopt_by(self, act: Callable[[], None], made: Exchange, names: tuple[str, str], tell: ProgressLog) -> Done:
         """Call ``act``, which makes a store equal to another changelog and counts its entries, until it succeeds."""
 
         def attempt() -> None:
@@ -183,7 +183,7 @@ class Rebuilding:
         self.patiently(attempt, tell)
         return Done(made.said(*names), made.units)
 
-    def _adopt_all(self, processor: str, store: str, made: Exchange, tell: Tell) -> None:
+    def _adopt_all(self, processor: str, store: str, made: Exchange, tell: ProgressLog) -> None:
         self.stand_still(processor, tell)
         bounds = self._committed(processor, store)
         if self._reached(processor, store, bounds) != bounds:
@@ -207,7 +207,7 @@ class Rebuilding:
         of: tuple[str, set[str]],
         changelog: str,
         made: Exchange,
-        tell: Tell,
+        tell: ProgressLog,
     ) -> dict[int, Mapping[str, int]]:
         """Make every owner's part of a store equal to another changelog.
 
@@ -265,7 +265,7 @@ class Rebuilding:
 
     # -- the processor itself ----------------------------------------------------------------------------------------
 
-    def stand_still(self, processor: str, tell: Tell) -> int:
+    def stand_still(self, processor: str, tell: ProgressLog) -> int:
         """Pause every worker, after a start of those that died, and wait until all that they have read is committed.
 
         Returns:
@@ -299,12 +299,12 @@ class Rebuilding:
             tell(f"{processor} is paused, and commits the records it has read")
             time.sleep(POLL_S)
 
-    def _start_paused(self, processor: str, tell: Tell) -> None:
+    def _start_paused(self, processor: str, tell: ProgressLog) -> None:
         tell(f"a worker of {processor} does not run; it is started, paused")
         says = f"start {processor} paused"
         self._on.runner.run(processor, RunProcessor(says, self._version(processor), START_S, paused=True), tell)
 
-    def _look_after(self, processor: str, tell: Tell) -> None:
+    def _look_after(self, processor: str, tell: ProgressLog) -> None:
         """Start dead workers again: recovery is inactive while an apply is open."""
         for slot in self.slots(processor):
             program, _ = look(slot, processor, self._on.world)
@@ -367,7 +367,7 @@ class Rebuilding:
 
     # -- requests and progress ----------------------------------------------------------------------------------------
 
-    def telling(self, processor: str, since: float | None, tell: Tell) -> Callable[[Mapping[str, Any]], None]:
+    def telling(self, processor: str, since: float | None, tell: ProgressLog) -> Callable[[Mapping[str, Any]], None]:
         """A callback that reports progress and rate, and restarts dead workers unless ``since`` is None (paused)."""
         told = looked = 0.0
         began = since or time.monotonic()
@@ -387,7 +387,7 @@ class Rebuilding:
 
         return heard
 
-    def patiently(self, act: Callable[[], Result], tell: Tell) -> Result:
+    def patiently(self, act: Callable[[], Result], tell: ProgressLog) -> Result:
         """The result of ``act``, which is called again after an interruption, at most ``BREAKS_MAX`` times."""
         for _ in range(BREAKS_MAX):
             try:

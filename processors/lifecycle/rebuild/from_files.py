@@ -13,7 +13,7 @@ from holdfast.infra.kafka.spread import spread_in
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
 from holdfast.processors.engine.state.exports import Entry, entries_in, sha256_of
 from holdfast.processors.engine.state.time.time_records import is_own
-from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, Tell
+from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, ProgressLog
 from holdfast.processors.lifecycle.plans.stages import LoadFile
 from holdfast.processors.lifecycle.rebuild.table_rows import Loader, Progress, loader
 from holdfast.processors.lifecycle.rebuild.table_world import TableWorld
@@ -26,7 +26,7 @@ class FileUnfit(ApplyFailed):
     """The entries of a file can't be put back; nothing was changed. Fields: path."""
 
 
-def load_file(on: TableWorld, processor: str, stage: LoadFile, topic: str, tell: Tell) -> Done:
+def load_file(on: TableWorld, processor: str, stage: LoadFile, topic: str, tell: ProgressLog) -> Done:
     """Write the entries of one store to ``topic``, which is new.
 
     Raises:

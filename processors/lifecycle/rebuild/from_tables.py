@@ -23,7 +23,7 @@ from holdfast.processors.engine.changelog.names import filling_topic
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.engine.topology import Subtopology, Topology
 from holdfast.processors.lifecycle.deploy.deployment import POLL_S
-from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, Tell
+from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Done, ProgressLog
 from holdfast.processors.lifecycle.plans.stages import (
     AdoptTable,
     CheckTable,
@@ -71,7 +71,7 @@ class TableStages:
         self._on = world
         self._rebuilding = rebuilding
 
-    def __call__(self, processor: str, stage: TableStage, tell: Tell) -> Done:
+    def __call__(self, processor: str, stage: TableStage, tell: ProgressLog) -> Done:
         """Carry out one stage; the result says what was done, with counts."""
         match stage:
             case CheckTable():
@@ -96,7 +96,7 @@ class TableStages:
 
     # -- restore -----------------------------------------------------------------------------------------------------
 
-    def check(self, stage: CheckTable, tell: Tell) -> Done:
+    def check(self, stage: CheckTable, tell: ProgressLog) -> Done:
         """Read every row of a snapshot, and compare the fingerprints with its manifest.
 
         Raises:
@@ -114,7 +114,7 @@ class TableStages:
             raise unreadable(failure) from failure
         return Done(f"{progress.rows:,} keys of {stage.store} match its manifest", progress.rows)
 
-    def load_changelog(self, processor: str, stage: LoadChangelog, tell: Tell) -> Done:
+    def load_changelog(self, processor: str, stage: LoadChangelog, tell: ProgressLog) -> Done:
         """Write a snapshot to a changelog, marked as unfinished; rows and the mark stay until ``set_positions``.
 
         Raises:
@@ -137,7 +137,7 @@ class TableStages:
                     progress.add(len(rows[0]))
         return Done(f"{progress.rows:,} keys written to {topic.name}; they match the manifest", progress.rows)
 
-    def set_positions(self, processor: str, stage: SetPositions, tell: Tell) -> Done:
+    def set_positions(self, processor: str, stage: SetPositions, tell: ProgressLog) -> Done:
         """Set input offsets, and end the unfinished mark of the changelogs, in one transaction.
 
         Raises:
@@ -181,7 +181,7 @@ class TableStages:
             assert topic is not None
             load.producer.produce(topic.name, meta, META_KEY, partition=number)
 
-    def compare(self, processor: str, stage: CompareStores, tell: Tell) -> Done:
+    def compare(self, processor: str, stage: CompareStores, tell: ProgressLog) -> Done:
         """Compare the fingerprints of the owners' stores with the manifests.
 
         Raises:
@@ -207,7 +207,7 @@ class TableStages:
                     )
         return Done(f"{keys:,} keys of {', '.join(stage.fingerprints)} match their manifests", keys)
 
-    def _wait_until_empty(self, processor: str, tell: Tell) -> None:
+    def _wait_until_empty(self, processor: str, tell: ProgressLog) -> None:
         deadline = self._on.clock.monotonic() + GONE_S
         while members := self._on.topics.members(processor):
             if self._on.clock.monotonic() > deadline:
@@ -240,7 +240,7 @@ class TableStages:
 
     # -- backfill ----------------------------------------------------------------------------------------------------
 
-    def load_table(self, processor: str, stage: LoadTable, tell: Tell) -> Done:
+    def load_table(self, processor: str, stage: LoadTable, tell: ProgressLog) -> Done:
         """Write the rows of a table to a separate topic beside the store's changelog.
 
         Raises:
@@ -277,7 +277,7 @@ class TableStages:
         left = f"; {keyless:,} rows without {stage.key} are left out" if keyless else ""
         return Done(f"{len(seen):,} keys of {stage.table} written to {topic}{left}", len(seen))
 
-    def load_file(self, processor: str, stage: LoadFile, tell: Tell) -> Done:
+    def load_file(self, processor: str, stage: LoadFile, tell: ProgressLog) -> Done:
         """Write the entries of a file to a separate topic beside the store's changelog.
 
         Raises:
@@ -290,7 +290,7 @@ class TableStages:
             self._on.topics.delete(topic)
             raise
 
-    def adopt(self, processor: str, stage: AdoptTable, tell: Tell) -> Done:
+    def adopt(self, processor: str, stage: AdoptTable, tell: ProgressLog) -> Done:
         """Make the store of the paused owners equal to the loaded topic, or only the message keys of the topic."""
         store, keep = stage.store, stage.keep_others
         topology = self._on.topology(processor)

@@ -19,7 +19,7 @@ from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.deployment import POLL_S, Rollout, look, what_is_missing
 from holdfast.processors.lifecycle.deploy.wording import how_it_ended
-from holdfast.processors.lifecycle.plans.apply import Done, Tell
+from holdfast.processors.lifecycle.plans.apply import Done, ProgressLog
 from holdfast.processors.lifecycle.plans.execution import Runner
 from holdfast.processors.lifecycle.ports import World
 
@@ -68,7 +68,7 @@ class ShadowProgram:
     def __init__(self, machine: Machine) -> None:
         self._on = machine
 
-    def create(self, processor: str, store: str, tell: Tell) -> Done:
+    def create(self, processor: str, store: str, tell: ProgressLog) -> Done:
         """Create the shadow's changelogs, and start it; returns when it processes every partition."""
         topology, topics = self._on.shadow(processor, store), self._on.topics
         facts = provisioning.read_facts(topics, topology)
@@ -77,7 +77,7 @@ class ShadowProgram:
         self.running(processor, store, tell)
         return Done(f"{topology.processor} runs beside {processor}; it sends nothing")
 
-    def running(self, processor: str, store: str, tell: Tell) -> ProcessorClient:
+    def running(self, processor: str, store: str, tell: ProgressLog) -> ProcessorClient:
         """The client of the shadow, which is started if it does not run; returns when it processes every partition.
 
         Raises:

@@ -21,7 +21,7 @@ from holdfast.processors.engine.changelog.format import KEY_VERSION, VALUE_VERSI
 from holdfast.processors.engine.changelog.names import loading_id
 from holdfast.processors.engine.runtime.ports import TransactionProducer
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
-from holdfast.processors.lifecycle.plans.apply import ApplyFailed, Tell
+from holdfast.processors.lifecycle.plans.apply import ApplyFailed, ProgressLog
 from holdfast.processors.lifecycle.plans.warehouse_facts import Rows, Tables
 
 #: A transaction has at most ``RECORDS_MAX`` records, and ends with the record that reaches ``BYTES_MAX``.
@@ -174,7 +174,7 @@ def _plain(value: Any) -> Any:
 class Progress:
     """Counts rows, and reports the count as a progress message after every ``TELL_EVERY_ROWS``."""
 
-    def __init__(self, tell: Tell, what: str) -> None:
+    def __init__(self, tell: ProgressLog, what: str) -> None:
         self._tell, self._what, self._next = tell, what, TELL_EVERY_ROWS
         self.rows = 0
 

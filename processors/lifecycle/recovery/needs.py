@@ -19,7 +19,7 @@ class Need(msgspec.Struct, frozen=True):
     processor: str | None = None
 
 
-class Told(msgspec.Struct, frozen=True):
+class SeenNeed(msgspec.Struct, frozen=True):
     """A state since it was first seen; ``ended`` is None while it lasts."""
 
     need: Need

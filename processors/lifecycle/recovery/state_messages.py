@@ -20,7 +20,7 @@ import msgspec
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.recovery.answer import Answer
 from holdfast.processors.lifecycle.recovery.faults import TITLES
-from holdfast.processors.lifecycle.recovery.needs import Need, Told
+from holdfast.processors.lifecycle.recovery.needs import Need, SeenNeed
 from holdfast.processors.lifecycle.recovery.webhook_messages import NEWS_FOR, Notification
 
 #: How long a state lasts before a message reports it, seconds: a tick may see a processor in the middle of a change.
@@ -71,10 +71,12 @@ def need_of_registry(failed: HoldfastError) -> Need:
     return Need("the registry", "unread", "the registry can't be read, so nothing is recovered", failed.message, action)
 
 
-def follow(known: Mapping[str, Told], needs: Sequence[Need], unread: Collection[str], now: datetime) -> dict[str, Told]:
+def follow(
+    known: Mapping[str, SeenNeed], needs: Sequence[Need], unread: Collection[str], now: datetime
+) -> dict[str, SeenNeed]:
     """The states after one look, by identity; ``unread`` are subjects that could not be read."""
     asked = {(each.subject, each.kind): each for each in needs}
-    after: dict[str, Told] = {}
+    after: dict[str, SeenNeed] = {}
     lasting: set[tuple[str, str]] = set()
     for name, told in known.items():
         place = told.need.subject, told.need.kind
@@ -90,12 +92,12 @@ def follow(known: Mapping[str, Told], needs: Sequence[Need], unread: Collection[
             after[name] = msgspec.structs.replace(told, ended=now)
     for place, need in asked.items():
         if place not in lasting:
-            told = Told(need, now)
+            told = SeenNeed(need, now)
             after[told.identity] = told
     return after
 
 
-def messages_of(states: Mapping[str, Told], repeat: timedelta, now: datetime) -> list[Notification]:
+def messages_of(states: Mapping[str, SeenNeed], repeat: timedelta, now: datetime) -> list[Notification]:
     """The messages of all states so far; a repeated one has the number of its repetition in its id."""
     found = []
     for told in states.values():
@@ -112,7 +114,7 @@ def messages_of(states: Mapping[str, Told], repeat: timedelta, now: datetime) ->
     return found
 
 
-def _message(told: Told, end: str, title: str, at: datetime) -> Notification:
+def _message(told: SeenNeed, end: str, title: str, at: datetime) -> Notification:
     is_over = end == "-over"
     return Notification(
         id=f"{told.identity}{end}",
@@ -125,7 +127,7 @@ def _message(told: Told, end: str, title: str, at: datetime) -> Notification:
     )
 
 
-def _is_settled(told: Told, now: datetime) -> bool:
+def _is_settled(told: SeenNeed, now: datetime) -> bool:
     return (now - told.since).total_seconds() >= SETTLED_S
 
 

@@ -20,7 +20,7 @@ import msgspec
 from holdfast.infra.database.records import Incident
 from holdfast.infra.webhook import PAUSE_S_MAX as ASKED_PAUSE_S_MAX
 from holdfast.infra.webhook import Answer
-from holdfast.processors.lifecycle.recovery.needs import Told
+from holdfast.processors.lifecycle.recovery.needs import SeenNeed
 
 Event = Literal["incident.opened", "incident.resolved", "incident.failed", "run.failed", "state.needs", "state.over"]
 
@@ -69,7 +69,7 @@ class Cursor(msgspec.Struct, frozen=True):
     outbox: Outbox
     failures_after: int
     #: The states that need a person, by identity (``state_messages``).
-    states: dict[str, Told] = {}
+    states: dict[str, SeenNeed] = {}
 
 
 @dataclass(frozen=True, slots=True)

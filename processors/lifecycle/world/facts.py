@@ -41,7 +41,7 @@ from holdfast.processors.lifecycle.world.export_files import file_facts
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.letters import letter_facts
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
-from holdfast.processors.lifecycle.world.owners import WorkingOwners
+from holdfast.processors.lifecycle.world.owners import RunningOwners
 
 #: Longest wait for members whose process died, seconds; they stay in the group for the session timeout (45 by default).
 GHOSTS_S = 60.0
@@ -70,7 +70,7 @@ class WorldFacts:
         world: World,
         journal: ApplyJournal,
         folders: Callable[[str], LocalFolders],
-        owners: WorkingOwners,
+        owners: RunningOwners,
         code: Callable[[str], Code],
         transactions: HangingTransactions,
         tables: Tables,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from holdfast.infra.kafka.hanging_transactions import OpenTransaction, standing
+from holdfast.infra.kafka.hanging_transactions import OpenTransaction, state_of
 from holdfast.infra.kafka.inspection import Inspector
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.lifecycle.plans.facts import HangingTransaction
@@ -44,7 +44,7 @@ class HangingTransactions:
                 )
                 for topic, count in partitions.items()
                 for each in inspector.open_transactions(topic, range(count))
-                if standing(each) == "hanging"
+                if state_of(each) == "hanging"
             )
 
     def abort_hanging(self, stage: AbortTransaction) -> bool:

@@ -20,7 +20,7 @@ from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.reader import read_range_for_proof
 from holdfast.infra.kafka.records import Partition, Record
 from holdfast.infra.kafka.topics import Topics
-from holdfast.processors.lifecycle.plans.apply import Done, Tell
+from holdfast.processors.lifecycle.plans.apply import Done, ProgressLog
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.letter_facts import LETTERS_MAX, LetterFacts, read_letter, replay_group
 from holdfast.processors.lifecycle.plans.stages import RemoveLetters, SendAgain
@@ -82,7 +82,7 @@ class LetterStages:
     cluster: Callable[[str], KafkaCluster]
     check: Callable[[], None]
 
-    def __call__(self, processor: str, stage: SendAgain | RemoveLetters, tell: Tell) -> Done:
+    def __call__(self, processor: str, stage: SendAgain | RemoveLetters, tell: ProgressLog) -> Done:
         """Carry out one stage; the result says what was done, with counts."""
         if isinstance(stage, SendAgain):
             return self._send(processor, stage, tell)
@@ -90,7 +90,7 @@ class LetterStages:
         self.changes.delete_group(replay_group(processor))
         return Done(f"the letters that were sent are deleted from {stage.topic}")
 
-    def _send(self, processor: str, stage: SendAgain, tell: Tell) -> Done:
+    def _send(self, processor: str, stage: SendAgain, tell: ProgressLog) -> Done:
         group, cluster = replay_group(processor), self.cluster(processor)
         starts = _starts(self.topics, processor, stage.topic)
         metadata, producer = cluster.outside_metadata(group), cluster.producer(f"holdfast-{processor}-replay")

@@ -18,7 +18,7 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.infra.waiting import retry
 from holdfast.processors.engine.runtime.commands import CommandRefused
 from holdfast.processors.engine.serving.client import ProcessorClient, ProcessorSilent
-from holdfast.processors.lifecycle.plans.apply import Tell
+from holdfast.processors.lifecycle.plans.apply import ProgressLog
 from holdfast.processors.lifecycle.plans.facts import Counted
 from holdfast.processors.lifecycle.plans.requests import Keys, Prefix, Selection, Windows
 from holdfast.processors.lifecycle.plans.stages import ClearKeys, CompactStores, ReadAgain
@@ -68,7 +68,7 @@ def is_complete(places: Sequence[Place], committed: Mapping[Partition, int]) -> 
     )
 
 
-class WorkingOwners:
+class RunningOwners:
     """Running owners, as ``execution.Owners`` describes them.
 
     Args:
@@ -122,7 +122,7 @@ class WorkingOwners:
             places += [Place(int(number), client.slot, at) for number, at in answer["positions"].items()]
         return Found(tuple(rows[:limit]), more or len(rows) > limit, tuple(places), "the running workers")
 
-    def clear(self, processor: str, stage: ClearKeys, tell: Tell) -> tuple[int, tuple[str, ...]]:
+    def clear(self, processor: str, stage: ClearKeys, tell: ProgressLog) -> tuple[int, tuple[str, ...]]:
         keys, paths = 0, list[str]()
         for client, owned in self._awaited(lambda: self._owners(processor, stage.stores, stage.partitions)):
             tell(f"slot {client.slot} {'writes the keys to a file, and ' * stage.export}deletes the keys")
@@ -138,11 +138,11 @@ class WorkingOwners:
             paths += [*answer.get("before", ()), *(str(file["path"]) for file in answer.get("files", ()))]
         return keys, tuple(paths)
 
-    def read_again(self, processor: str, stage: ReadAgain, tell: Tell) -> None:
+    def read_again(self, processor: str, stage: ReadAgain, tell: ProgressLog) -> None:
         left = {(topic, number) for topic, each in stage.positions.items() for number in each}
         self._awaited(lambda: self._ask_again(processor, stage, left, tell))
 
-    def _ask_again(self, processor: str, stage: ReadAgain, left: set[tuple[str, int]], tell: Tell) -> None:
+    def _ask_again(self, processor: str, stage: ReadAgain, left: set[tuple[str, int]], tell: ProgressLog) -> None:
         """Ask the present owners of ``left``, and take what they did from it."""
         for slot in self._slots(processor):
             client = self._client(processor, slot)
@@ -166,7 +166,7 @@ class WorkingOwners:
                 partitions=listed,
             )
 
-    def compact(self, processor: str, stage: CompactStores, tell: Tell) -> tuple[int, int]:
+    def compact(self, processor: str, stage: CompactStores, tell: ProgressLog) -> tuple[int, int]:
         before = after = 0
         for slot in stage.slots or self._slots(processor):
             tell(f"slot {slot} rewrites its stores")

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from holdfast.infra.deploy.marks import read_mark
 from holdfast.infra.deploy.programs import asked_for
 from holdfast.infra.paths import Paths
+from holdfast.processors.audits.rows import _key, _value
 from holdfast.processors.audits.stores import checkpoint_manifests
-from holdfast.processors.audits.telling import _key, _value
 from holdfast.processors.engine.aggregates.aggregation import stored_columns
 from holdfast.processors.engine.changelog.format import (
     ChangelogMeta,
@@ -34,7 +34,7 @@ from holdfast.processors.engine.checkpoints.manifest import CheckpointFile, Mani
 from holdfast.processors.engine.runtime.commands import COMMANDS, CommandWrong, decode
 from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.serving.endpoint import read_endpoint
-from holdfast.processors.engine.serving.last_words import failure_file
+from holdfast.processors.engine.serving.failure_file import failure_file
 from holdfast.processors.engine.serving.local_checkpoints import superseded
 from holdfast.processors.engine.state.database import DatabaseCorrupt
 from holdfast.processors.engine.state.exports import line_of

@@ -14,10 +14,10 @@ from holdfast import Application
 from holdfast.dataframe.windows import Count
 from holdfast.infra.kafka.records import Batch, Partition, TopicFacts
 from holdfast.processors.engine.runtime.reading import reading_order
+from holdfast.processors.engine.runtime.reading import watermarks as marks
 from holdfast.processors.engine.runtime.reading.grouped_order import GroupedOrder
 from holdfast.processors.engine.runtime.reading.upstream import IDLE_S, REPEAT_S, Watermark
-from holdfast.processors.engine.runtime.reading.upstream_times import NEVER, Heard
-from holdfast.processors.engine.runtime.reading.watermarks import Grouping, InHand, Teller, Upstream, groupings_of
+from holdfast.processors.engine.runtime.reading.upstream_times import NEVER, WatermarksAhead
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
 
 #: A record: its event time, and what a watermark says; None for a message.
@@ -58,7 +58,7 @@ class Reading:
     done: list[tuple[str, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        heard = {topic: Heard(topic, tasks, self.stream) for topic, tasks in self.tasks.items()}
+        heard = {topic: WatermarksAhead(topic, tasks, self.stream) for topic, tasks in self.tasks.items()}
         self.order = GroupedOrder(
             {topic: lambda batch: batch.timestamps for topic in self.logs}, heard, self.rights, self.wait_s
         )
@@ -381,7 +381,7 @@ def test_a_task_does_not_wait_for_its_own_work() -> None:
     flights = app.dataframe(app.topic("flights"))
     by_carrier = flights.group_by("carrier")
     flights.join_table(by_carrier.to_table("carriers"), on_merge="keep-left").to_topic(app.topic("out"))
-    assert [each.ordered for each in groupings_of(app.topology(), facts(app, 3)).values()] == [False]
+    assert [each.ordered for each in marks.groupings_of(app.topology(), facts(app, 3)).values()] == [False]
 
 
 def test_a_join_of_two_groups_is_in_order_and_a_count_behind_one_is_not() -> None:
@@ -389,7 +389,7 @@ def test_a_join_of_two_groups_is_in_order_and_a_count_behind_one_is_not() -> Non
     flights, weather = (app.dataframe(app.topic(name)).group_by("airport", name) for name in ("flights", "weather"))
     flights.join_asof(weather).to_topic(app.topic("out"))
     app.dataframe(app.topic("planes")).group_by("maker").aggregate(n=Count()).to_topic(app.topic("makers"))
-    made = groupings_of(app.topology(), facts(app, 2))
+    made = marks.groupings_of(app.topology(), facts(app, 2))
     assert {name: each.ordered for name, each in made.items()} == {
         "p-flights-repartition": True,
         "p-weather-repartition": True,
@@ -398,16 +398,16 @@ def test_a_join_of_two_groups_is_in_order_and_a_count_behind_one_is_not() -> Non
     assert made["p-maker-repartition"].tasks == {"planes-0", "planes-1"}
 
 
-MAKERS = "p-maker-repartition"
+MAKERS, ALONE = "p-maker-repartition", frozenset({"planes-0"})
 
 
-def upstream_of(told_before: dict[str, tuple[int, bool]], partitions: int = 2) -> Upstream:
+def upstream_of(told_before: dict[str, tuple[int, bool]], partitions: int = 2) -> marks.Upstream:
     """What a task behind ``MAKERS`` knows of those before it."""
     app = Application("in-memory", consumer_group="p", loglevel=None)
     app.dataframe(app.topic("planes")).group_by("maker").tumbling_window(1_000).count().final().to_topic(app.topic("o"))
     stream = StreamTime()
     stream.look(10_000)
-    made = Upstream(stream, groupings_of(app.topology(), facts(app, partitions)))
+    made = marks.Upstream(stream, marks.groupings_of(app.topology(), facts(app, partitions)))
     stream.set(0, (), {f"{MAKERS}/{task}": told for task, told in told_before.items()})
     made.begin()
     return made
@@ -427,11 +427,11 @@ def test_a_task_that_is_gone_holds_no_time() -> None:
 @pytest.mark.parametrize(("tasks", "told_again"), [(1, True), (12, True), (100, False)])
 def test_a_commit_tells_its_time_however_soon_it_comes_but_for_wide_topics(tasks: int, told_again: bool) -> None:
     names = frozenset(f"planes-{number}" for number in range(tasks))
-    teller = Teller("planes-0", {MAKERS: Grouping(tasks, names)})
-    assert teller.tell(40, 7.0) == watermark("planes-0", 40)
-    teller.committed()
-    assert (teller.tell(50, 7.0) == watermark("planes-0", 50)) is told_again
-    assert teller.tell(60, 12.0) == watermark("planes-0", 60)
+    writer = marks.WatermarkWriter("planes-0", {MAKERS: marks.Grouping(tasks, names)})
+    assert writer.tell(40, 7.0) == watermark("planes-0", 40)
+    writer.committed()
+    assert (writer.tell(50, 7.0) == watermark("planes-0", 50)) is told_again
+    assert writer.tell(60, 12.0) == watermark("planes-0", 60)
 
 
 @pytest.mark.parametrize("ended", [False, True])
@@ -451,7 +451,7 @@ def test_a_source_that_went_before_an_older_message_does_not_tell_the_time_yet()
     upstream = upstream_of({})
     for offset, task in enumerate(("planes-0", "planes-1")):
         upstream.take(MAKERS, offset, watermark(task, 90), 0.0)
-    upstream.reads_by(in_hand := InHand(all_ms=50))
+    upstream.reads_by(in_hand := marks.InHand(all_ms=50))
     upstream._stream.advance(70)
     assert upstream.limit_ms() == 90
     in_hand.ahead_ms = 70
@@ -501,7 +501,7 @@ def test_an_end_that_an_older_version_told_lets_nothing_go() -> None:
 
 
 def test_a_silent_task_speaks_again_and_again_and_one_with_input_does_not() -> None:
-    teller, asked = Teller("planes-0", {MAKERS: Grouping(1, frozenset({"planes-0"}))}), list[float]()
+    writer, asked = marks.WatermarkWriter("planes-0", {MAKERS: marks.Grouping(1, ALONE)}), list[float]()
 
     def turns(first: float, work: int, *, at_end: bool = True) -> list[Watermark]:
         """What a second of turns tells."""
@@ -512,10 +512,10 @@ def test_a_silent_task_speaks_again_and_again_and_one_with_input_does_not() -> N
             return now if at_end else None
 
         for now in (first + number / 10 for number in range(10)):
-            teller.look(40, now, (work,), partial(ask, now))
-            if (value := teller.tell(40, now)) is not None:
+            writer.look(40, now, (work,), partial(ask, now))
+            if (value := writer.tell(40, now)) is not None:
                 told.append(msgspec.json.decode(value, type=Watermark))
-                teller.committed()
+                writer.committed()
         return told
 
     first, *again = turns(0.0, work=1)
@@ -531,13 +531,13 @@ def test_a_silent_task_speaks_again_and_again_and_one_with_input_does_not() -> N
 
 
 def test_a_task_that_is_silent_for_long_speaks_more_rarely() -> None:
-    teller, told = Teller("planes-0", {MAKERS: Grouping(1, frozenset({"planes-0"}))}), list[int]()
+    writer, told = marks.WatermarkWriter("planes-0", {MAKERS: marks.Grouping(1, ALONE)}), list[int]()
     for turn in range(300):
         now = turn * REPEAT_S
-        teller.look(40, now, (1,), partial(float, now))
-        if teller.tell(40, now) is not None:
+        writer.look(40, now, (1,), partial(float, now))
+        if writer.tell(40, now) is not None:
             told.append(turn)
-            teller.committed()
+            writer.committed()
     apart = [after - before for before, after in pairwise(told)]
     assert apart == sorted(apart)
     assert (apart[0], apart[-1]) == (1, 2)

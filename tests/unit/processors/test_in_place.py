@@ -160,7 +160,7 @@ def cluster(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
             return loop_over(source, stores, outboxes, limits, times, timing)
 
         monkeypatch.setattr(task, "compile_run", plain)
-        monkeypatch.setattr(task, "woven_streams", lambda *_: None)
+        monkeypatch.setattr(task, "interleaved_streams", lambda *_: None)
     made = InMemoryCluster()
     for topic in ("in", "right", "a", "b"):
         made.create_topic(topic)

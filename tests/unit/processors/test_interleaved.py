@@ -11,7 +11,7 @@ import pytest
 from holdfast import Application, InMemoryCluster, State
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.runtime.reading import reading_order
-from holdfast.processors.engine.runtime.reading.interleaved import Run, Woven
+from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
 from holdfast.processors.engine.runtime.reading.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.task.task import Task
 
@@ -68,14 +68,14 @@ def test_woven_records_give_what_runs_give(seed: int, monkeypatch: pytest.Monkey
     taken: list[type] = []
     take = Task.take
 
-    def counted(self: Task, records: Run | Woven, on_failure: Any) -> int:
+    def counted(self: Task, records: Run | InterleavedRun, on_failure: Any) -> int:
         taken.append(type(records))
         return take(self, records, on_failure)
 
     monkeypatch.setattr(Task, "take", counted)
     woven, in_runs = filled(seed), filled(seed)
     woven.run(build())
-    assert Woven in taken
+    assert InterleavedRun in taken
     monkeypatch.setattr(reading_order, "WOVEN_MIN", NEVER)
     taken.clear()
     in_runs.run(build())
@@ -89,12 +89,12 @@ def batch(topic: str, times: list[int]) -> Batch:
     return Batch(Partition(topic, 0), [b"k"] * count, [b"v"] * count, times, list(range(5, 5 + count)), [None] * count)
 
 
-def woven_of(left: list[int], right: list[int], most: int = 100) -> Woven:
+def woven_of(left: list[int], right: list[int], most: int = 100) -> InterleavedRun:
     order = ReadingOrder({topic: lambda batch: batch.timestamps for topic in ("left", "right")}, weaves=True)
     order.add(batch("left", left), len(left))
     order.add(batch("right", right), len(right))
     (made,) = order.runs({"left": 0, "right": 0}, most, 0.0, lambda topic: False)
-    assert isinstance(made, Woven)
+    assert isinstance(made, InterleavedRun)
     return made
 
 

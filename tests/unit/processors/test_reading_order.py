@@ -9,8 +9,8 @@ import pytest
 from holdfast import Application, InMemoryCluster
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.runtime.reading import reading_order
-from holdfast.processors.engine.runtime.reading.interleaved import Run, Woven
-from holdfast.processors.engine.runtime.reading.reach import Reach
+from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
+from holdfast.processors.engine.runtime.reading.read_bounds import ReadBounds
 from holdfast.processors.engine.runtime.reading.reading_order import ReadingOrder
 
 Messages = dict[str, list[int]]
@@ -54,7 +54,7 @@ class Reading:
     def is_ended(self, topic: str) -> bool:
         return self.arrived[topic] == len(self.inputs[topic])
 
-    def step(self, most: int = 500, now: float = 0.0) -> Sequence[Run | Woven]:
+    def step(self, most: int = 500, now: float = 0.0) -> Sequence[Run | InterleavedRun]:
         runs = self.order.runs(self.positions, most, now, self.is_ended)
         assert sum(run.size for run in runs) <= most
         for run in runs:
@@ -163,7 +163,7 @@ def test_the_inputs_of_many_tasks_share_a_bound(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_an_input_ends_at_the_bound_of_a_rebuild() -> None:
-    reach, place = Reach(bounded=True), Partition("left", 0)
+    reach, place = ReadBounds(bounded=True), Partition("left", 0)
     assert reach.is_ended(place, 0)  # without a bound nothing of it is processed
     reach.extend({place: 5})
     assert not reach.is_ended(place, 4)
@@ -173,7 +173,7 @@ def test_an_input_ends_at_the_bound_of_a_rebuild() -> None:
     assert reach.is_ended(place, 4)
     reach.extend({place: 10})
     assert not reach.is_ended(place, 4)
-    assert not Reach(bounded=False).is_ended(place, 4)
+    assert not ReadBounds(bounded=False).is_ended(place, 4)
 
 
 def joining(**options: object) -> Application:

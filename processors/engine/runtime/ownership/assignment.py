@@ -23,8 +23,7 @@ import structlog
 from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.checkpoints.decision import Refusal, Wanted, worth_looking
-from holdfast.processors.engine.checkpoints.fetch import Fetched
-from holdfast.processors.engine.checkpoints.fetching import Fetching
+from holdfast.processors.engine.checkpoints.fetch import CheckpointSearch, Fetched
 from holdfast.processors.engine.checkpoints.keeper import CheckpointKeeper
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.runtime.options import RuntimeOptions
@@ -92,7 +91,7 @@ class Assignment:
         self.pending: list[Task] = []
         #: Seconds until there is something to do for the pending tasks.
         self.rest_s = 0.0
-        self._fetching: dict[str, tuple[Task, Fetching]] = {}
+        self._fetching: dict[str, tuple[Task, CheckpointSearch]] = {}
         self._fetched: dict[str, Fetched] = {}
         #: By task that is opened, what its last commit has noted.
         self._noted: dict[str, Noted] = {}

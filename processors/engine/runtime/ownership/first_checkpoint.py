@@ -18,8 +18,7 @@ import structlog
 
 from holdfast.infra.clock import Clock
 from holdfast.processors.engine.checkpoints.decision import Wanted, worth_looking
-from holdfast.processors.engine.checkpoints.fetch import Fetched
-from holdfast.processors.engine.checkpoints.fetching import Fetching
+from holdfast.processors.engine.checkpoints.fetch import CheckpointSearch, Fetched
 from holdfast.processors.engine.checkpoints.keeper import CheckpointKeeper
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.database import Databases
@@ -37,7 +36,7 @@ class FirstCheckpoints:
     folder: StateFolder
     databases: Databases
     clock: Clock
-    _fetching: dict[str, Fetching] = field(default_factory=dict)
+    _fetching: dict[str, CheckpointSearch] = field(default_factory=dict)
     #: Task -> the checkpoint that its standby began with; None where a fetch gave none.
     _sought: dict[str, str | None] = field(default_factory=dict)
 

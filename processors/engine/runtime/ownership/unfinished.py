@@ -169,11 +169,11 @@ class Unfinished:
         """End what has ended and is left open. None when nothing is left; else why that is not known yet."""
         try:
             with self._cluster.transactions(LOOK_TIMEOUT_S) as transactions:
-                known = transactions.standing(transactional_id)
+                known = transactions.producer_state(transactional_id)
                 if known is None or known.state == "open":
                     return None
                 left = transactions.open_of(known.producer_id, held) if known.state != "ending" else ()
-                if known.state == "ending" or (left and transactions.standing(transactional_id) != known):
+                if known.state == "ending" or (left and transactions.producer_state(transactional_id) != known):
                     return BrokerUnreachable(
                         f"The coordinator does not finish the last transaction of {transactional_id}.",
                         action="Check that all brokers run: each partition that it wrote to needs a leader and its "

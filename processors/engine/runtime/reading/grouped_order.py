@@ -33,7 +33,7 @@ from typing import NamedTuple
 from holdfast.infra.kafka.records import Batch
 from holdfast.processors.engine.runtime.reading.interleaved import Run
 from holdfast.processors.engine.runtime.reading.reading_order import Buffer, Piece, ReadingOrder, TimesOf, reach
-from holdfast.processors.engine.runtime.reading.upstream_times import NEVER, Heard
+from holdfast.processors.engine.runtime.reading.upstream_times import NEVER, WatermarksAhead
 from holdfast.processors.engine.runtime.reading.watermarks import InHand
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME
 
@@ -184,7 +184,7 @@ class GroupedOrder(ReadingOrder):
     def __init__(
         self,
         times_of: Mapping[str, TimesOf],
-        heard: Mapping[str, Heard],
+        heard: Mapping[str, WatermarksAhead],
         rights: Mapping[str, frozenset[str]],
         wait_s: float | None = None,
     ) -> None:

@@ -44,7 +44,7 @@ class Run(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Woven:
+class InterleavedRun:
     """Records of several inputs, one part for each, in an order that keeps the order of each part."""
 
     parts: tuple[Run, ...]

@@ -10,7 +10,7 @@ empty input is waited for, because its next record may be older than all heads, 
 fast Kafka delivers each input. Kafka Streams reads its inputs in the same way (KIP-353, KIP-695).
 
 Inputs that take turns would give runs of a record or two, and a run costs as much as several messages. A task whose
-steps allow it gets ``Woven`` records instead: a piece of each input, and the order of all of them.
+steps allow it gets ``InterleavedRun`` records instead: a piece of each input, and the order of all of them.
 
 Invariants:
     - The task's positions say what is processed; a buffer holds what was read behind them. Nothing here is state.
@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate, chain
 
 from holdfast.infra.kafka.records import Batch
-from holdfast.processors.engine.runtime.reading.interleaved import Run, Woven
+from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
 
 #: Records of an input in its buffer from which on the input is paused: more than a poll brings, so that a buffer is
 #: rarely empty while its input has more. The client library fetches a paused input again, from where it was paused.
@@ -111,7 +111,7 @@ class ReadingOrder:
         times_of: By input topic, the event times of a batch; of equal times, the topic that comes first here is next.
         wait_s: How long an empty input that is not read to its end is waited for, in seconds; None for as long as it
             takes.
-        weaves: Whether ``runs`` gives records of several inputs as ``Woven``, where that is of use.
+        weaves: Whether ``runs`` gives records of several inputs as ``InterleavedRun``, where that is of use.
     """
 
     def __init__(self, times_of: Mapping[str, TimesOf], wait_s: float | None = None, *, weaves: bool = False) -> None:
@@ -127,7 +127,7 @@ class ReadingOrder:
 
     def runs(
         self, positions: Mapping[str, int], most: int, now: float, is_ended: Callable[[str], bool]
-    ) -> Sequence[Run | Woven]:
+    ) -> Sequence[Run | InterleavedRun]:
         """The next records to process, in their order: at most ``most``; none while an input is waited for.
 
         Args:
@@ -237,7 +237,7 @@ def _merged(heads: list[Buffer], most: int) -> list[Run]:
     return runs
 
 
-def _woven(heads: list[Buffer], most: int) -> Run | Woven:
+def _woven(heads: list[Buffer], most: int) -> Run | InterleavedRun:
     """The next records in the order of their times, an equal share of each input at most.
 
     Records of one input keep their order, so one with an earlier time comes right behind the one before it: it counts
@@ -257,7 +257,7 @@ def _woven(heads: list[Buffer], most: int) -> Run | Woven:
             keys += times[:count]
     if len(parts) == 1:
         return parts[0]
-    return Woven(tuple(parts), sorted(range(len(keys)), key=keys.__getitem__))
+    return InterleavedRun(tuple(parts), sorted(range(len(keys)), key=keys.__getitem__))
 
 
 def _latest_so_far(times: Sequence[int]) -> list[int]:

@@ -15,9 +15,9 @@ from itertools import groupby
 from typing import Protocol, TypeVar
 
 from holdfast.infra.kafka.records import Batch
-from holdfast.processors.engine.runtime.reading.interleaved import Run, Woven
+from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
 
-Records = TypeVar("Records", Run, Woven, Run | Woven)
+Records = TypeVar("Records", Run, InterleavedRun, Run | InterleavedRun)
 
 
 class Positioned(Protocol):

@@ -19,14 +19,14 @@ from typing import NamedTuple
 
 from holdfast.infra.kafka.records import Batch
 from holdfast.processors.engine.runtime.reading.upstream import Before, Watermark
-from holdfast.processors.engine.runtime.reading.watermarks import told_of
+from holdfast.processors.engine.runtime.reading.watermarks import last_watermarks
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
 
 #: Later than every event time, in milliseconds.
 NEVER = 2**62
 
 
-class HeardTimes(NamedTuple):
+class WatermarkedTimes(NamedTuple):
     """The times of the records of a batch.
 
     Attributes:
@@ -38,7 +38,7 @@ class HeardTimes(NamedTuple):
     lows: list[int]
 
 
-class Heard:
+class WatermarksAhead:
     """The watermarks that one task has read ahead from one repartition topic.
 
     Args:
@@ -59,9 +59,9 @@ class Heard:
         heard, self._next = self._next, 0
         if self._stream is None:
             self._again_to = max(self._again_to, heard)
-        self._before.begin(self._before.times if self._stream is None else told_of(self._stream, self._topic))
+        self._before.begin(self._before.times if self._stream is None else last_watermarks(self._stream, self._topic))
 
-    def hear(self, batch: Batch, end: int) -> HeardTimes:
+    def hear(self, batch: Batch, end: int) -> WatermarkedTimes:
         """Takes the watermarks among the first ``end`` records of a batch; returns the times of these records."""
         times, lows = list(batch.timestamps[:end]), list(batch.timestamps[:end])
         for index in [index for index, key in enumerate(batch.keys[:end]) if key is None]:
@@ -72,7 +72,7 @@ class Heard:
         lows.reverse()
         lows = list(accumulate(lows, min))
         lows.reverse()
-        return HeardTimes(times, lows)
+        return WatermarkedTimes(times, lows)
 
     def wants_end(self, newest_ms: int) -> bool:
         """Whether ``mark`` has to be called: messages of all inputs came up to this time."""

@@ -112,7 +112,7 @@ class _Told(NamedTuple):
     stretch: int = 0
 
 
-class Teller:
+class WatermarkWriter:
     """Decides when a task writes watermarks, and which.
 
     Each commit that moves the time has watermarks, because the tasks behind wait for them, and the next input may come
@@ -253,7 +253,7 @@ class Upstream:
         """Starts from the committed watermarks of tasks that still exist; others would hold the time for good."""
         self._stream.told = {key: told for key, told in self._stream.told.items() if key in self._known}
         for topic, before in self._before.items():
-            before.begin(told_of(self._stream, topic))
+            before.begin(last_watermarks(self._stream, topic))
         self.reads_by(self.in_hand)
         self._stream.let_go_to(NO_TIME)  # until the first look at what was told
 
@@ -341,7 +341,7 @@ class Upstream:
         return min([now, *(before.heard_at for before in self._before.values())])
 
 
-def told_of(stream: StreamTime, topic: str) -> dict[str, int]:
+def last_watermarks(stream: StreamTime, topic: str) -> dict[str, int]:
     """By task, the time that it told to a repartition topic, as a stream time keeps it."""
     begin = len(topic) + 1
     return {key[begin:]: time_ms for key, (time_ms, _) in stream.told.items() if key.startswith(f"{topic}/")}

@@ -15,12 +15,12 @@ from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
 from holdfast.processors.engine.runtime.reading.fresh_ends import FreshEnds
 from holdfast.processors.engine.runtime.reading.grouped_order import GroupedOrder
-from holdfast.processors.engine.runtime.reading.interleaved import Run, Woven
-from holdfast.processors.engine.runtime.reading.reach import Reach
+from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
+from holdfast.processors.engine.runtime.reading.read_bounds import ReadBounds
 from holdfast.processors.engine.runtime.reading.reading_order import ReadingOrder, TimesOf
 from holdfast.processors.engine.runtime.reading.upstream import REPEAT_S
-from holdfast.processors.engine.runtime.reading.upstream_times import Heard
-from holdfast.processors.engine.runtime.reading.watermarks import NO_GROUPS, Groups, Quiet, Teller, Upstream
+from holdfast.processors.engine.runtime.reading.upstream_times import WatermarksAhead
+from holdfast.processors.engine.runtime.reading.watermarks import NO_GROUPS, Groups, Quiet, Upstream, WatermarkWriter
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.runtime.task.task_time import TaskTime
 from holdfast.processors.engine.state.time.stream_time import NO_TIME
@@ -38,7 +38,7 @@ WORDS_S = 10.0
 HEARD_S = 1.0
 
 #: Returns the next records to process, at most so many; none when there are none.
-NextRuns = Callable[[int], Sequence[Run | Woven]]
+NextRuns = Callable[[int], Sequence[Run | InterleavedRun]]
 
 
 def in_one_batch(task: Task, batch: Batch, end: int, most: int) -> Sequence[Run]:
@@ -55,7 +55,7 @@ def has_messages(task: Task, batch: Batch) -> bool:
 class InputsInOrder:
     """Takes the next records of tasks with several inputs; ``reach`` has the worker's bounds."""
 
-    def __init__(self, reach: Reach, cluster: Cluster) -> None:
+    def __init__(self, reach: ReadBounds, cluster: Cluster) -> None:
         self._reach = reach
         self._clock = cluster.clock
         self._told: set[str] = set()
@@ -65,7 +65,7 @@ class InputsInOrder:
         #: When a message or a stream time last waited for watermarks, in monotonic seconds.
         self._waited_at = -HEARD_S
 
-    def next_runs(self, task: Task, member: GroupMember, left: int | None, most: int) -> Sequence[Run | Woven]:
+    def next_runs(self, task: Task, member: GroupMember, left: int | None, most: int) -> Sequence[Run | InterleavedRun]:
         """The next records of a task in the order of their event times; ``left`` limits them, too."""
         order = task.order
         assert order is not None
@@ -90,10 +90,10 @@ class InputsInOrder:
                 self._mark_for_order(task, task.order, member)
             if (time := task.time) is None:
                 continue
-            for teller in time.tellers:
-                quiet = self._quiet(task, time, teller, member)
-                confirm = partial(self._ended_at, task, time, teller, member) if again else _not_now
-                due |= teller.look(time.told_by(teller), now, quiet, confirm)
+            for writer in time.watermark_writers:
+                quiet = self._quiet(task, time, writer, member)
+                confirm = partial(self._ended_at, task, time, writer, member) if again else _not_now
+                due |= writer.look(time.watermark_ms(writer), now, quiet, confirm)
             if time.upstream is not None:
                 if again:
                     self._mark_for_time(task, time.upstream, member)
@@ -126,15 +126,15 @@ class InputsInOrder:
         if held or any(task.time.waits for task in tasks if task.time is not None):
             self._waited_at = self._clock.monotonic()
 
-    def _quiet(self, task: Task, time: TaskTime, teller: Teller, member: GroupMember) -> Quiet | None:
+    def _quiet(self, task: Task, time: TaskTime, writer: WatermarkWriter, member: GroupMember) -> Quiet | None:
         """The silence of the inputs that decide a task's watermark; None while they have messages."""
-        heard = teller.inputs & task.regrouped
-        upstream = time.upstream.quiet(heard) if teller.hears and time.upstream is not None else ()
-        if upstream is None or not self._is_read(task, teller.inputs - task.regrouped, member):
+        heard = writer.inputs & task.regrouped
+        upstream = time.upstream.quiet(heard) if writer.hears and time.upstream is not None else ()
+        if upstream is None or not self._is_read(task, writer.inputs - task.regrouped, member):
             return None
         return (time.work, *upstream)
 
-    def _ended_at(self, task: Task, time: TaskTime, teller: Teller, member: GroupMember) -> float | None:
+    def _ended_at(self, task: Task, time: TaskTime, writer: WatermarkWriter, member: GroupMember) -> float | None:
         """When a silent task was at its end, in monotonic seconds; None if there may be more.
 
         A source is at its end now if it was read up to the end that Kafka reports. A repartition topic never is,
@@ -142,21 +142,21 @@ class InputsInOrder:
         has processed the topic up to the end that Kafka reported then.
         """
         now = self._clock.monotonic()
-        places = [Partition(topic, task.partition) for topic in teller.inputs]
+        places = [Partition(topic, task.partition) for topic in writer.inputs]
         if not all(self._fresh_ends.is_read(place, member) for place in places if place.topic not in task.regrouped):
             return None
         heard = [place for place in places if place.topic in task.regrouped]
         if not heard:
             return now
-        before, teller.asked = teller.asked, None
+        before, writer.asked = writer.asked, None
         passed = before is not None and all(task.positions[topic] >= end for topic, end in before[1].items())
         if before is not None and not passed:
-            teller.asked = before
+            writer.asked = before
             return None
         ends = {place.topic: self._fresh_ends.end_of(place, member) for place in heard}
         known = {topic: end for topic, end in ends.items() if end is not None}
-        teller.asked = (now, known) if len(known) == len(ends) else None
-        if before is None or (time.upstream is not None and not _is_said_again(time.upstream, teller)):
+        writer.asked = (now, known) if len(known) == len(ends) else None
+        if before is None or (time.upstream is not None and not _is_said_again(time.upstream, writer)):
             return None
         return before[0]
 
@@ -217,7 +217,7 @@ def order_of(
     times_of = {each.topic.name: _times_of(each, options.record_times.stamped) for each in own}
     stream = task.time.stream if task.time is not None and task.time.is_kept else None
     heard = {
-        name: Heard(name, groups.topics[name].tasks, stream)
+        name: WatermarksAhead(name, groups.topics[name].tasks, stream)
         for name in times_of
         if name in groups.topics and groups.topics[name].ordered
     }
@@ -282,14 +282,14 @@ def _times_of(frame: StreamingDataFrame, stamped: Container[str]) -> TimesOf:
     return extracted
 
 
-def _is_said_again(upstream: Upstream, teller: Teller) -> bool:
+def _is_said_again(upstream: Upstream, writer: WatermarkWriter) -> bool:
     """Whether each task before has repeated its end since the last call that returned True."""
-    said = upstream.said(teller.inputs)
-    before = teller.said or (0,) * len(said)
+    said = upstream.said(writer.inputs)
+    before = writer.said or (0,) * len(said)
     # a count that is smaller is of a new silence
     again = all(now > (then if now >= then else 0) for now, then in zip(said, before, strict=True))
     if again:
-        teller.said = said
+        writer.said = said
     return again
 
 

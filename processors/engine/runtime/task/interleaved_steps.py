@@ -9,11 +9,11 @@ from operator import itemgetter
 from typing import Any
 
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
-from holdfast.processors.engine.dataframe.generated_loop import WovenFunction, compile_woven, uses_headers
+from holdfast.processors.engine.dataframe.generated_loop import WovenFunction, compile_interleaved, uses_headers
 from holdfast.processors.engine.dataframe.plain_loop import Timing
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.reading.deserialized import read
-from holdfast.processors.engine.runtime.reading.interleaved import Woven
+from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.steps.outbox import Outboxes
@@ -24,13 +24,13 @@ WIDTH = 5
 
 
 @dataclass(frozen=True, slots=True)
-class WovenStreams:
+class InterleavedStreams:
     """The function; by topic the rank of the input, its deserializers, and whether headers are read there."""
 
     function: WovenFunction
     inputs: Mapping[str, tuple[int, Deserializer, Deserializer, bool]]
 
-    def columns(self, woven: Woven) -> tuple[Iterator[Any], ...] | None:
+    def columns(self, woven: InterleavedRun) -> tuple[Iterator[Any], ...] | None:
         """What the function takes of these records; None if one of them can't be read."""
         found: list[list[Sequence[Any]]] = []
         for batch, first, last in woven.parts:
@@ -45,7 +45,7 @@ class WovenStreams:
         return tuple(iter(in_order(list(chain.from_iterable(column)))) for column in zip(*found, strict=True))
 
 
-def woven_streams(
+def interleaved_streams(
     frames: Sequence[StreamingDataFrame],
     sources: Sequence[Node],
     timings: Sequence[Timing],
@@ -53,7 +53,7 @@ def woven_streams(
     outboxes: Outboxes,
     record_bytes_max: Mapping[str, int],
     times: RecordTimes,
-) -> WovenStreams | None:
+) -> InterleavedStreams | None:
     """The streams as one; None where windows or ``group_by`` ask which record of which input is next.
 
     ``sources`` are the steps of the frames, and ``timings`` their times.
@@ -61,11 +61,11 @@ def woven_streams(
     nodes = [node for source in sources for node in source.walk()]
     if any(frame.topic.repartitions for frame in frames) or any(node.kind == "window" for node in nodes):
         return None
-    function = compile_woven(sources, timings, states, outboxes, record_bytes_max, times)
+    function = compile_interleaved(sources, timings, states, outboxes, record_bytes_max, times)
     if function is None:
         return None
     inputs = {}
     for rank, (frame, source) in enumerate(zip(frames, sources, strict=True)):
         topic = frame.topic
         inputs[topic.name] = rank, topic.deserialize_value, topic.deserialize_key, uses_headers(source)
-    return WovenStreams(function, inputs)
+    return InterleavedStreams(function, inputs)

@@ -14,7 +14,7 @@ from holdfast.processors.engine.changelog.format import split_key
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.time.dated_values import DatedValues
-from holdfast.processors.engine.state.time.declared import DeclaredState
+from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.state.time.expiries import Expiries
 from holdfast.processors.engine.state.time.key_times import KeyTimes
 from holdfast.processors.engine.state.time.store_clock import NUMBERED, PLAIN, StoreClock

@@ -29,7 +29,7 @@ from holdfast.processors.engine.dataframe.plain_loop import Timing
 from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.record_times import ANY_TIME, RecordTimeRefused, RecordTimes
 from holdfast.processors.engine.runtime.reading.deserialized import ENDING, RECORDS_AT_ONCE, Readable, read
-from holdfast.processors.engine.runtime.reading.interleaved import Run, Woven
+from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
 from holdfast.processors.engine.runtime.reading.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.reading.turns import in_turn, without_watermarks
 from holdfast.processors.engine.runtime.reading.watermarks import NO_GROUPS, Groups, Upstream
@@ -44,16 +44,16 @@ from holdfast.processors.engine.runtime.task.failed_message import (
     failed_result,
     failed_timer,
 )
-from holdfast.processors.engine.runtime.task.interleaved_steps import WIDTH, WovenStreams, woven_streams
+from holdfast.processors.engine.runtime.task.interleaved_steps import WIDTH, InterleavedStreams, interleaved_streams
 from holdfast.processors.engine.runtime.task.store_time import declared_stores
 from holdfast.processors.engine.runtime.task.task_time import TaskTime
 from holdfast.processors.engine.runtime.task.task_timers import OnTimerError, Until
 from holdfast.processors.engine.runtime.task.timed_steps import (
     add_steps,
-    heard_topics,
     processors_of,
-    tellers_of,
     time_of,
+    watermark_topics,
+    watermark_writers_of,
 )
 from holdfast.processors.engine.state.errors import StateFailed
 from holdfast.processors.engine.state.store import StoreState
@@ -87,7 +87,7 @@ class Task(TaskFacts):
         self.outboxes = Outboxes()
         self.held = False  # whether more timers are due before the next message than one commit takes
         self._streams: dict[str, _Stream] = {}
-        self.woven: WovenStreams | None = None  # the streams as one
+        self.woven: InterleavedStreams | None = None  # the streams as one
         self._record_bytes_max: Mapping[str, int] = _NONE
         self._times = ANY_TIME
         self.time: TaskTime | None = None  # without windows and values that end, it keeps no stream time
@@ -133,13 +133,13 @@ class Task(TaskFacts):
         own = [frames[topic] for topic in self.inputs]
         declared = declared_stores(self.states, own)
         self.states.update({name: state for name, (state, _) in declared.items()})
-        tellers = tellers_of(self.name, own, groups.topics, frames)
-        self.time = time_of(own, self.states, declared, self._times, tells=bool(tellers))
+        watermark_writers = watermark_writers_of(self.name, own, groups.topics, frames)
+        self.time = time_of(own, self.states, declared, self._times, tells=bool(watermark_writers))
         self.regrouped = frozenset(topic for topic in self.inputs if frames[topic].topic.repartitions)
         self._monotonic = groups.monotonic
         if self.time is not None:
-            self.time.tellers = tellers
-        if self.time is not None and (hears := heard_topics(own, groups.topics, frames)):
+            self.time.watermark_writers = watermark_writers
+        if self.time is not None and (hears := watermark_topics(own, groups.topics, frames)):
             self.time.upstream = Upstream(self.time.stream, hears)
         processors, seen = processors_of(own, self.states, declared, self.time, self._times), set[int]()
         limits = self._record_bytes_max, self._times
@@ -162,7 +162,7 @@ class Task(TaskFacts):
         one_by_one = not any(each.columns or each.awaited for each in self._streams.values())
         if len(own) > 1 and one_by_one and (self.time is None or self.time.timers is None):
             timings = [self._timing(topic) for topic in self.inputs]
-            self.woven = woven_streams(own, sources, timings, self.states, self.outboxes, *limits)
+            self.woven = interleaved_streams(own, sources, timings, self.states, self.outboxes, *limits)
         self.begins(committed, began)
         if self.time is not None:
             self.time.load()
@@ -189,9 +189,9 @@ class Task(TaskFacts):
             self._decide(failed_result(*self._last_of(topic), closing, error), on_failure)
 
         self.time.before_commit(fail, self._timer_fails(on_failure))
-        for teller in self.time.tellers:
-            if (value := teller.tell(self.time.told_by(teller), self._monotonic())) is not None:
-                places = [(topic, number) for topic, each in teller.topics.items() for number in range(each.partitions)]
+        for writer in self.time.watermark_writers:
+            if (value := writer.tell(self.time.watermark_ms(writer), self._monotonic())) is not None:
+                places = [(topic, number) for topic, each in writer.topics.items() for number in range(each.partitions)]
                 self.watermarks += [(topic, number, value, self._times.now_ms()) for topic, number in places]
                 self.time.dirty = True
 
@@ -307,7 +307,7 @@ class Task(TaskFacts):
             for state in asked:
                 state.prefetch(keys)
 
-    def take(self, records: Run | Woven, on_failure: OnFailure) -> int:
+    def take(self, records: Run | InterleavedRun, on_failure: OnFailure) -> int:
         """``process`` for the next records in the order of reading."""
         if isinstance(records, Run):
             return self.process(*records, on_failure)
@@ -358,7 +358,7 @@ class Task(TaskFacts):
     def _run_function(
         self,
         function: RunFunction | WovenFunction,
-        records: Run | Woven,
+        records: Run | InterleavedRun,
         columns: tuple[Iterator[Any], ...],
         on_failure: OnFailure,
     ) -> int:

@@ -20,7 +20,7 @@ from holdfast.processors.engine.aggregates.window_aggregates import FailedResult
 from holdfast.processors.engine.changelog.format import FormatUnknown
 from holdfast.processors.engine.dataframe.generated_loop import RunFunction
 from holdfast.processors.engine.record_times import RecordTimes
-from holdfast.processors.engine.runtime.reading.watermarks import Teller, Upstream
+from holdfast.processors.engine.runtime.reading.watermarks import Upstream, WatermarkWriter
 from holdfast.processors.engine.runtime.task.store_time import StoreTime
 from holdfast.processors.engine.runtime.task.task_timers import OnTimerError, TaskTimers
 from holdfast.processors.engine.state.errors import StateFailed
@@ -28,7 +28,7 @@ from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, Remembered, StreamTime
 from holdfast.processors.engine.state.time.window_keys import clock_key
 from holdfast.processors.engine.steps.serialization import Deserializer
-from holdfast.processors.engine.windows.fewer_results import HeldBack
+from holdfast.processors.engine.windows.fewer_results import FewerResults
 from holdfast.processors.engine.windows.keys_ahead import KeysAhead
 from holdfast.processors.engine.windows.stored import Closes, Closing, MessagePlace, StoredWindows, Taker
 
@@ -64,13 +64,13 @@ class TaskTime:
         #: None for a task without timers.
         self.timers: TaskTimers | None = None
         #: By store, the steps that send fewer results than messages.
-        self.held: dict[str, HeldBack] = {}
+        self.held: dict[str, FewerResults] = {}
         #: For windows that close by key: closes them when the clock reaches a time that was ahead.
         self.ahead: list[KeysAhead] = []
         #: The watermarks of the tasks before; None for a task that reads no repartition topic.
         self.upstream: Upstream | None = None
         #: Write watermarks for the tasks behind; empty if no task waits for this one.
-        self.tellers: tuple[Teller, ...] = ()
+        self.watermark_writers: tuple[WatermarkWriter, ...] = ()
         #: Grows with each run of messages and each rewind: as long as it stands, the task is silent.
         self.work = 0
         #: The time at the last commit, for a task without a store that keeps it.
@@ -99,8 +99,8 @@ class TaskTime:
         if anew:
             self._then = Remembered()
         self._go_to([each.load() for each in self._clocks] or [self._then])
-        for teller in self.tellers:
-            teller.begin()
+        for writer in self.watermark_writers:
+            writer.begin()
 
     def recall(self, then: Remembered) -> None:
         """Goes to the time of the last commit, behind ``load``, where no store keeps it."""
@@ -111,8 +111,8 @@ class TaskTime:
     def restore(self) -> None:
         """Goes back to the last commit."""
         self._go_to([each.restore() for each in self._clocks] or [self._then])
-        for teller in self.tellers:
-            teller.restore()
+        for writer in self.watermark_writers:
+            writer.restore()
 
     def _go_to(self, found: list[Remembered]) -> None:
         # Stores of one task are at the same input offsets. One that was cleared meanwhile knows no time.
@@ -165,13 +165,13 @@ class TaskTime:
         """Whether a store keeps the stream time, with each commit."""
         return bool(self._clocks)
 
-    def told_by(self, teller: Teller) -> int:
+    def watermark_ms(self, writer: WatermarkWriter) -> int:
         """The time that a teller tells: from sources, how far they are, whatever the task hears meanwhile."""
         if self.timers is not None and self.timers.are_due():
             return self.timers.reached_ms  # what they send is not late behind the topic
-        if teller.hears and teller.own and self.upstream is not None:
-            return max(self.stream.time_ms, min(self.upstream.time_ms(teller.inputs), self.stream.cap_ms))
-        if teller.hears:
+        if writer.hears and writer.own and self.upstream is not None:
+            return max(self.stream.time_ms, min(self.upstream.time_ms(writer.inputs), self.stream.cap_ms))
+        if writer.hears:
             return self.stream.time_ms
         in_order_ms = self.stream.come_ms if self.upstream is None else self.upstream.in_hand.order_ms
         return max(self.stream.time_ms, min(self.stream.come_ms, in_order_ms))
@@ -187,7 +187,7 @@ class TaskTime:
         """Whether a newer time waits: for watermarks of the tasks before, or to be written to the tasks behind."""
         if self.upstream is not None and self.upstream.waits:
             return True
-        return any(teller.owes(self.told_by(teller)) for teller in self.tellers)
+        return any(writer.owes(self.watermark_ms(writer)) for writer in self.watermark_writers)
 
     def go_on(self, time_ms: int) -> None:
         """Moves the stream time without a message."""
@@ -257,8 +257,8 @@ class TaskTime:
             each.committed()
         if self.timers is not None:
             self.timers.begin()
-        for teller in self.tellers:
-            teller.committed()
+        for writer in self.watermark_writers:
+            writer.committed()
 
     def hear(self) -> bool:
         """Takes the stream time that the tasks before have reached; True if it moved."""

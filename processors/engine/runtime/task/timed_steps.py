@@ -9,14 +9,14 @@ from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.generated_loop import Run
 from holdfast.processors.engine.dataframe.plain_loop import Timing
 from holdfast.processors.engine.record_times import RecordTimes
-from holdfast.processors.engine.runtime.reading.watermarks import Grouping, Teller
+from holdfast.processors.engine.runtime.reading.watermarks import Grouping, WatermarkWriter
 from holdfast.processors.engine.runtime.task.store_time import DeclaredStores, StoreTime
 from holdfast.processors.engine.runtime.task.task_time import TaskTime, WindowSteps
 from holdfast.processors.engine.runtime.task.task_timers import TaskTimers, TimerSteps
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.steps.node import Node, steps_of
 from holdfast.processors.engine.steps.processing import Processor
-from holdfast.processors.engine.windows.fewer_results import HeldBack
+from holdfast.processors.engine.windows.fewer_results import FewerResults
 from holdfast.processors.engine.windows.keys_ahead import KeysAhead
 from holdfast.processors.engine.windows.kinds import stored_windows
 from holdfast.processors.engine.windows.spec import window_of
@@ -49,7 +49,7 @@ def time_of(
                 windows.keys_ahead = KeysAhead(windows, state, made.stream)
                 made.ahead.append(windows.keys_ahead)
             if spec.every_ms is not None:
-                made.held[node.store] = HeldBack(windows, spec.every_ms, state, made.stream)
+                made.held[node.store] = FewerResults(windows, spec.every_ms, state, made.stream)
     regrouped = any(frame.topic.repartitions for frame in frames)
     for name, (state, options) in declared.items():
         if name in timers or name in expiring:
@@ -57,12 +57,12 @@ def time_of(
     return made
 
 
-def tellers_of(
+def watermark_writers_of(
     task: str,
     frames: Sequence[StreamingDataFrame],
     groupings: Mapping[str, Grouping],
     by_topic: Mapping[str, StreamingDataFrame],
-) -> tuple[Teller, ...]:
+) -> tuple[WatermarkWriter, ...]:
     """The tellers of a task: one for repartition topics behind sources only, one for those behind other groupings.
 
     A topic gets watermarks if a step behind it, or the order of reading there, needs stream time. A topic through which
@@ -82,14 +82,15 @@ def tellers_of(
         these = {name: by for name, by in told.items() if bool(by & regrouped) is hears and name not in own}
         inputs = every if hears else frozenset[str]().union(*these.values())
         if these:
-            found.append(Teller(task, {name: groupings[name] for name in these}, inputs, hears=hears))
+            found.append(WatermarkWriter(task, {name: groupings[name] for name in these}, inputs, hears=hears))
     found += [
-        Teller(task, {name: groupings[name]}, frozenset(told[name]), hears=True, own=True) for name in sorted(own)
+        WatermarkWriter(task, {name: groupings[name]}, frozenset(told[name]), hears=True, own=True)
+        for name in sorted(own)
     ]
     return tuple(found)
 
 
-def heard_topics(
+def watermark_topics(
     frames: Sequence[StreamingDataFrame], groupings: Mapping[str, Grouping], by_topic: Mapping[str, StreamingDataFrame]
 ) -> dict[str, Grouping]:
     """The repartition topics among the inputs of a task to which the tasks before tell their time."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from holdfast.processors.engine.changelog.format import key_prefix
-from holdfast.processors.engine.state.time.declared import DeclaredState
+from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS
 from holdfast.processors.engine.state.time.time_index import Entry
 from holdfast.processors.engine.state.time.timers import Due, Timer, TimerClock, Timers

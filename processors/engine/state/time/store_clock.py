@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.processors.engine.changelog.format import key_prefix, unknown_version
 from holdfast.processors.engine.state.own_keys import CLOCK_OF_STORE
-from holdfast.processors.engine.state.time.declared import DeclaredState
+from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.state.time.stream_time import Remembered, StreamTime
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY
 

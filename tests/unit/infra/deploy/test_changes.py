@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast.infra.deploy import changes
-from holdfast.infra.deploy.changes import WorkersChange, end_change, new_change, read_change, tell_change
+from holdfast.infra.deploy.changes import WorkersChange, end_change, new_change, read_change, record_change
 from holdfast.infra.paths import Paths
 from holdfast.infra.system.process import identity_of
 
@@ -23,7 +23,7 @@ def paths(tmp_path: Path) -> Paths:
 def test_workers_read_the_change_until_it_is_ended(paths: Paths) -> None:
     assert read_change(paths, "orders") is None
     change = new_change(("0",), ("0", "1"), 600.0)
-    tell_change(paths, "orders", change)
+    record_change(paths, "orders", change)
     assert read_change(paths, "orders") == change
     end_change(paths, "orders")
     assert read_change(paths, "orders") is None
@@ -33,7 +33,7 @@ def test_a_change_ends_with_the_process_of_its_operator(paths: Paths) -> None:
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as operator:
         identity = identity_of(operator.pid)
         change = msgspec.structs.replace(new_change(("0",), ("0", "1"), 600.0), operator=str(identity))
-        tell_change(paths, "orders", change)
+        record_change(paths, "orders", change)
         assert read_change(paths, "orders") == change
         operator.kill()
     assert read_change(paths, "orders") is None
@@ -44,12 +44,12 @@ def test_a_change_is_valid_between_its_times(
     paths: Paths, monkeypatch: pytest.MonkeyPatch, later_s: float, valid: bool
 ) -> None:
     change = new_change(("0",), ("0", "1"), 600.0)
-    tell_change(paths, "orders", change)
+    record_change(paths, "orders", change)
     monkeypatch.setattr(changes.time, "time", lambda: change.since + later_s)
     assert (read_change(paths, "orders") is not None) is valid
 
 
 def test_a_change_of_a_former_version_is_valid_until_its_time(paths: Paths) -> None:
     for until, valid in ((time.time() + 60, True), (time.time() - 1, False)):
-        tell_change(paths, "orders", WorkersChange(("0",), ("0", "1"), until))
+        record_change(paths, "orders", WorkersChange(("0",), ("0", "1"), until))
         assert (read_change(paths, "orders") is not None) is valid

@@ -7,7 +7,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from holdfast.orchestration.commands.reports.snapshot import REPEAT_S, Told
+from holdfast.orchestration.commands.reports.snapshot import REPEAT_S, RunProgress
 from holdfast.orchestration.view.progress import Progress, SeenRun, blockers, progress
 
 SPARK = frozenset({"spark"})
@@ -50,7 +50,7 @@ def test_a_state_is_the_same_while_only_time_passes() -> None:
 
 def test_without_a_terminal_each_state_is_a_line_and_a_long_one_is_repeated() -> None:
     out, moment = StringIO(), [0.0]
-    told = Told(Console(file=out, width=40), lambda: moment[0])
+    told = RunProgress(Console(file=out, width=40), lambda: moment[0])
     for text in ("for 1 s", "for 2 s"):
         told(Progress("run a is queued [behind b]", text))
     moment[0] = REPEAT_S

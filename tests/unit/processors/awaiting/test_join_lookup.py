@@ -12,7 +12,7 @@ import pytest
 
 from holdfast import Application, HoldfastError, InMemoryCluster, NotFound, ProcessingFailed
 from holdfast.infra.kafka.errors import TransactionAborted
-from holdfast.processors.engine.dataframe.calls import lookups_told
+from holdfast.processors.engine.dataframe.calls import lookup_figures
 from holdfast.processors.engine.joins.lookups import Asked, CachedLookup, LookupKey
 from holdfast.processors.engine.joins.merge import JoinInvalid
 from holdfast.processors.engine.runtime import commit
@@ -253,7 +253,7 @@ def test_hits_and_misses_are_counted() -> None:
         app.topic("out")
     )
     cluster.run(app)
-    told = lookups_told(frame.source for frame in app._frames.values())
+    told = lookup_figures(frame.source for frame in app._frames.values())
     assert told == {"Planes": {"hits": 2, "misses": 2, "entries": 2}}
 
 

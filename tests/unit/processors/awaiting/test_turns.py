@@ -14,7 +14,7 @@ import pytest
 from holdfast import Application, Count, InlineProcess, InMemoryCluster, load_settings
 from holdfast.infra.kafka.producer import TRANSACTION_S
 from holdfast.infra.kafka.records import Batch, Partition
-from holdfast.processors.engine.runtime.reading.interleaved import Run, Woven
+from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
 from holdfast.processors.engine.runtime.reading.turns import in_turn, without_watermarks
 from holdfast.processors.engine.runtime.task import awaited
 from holdfast.processors.engine.runtime.task.call_schedule import CallSchedule
@@ -145,7 +145,7 @@ def test_what_is_left_of_a_run_ends_the_turn() -> None:
         given.append(run)
     assert given == runs[:2]
     assert cut.positions == {"a": 3, "b": 3}
-    woven = Woven((Run(first, 0, 2), Run(second, 0, 3)), [0, 2, 1, 3, 4])
+    woven = InterleavedRun((Run(first, 0, 2), Run(second, 0, 3)), [0, 2, 1, 3, 4])
     assert not woven.is_taken(cut.positions)
     assert woven.is_taken(whole.positions)
 

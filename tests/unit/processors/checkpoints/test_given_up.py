@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from holdfast import Application
-from holdfast.processors.engine.checkpoints.fetching import Fetching
+from holdfast.processors.engine.checkpoints.fetch import CheckpointSearch
 from holdfast.processors.engine.runtime.ownership.assignment import Assignment
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.folder import StateFolder
@@ -31,7 +31,7 @@ def test_the_state_of_a_task_whose_download_was_too_slow_is_there_after_the_stop
     task = assignment._tasks["orders-0"] = Task("orders-0", "orders", 0, ("orders",))
     slow = SimpleNamespace(done=False, progress={}, result=None, failure=None, cancel=lambda: None)
     impatient = SimpleNamespace(spent=lambda now, received: "it is too slow")
-    assignment._fetching[task.name] = task, Fetching(task.name, slow, impatient)
+    assignment._fetching[task.name] = task, CheckpointSearch(task.name, slow, impatient)
     assignment._look_at_fetches()
     assert assignment.pending == [task]
     path = folder.task(task.name)

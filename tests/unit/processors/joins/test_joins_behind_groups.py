@@ -297,7 +297,7 @@ def test_a_stream_on_the_left_of_one_join_and_the_right_of_another_finds_its_row
 
 
 def _watermarks_are_ignored(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(heard.Heard, "reached", lambda self, position: heard.NEVER)
+    patch.setattr(heard.WatermarksAhead, "reached", lambda self, position: heard.NEVER)
 
 
 def _head_is_taken_for_the_oldest(patch: pytest.MonkeyPatch) -> None:
@@ -311,7 +311,7 @@ def _first_task_tells_for_all(patch: pytest.MonkeyPatch) -> None:
     def reached(self: Any, position: int) -> int:
         return int(self._before.newest_ms)
 
-    patch.setattr(heard.Heard, "reached", reached)
+    patch.setattr(heard.WatermarksAhead, "reached", reached)
 
 
 def _nobody_is_joined_with_another(patch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.state.time.dated_values import NUMBERS, DatedValues, Dating, Rest, line_of
-from holdfast.processors.engine.state.time.declared import DeclaredState
+from holdfast.processors.engine.state.time.declared_store import DeclaredState
 from holdfast.processors.engine.state.time.stream_time import StreamTime
 
 KEY = b"k"

@@ -27,8 +27,8 @@ from holdfast.processors.lifecycle.plans.apply import (
     NotConfirmed,
     PlanRefused,
     PlanStale,
+    ProgressLog,
     RecoveryInProgress,
-    Tell,
     check_shown,
 )
 from holdfast.processors.lifecycle.plans.facts import DeploymentFacts
@@ -101,7 +101,7 @@ def apply(  # tidy: allow-wide because each is a part of the applier
     *,
     who: str,
     holder: Holder,
-    tell: Tell = lambda text: None,
+    tell: ProgressLog = lambda text: None,
     clock: Callable[[], datetime] = lambda: NOW,
 ) -> Applied:
     return Applier(execute, journal, who, holder, tell, clock).apply(plan)
@@ -350,7 +350,7 @@ def test_a_lost_hold_stops_the_stage_at_its_next_step(
 
     topics, held = fenced(Topics(), TOPICS, hold), registry.fenced(lambda: hold.fence)
 
-    def long(processor: str, stage: Stage, tell: Tell) -> Done:
+    def long(processor: str, stage: Stage, tell: ProgressLog) -> Done:
         topics.delete("before")
         held.record_deployment(processor, "v1", ["0"], NOW)
         database_clock.now_s += SILENT_S + 1
@@ -410,7 +410,7 @@ def test_an_apply_does_not_begin_or_resume_beside_a_live_recovery(registry: Regi
 
 
 def test_a_fault_of_our_own_leaves_an_apply_that_is_resumed_at_once(journal: ApplyJournal) -> None:
-    def wrong(processor: str, stage: Stage, tell: Tell) -> Done:
+    def wrong(processor: str, stage: Stage, tell: ProgressLog) -> Done:
         raise TypeError("a bug")
 
     with pytest.raises(TypeError, match="a bug"):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.orchestration.sensors.recovery import OBSERVE_EVERY_S, arrivals_told
+from holdfast.orchestration.sensors.recovery import OBSERVE_EVERY_S, arrival_news
 from holdfast.processors.engine.runtime.task.arrivals import Newest
 from holdfast.processors.engine.serving.status import ProcessorStatus, TaskArrivals, TaskStatus
 from holdfast.processors.lifecycle.health.arrivals import TOLD_S, judge_arrivals
@@ -62,19 +62,19 @@ def test_what_is_an_hour_old_passes_and_keeps_its_counts(status: Callable[..., P
 
 def test_without_a_worker_there_is_no_verdict() -> None:
     assert judge_arrivals("fleet", [], NOW) is None
-    assert arrivals_told("fleet", [], ["kept"], NOW) == ([], ["kept"])
+    assert arrival_news("fleet", [], ["kept"], NOW) == ([], ["kept"])
 
 
 def test_a_tick_reports_a_new_verdict_at_once_and_new_counts_once_in_minutes(
     status: Callable[..., ProcessorStatus],
 ) -> None:
     fine, bad, worse = status(TaskArrivals()), status(lost(put_aside=1)), status(lost(put_aside=2))
-    (first,), memory = arrivals_told("fleet", [fine], None, NOW)
+    (first,), memory = arrival_news("fleet", [fine], None, NOW)
     assert first.passed
-    assert arrivals_told("fleet", [fine], memory, NOW + 60) == ([], memory)
-    (told,), memory = arrivals_told("fleet", [bad], memory, NOW + 1)
+    assert arrival_news("fleet", [fine], memory, NOW + 60) == ([], memory)
+    (told,), memory = arrival_news("fleet", [bad], memory, NOW + 1)
     assert not told.passed
     assert "What to do: Read the reasons with `holdfast dead-letters fleet`" in (told.description or "")
-    assert arrivals_told("fleet", [worse], memory, NOW + 60) == ([], memory)
-    (again,), _ = arrivals_told("fleet", [worse], memory, NOW + OBSERVE_EVERY_S + 2)
+    assert arrival_news("fleet", [worse], memory, NOW + 60) == ([], memory)
+    (again,), _ = arrival_news("fleet", [worse], memory, NOW + OBSERVE_EVERY_S + 2)
     assert "2 put aside" in (again.description or "")

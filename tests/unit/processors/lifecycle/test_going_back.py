@@ -21,7 +21,7 @@ from holdfast.processors.lifecycle.plans.plan import NothingToDo, Ready
 from holdfast.processors.lifecycle.plans.requests import Deploy, Request, Scale
 from holdfast.processors.lifecycle.plans.stages import RunProcessor
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
-from holdfast.processors.lifecycle.recovery.standing import standing
+from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.test_scale_plans import TOPOLOGY, in_workers, run_of
 
@@ -161,7 +161,7 @@ def test_what_is_started_later_has_the_settings_of_the_deployment(stage: Any, mo
         "HOLDFAST_SERVING__TOKEN was a secret, now another secret",
         "HOLDFAST_STANDBY_REPLICAS was unset, now 2",
     )
-    beside = standing("fleet", stage.world, Limits(), patience_s=10.0).answer
+    beside = processor_now("fleet", stage.world, Limits(), patience_s=10.0).answer
     assert "Slot 1: It runs with other settings" in beside.text, "a changed secret is noticed"
     assert "HOLDFAST_SERVING__TOKEN was another secret, deployed is a secret" not in beside.text
     assert "a-secret-of-now" not in beside.text
@@ -186,7 +186,7 @@ def test_what_is_started_later_has_the_settings_of_the_deployment(stage: Any, mo
     book_of = DeployedSettings(stage.world.paths)
     assert book_of.changed("fleet", "r1", present) == ()
     assert "HOLDFAST_MEMORY_MAX_MB was 512, now 2048" in book_of.changed("fleet", "r1", present, ("0", "1"))
-    now_seen = standing("fleet", stage.world, Limits(), patience_s=10.0)
+    now_seen = processor_now("fleet", stage.world, Limits(), patience_s=10.0)
     assert (now_seen.answer.kind, now_seen.answer.colour) == ("other-settings", "red")
     assert now_seen.answer.action == "holdfast apply deploy fleet"
     assert "Slot 1: " in now_seen.answer.text
@@ -197,7 +197,7 @@ def test_what_is_started_later_has_the_settings_of_the_deployment(stage: Any, mo
 
     runner.run("fleet", again, print)
     assert environment_in(stage, "1")["HOLDFAST_MEMORY_MAX_MB"] == "2048"
-    assert standing("fleet", stage.world, Limits(), patience_s=10.0).answer.colour == "green"
+    assert processor_now("fleet", stage.world, Limits(), patience_s=10.0).answer.colour == "green"
 
 
 def test_a_changed_setting_is_planned_and_not_taken_for_what_already_runs() -> None:

@@ -16,7 +16,7 @@ from holdfast.orchestration.commands.reports.processor_rows import describe_proc
 from holdfast.processors.lifecycle.deploy import deployment
 from holdfast.processors.lifecycle.deploy.deployment import DeploymentResult, deploy
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
-from holdfast.processors.lifecycle.recovery.standing import standing, what_is_left
+from holdfast.processors.lifecycle.recovery.processor_now import processor_now, what_is_left
 
 pytestmark = pytest.mark.slow
 LIMITS = Limits()
@@ -39,7 +39,7 @@ def mixed(stage: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_each_worker_tells_its_own_version_and_the_other_one_is_red(mixed: Any) -> None:
-    now = standing("fleet", mixed.world, LIMITS, patience_s=10.0)
+    now = processor_now("fleet", mixed.world, LIMITS, patience_s=10.0)
     assert (now.answer.colour, now.answer.action) == ("red", "holdfast apply deploy fleet")
     assert "Slot 1: It runs version v1, but version v2 is deployed." in now.answer.text
     assert "Slot 0" not in now.answer.text
@@ -72,7 +72,7 @@ def test_a_worker_that_is_down_hides_no_other_version(mixed: Any) -> None:
 
 
 def test_the_check_that_every_instance_runs_this_version_compares_them(mixed: Any) -> None:
-    now = standing("fleet", mixed.world, LIMITS, patience_s=10.0)
+    now = processor_now("fleet", mixed.world, LIMITS, patience_s=10.0)
     statuses = {slot: each.status for slot, each in now.observations.items() if each.status is not None}
     healthy, _ = judge_rollout(mixed.version("v2"), DeploymentResult("fleet", "v2", (), statuses, 0.0))
     assert not healthy.passed
@@ -88,10 +88,10 @@ def test_another_release_of_the_deployed_version_is_red(stage: Any) -> None:
     deploy(stage.rollout, stage.world, timeout_s=30)
     book, now = stage.registry.releases, datetime.now(UTC)
     book.record("fleet", "v1-first", code_version="v1", target="a:b", folder=None, shape={}, now=now)
-    assert standing("fleet", stage.world, LIMITS, patience_s=10.0).answer.passed
+    assert processor_now("fleet", stage.world, LIMITS, patience_s=10.0).answer.passed
     folder = str(stage.world.paths.releases("fleet") / "v1-second")
     book.record("fleet", "v1-second", code_version="v1", target="a:b", folder=folder, shape={}, now=now)
     book.works("fleet", "v1-second", now)
-    answer = standing("fleet", stage.world, LIMITS, patience_s=10.0).answer
+    answer = processor_now("fleet", stage.world, LIMITS, patience_s=10.0).answer
     assert (answer.colour, answer.kind, answer.action) == ("red", "other-version", "holdfast apply deploy fleet")
     assert "Slot 0: It runs another release of version v1 than v1-second, which is deployed." in answer.text

@@ -15,7 +15,7 @@ from holdfast.processors.lifecycle.plans.facts import InstanceFacts
 from holdfast.processors.lifecycle.plans.requests import Compact, Everything, Keys
 from holdfast.processors.lifecycle.plans.stages import ClearKeys, CompactStores
 from holdfast.processors.lifecycle.verbs.table import decide
-from holdfast.processors.lifecycle.world.owners import NobodyOwns, WorkingOwners
+from holdfast.processors.lifecycle.world.owners import NobodyOwns, RunningOwners
 from tests.unit.processors.lifecycle.worlds import orders_topology, two_widths_topology, world_of
 
 TOPOLOGY = two_widths_topology()
@@ -71,11 +71,11 @@ class Starting(Worker):
         return super().status() if self.looks < 0 else SimpleNamespace(tasks=[])
 
 
-def owners_of(owned: dict[str, dict[str, tuple[int, ...]]], once: str = "") -> tuple[WorkingOwners, dict[str, Worker]]:
+def owners_of(owned: dict[str, dict[str, tuple[int, ...]]], once: str = "") -> tuple[RunningOwners, dict[str, Worker]]:
     workers = {slot: Worker(slot, each) for slot, each in owned.items()}
     client: Any = lambda processor, slot: workers[slot]  # noqa: E731
     counts = {"few": 2, "many": 5}
-    owners = WorkingOwners(
+    owners = RunningOwners(
         client, lambda name: tuple(workers), lambda name, stores: TOPOLOGY.tasks_with(stores, counts), lambda: once, 0.0
     )
     return owners, workers
@@ -113,7 +113,7 @@ def test_a_change_waits_for_the_owner_of_each_task() -> None:
     starting = {slot: Starting(slot, each) for slot, each in OWNED.items()}
     client: Any = lambda processor, slot: starting[slot]  # noqa: E731
     counts = {"few": 2, "many": 5}
-    owners = WorkingOwners(client, lambda name: tuple(starting), lambda name, of: TOPOLOGY.tasks_with(of, counts))
+    owners = RunningOwners(client, lambda name: tuple(starting), lambda name, of: TOPOLOGY.tasks_with(of, counts))
     assert owners.clear("orders", clearing("narrow", ()), print) == (2, ())
     assert [each.asked for each in starting.values()] == [[(("narrow",), (0,), None)], [(("narrow",), (1,), None)]]
 

@@ -16,8 +16,8 @@ from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.deploy.present import slots_at_work, slots_beyond
 from holdfast.processors.lifecycle.recovery.diagnosis import Differs, Limits
 from holdfast.processors.lifecycle.recovery.incidents import observe
+from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 from holdfast.processors.lifecycle.recovery.recovery import RecoveryPolicy, recover
-from holdfast.processors.lifecycle.recovery.standing import standing
 
 pytestmark = pytest.mark.slow
 
@@ -47,7 +47,7 @@ def test_a_worker_that_an_interrupted_change_left_is_asked_and_told(left: Any) -
     assert slots_beyond("fleet", ("0",), left.world) == ("1",)
     assert slots_at_work("fleet", left.world) == ("0", "1")
     for world in (left.world, look_at_all(left.world, left.registry.deployments())):
-        now = standing("fleet", world, Limits(), patience_s=5.0)
+        now = processor_now("fleet", world, Limits(), patience_s=5.0)
         assert set(now.observations) == {"0", "1"}
         assert now.observations["1"].living is not None
         assert (now.answer.colour, now.answer.action) == ("red", "holdfast apply scale fleet 1")
@@ -65,7 +65,7 @@ def test_a_worker_that_a_stop_left_is_told(left: Any) -> None:
     found = observe("fleet", left.world, limits)["1"].diagnosis
     assert isinstance(found, Differs)
     assert (found.kind, found.action) == ("unwanted-worker", "holdfast apply stop fleet")
-    assert standing("fleet", left.world, limits).answer.colour == "red"
+    assert processor_now("fleet", left.world, limits).answer.colour == "red"
 
 
 def test_recovery_removes_it_before_it_waits_for_all_partitions(left: Any) -> None:

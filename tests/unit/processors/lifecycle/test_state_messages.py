@@ -31,8 +31,8 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     diagnose,
 )
 from holdfast.processors.lifecycle.recovery.incidents import meant
-from holdfast.processors.lifecycle.recovery.needs import Need, Told
-from holdfast.processors.lifecycle.recovery.standing import judge
+from holdfast.processors.lifecycle.recovery.needs import Need, SeenNeed
+from holdfast.processors.lifecycle.recovery.processor_now import judge
 from holdfast.processors.lifecycle.recovery.state_messages import (
     SETTLED_S,
     follow,
@@ -188,7 +188,7 @@ def after(seconds: float) -> datetime:
     return NOW + timedelta(seconds=seconds)
 
 
-def events(states: dict[str, Told], now: datetime, repeat: timedelta = DAY) -> list[tuple[str, str]]:
+def events(states: dict[str, SeenNeed], now: datetime, repeat: timedelta = DAY) -> list[tuple[str, str]]:
     return [
         (each.event, each.id.removeprefix("state-fleet-paused-20260301T120000"))
         for each in messages_of(states, repeat, now)

@@ -45,7 +45,7 @@ from holdfast.processors.lifecycle.plans.way_on import HARMLESS, command_of, kee
 from holdfast.processors.lifecycle.recovery.answer import judge_beside, judge_interrupted
 from holdfast.processors.lifecycle.recovery.diagnosis import Differs, Limits, Outdated, Unsupervised
 from holdfast.processors.lifecycle.recovery.incidents import is_applied
-from holdfast.processors.lifecycle.recovery.standing import judge, standing, strangers_beside
+from holdfast.processors.lifecycle.recovery.processor_now import judge, processor_now, strangers_beside
 from holdfast.processors.lifecycle.recovery.strangers import refuse_beside
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.in_memory import NAME, NOW, Installation, open_installation
@@ -195,7 +195,7 @@ def of_another_version(installed: Installation) -> ApplyRecord:
 def test_an_apply_of_another_version_is_abandoned_without_reading_its_plan(installed: Installation) -> None:
     record = of_another_version(installed)
     assert is_applied(NAME, installed.world), "what it has changed in part is not known"
-    now = standing(NAME, installed.world, Limits())
+    now = processor_now(NAME, installed.world, Limits())
     assert (now.answer.colour, now.answer.action) == ("red", f"holdfast apply abandon {record.id} --reason WHY")
     assert "0 of an unknown number of stages are done" in now.answer.text
 
@@ -207,7 +207,7 @@ def test_an_apply_of_another_version_is_abandoned_without_reading_its_plan(insta
     assert refused.value.action == f"End it: `holdfast apply abandon {record.id} --reason WHY`."
     assert free.abandon(record, "it is of a former version")
     assert told == ["its plan can't be read, because another version wrote it; 0 stages done"]
-    assert standing(NAME, installed.world, Limits()).answer.colour == "green"
+    assert processor_now(NAME, installed.world, Limits()).answer.colour == "green"
 
 
 def test_a_processor_that_cannot_be_read_is_one_red_line_and_hides_no_other(installed: Installation) -> None:
@@ -274,7 +274,7 @@ def test_a_supervisor_that_hangs_is_ended_before_an_apply_can_be(installed: Inst
 def test_workers_of_another_installation_are_stopped_before_an_apply_can_be_ended(installed: Installation) -> None:
     record = interrupted(Restore("orders"), installed)
     world = replace(installed.world, strangers=lambda processor: OTHERS)
-    answer = standing("orders", world, Limits()).answer
+    answer = processor_now("orders", world, Limits()).answer
     there = "stop orders there (`holdfast apply stop orders` in that installation)"
     assert answer.action == f"{there}; then: holdfast apply resume {record.id}"
     assert answer.text.endswith(f"share its partitions. What to do: {answer.action}")
@@ -286,7 +286,7 @@ def test_workers_of_another_installation_are_stopped_before_an_apply_can_be_ende
 def test_an_apply_that_starts_no_worker_ends_beside_those_of_another_installation(installed: Installation) -> None:
     record = interrupted(Stop("orders"), installed)
     world = replace(installed.world, strangers=lambda processor: OTHERS)
-    assert "there" not in standing("orders", world, Limits()).answer.action
+    assert "there" not in processor_now("orders", world, Limits()).answer.action
     refuse_beside(record, world)
 
 

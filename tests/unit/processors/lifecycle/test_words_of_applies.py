@@ -14,14 +14,14 @@ from holdfast.infra.system.holders import new_holder
 from holdfast.infra.system.process import ProcessIdentity, own_identity
 from holdfast.orchestration.view.reasons import of_processor
 from holdfast.processors.lifecycle.deploy.running import DeployedProcessors
-from holdfast.processors.lifecycle.plans.apply import Applier, ApplyInProgress, Done, Holder, Tell
+from holdfast.processors.lifecycle.plans.apply import Applier, ApplyInProgress, Done, Holder, ProgressLog
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
 from holdfast.processors.lifecycle.plans.requests import Deploy, OfProcessor, Restart, Restore
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, SetStateAside, Stage, StopProcessor
 from holdfast.processors.lifecycle.recovery.diagnosis import Healthy, Limits, Starting
 from holdfast.processors.lifecycle.recovery.incidents import await_recovery, notice
+from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 from holdfast.processors.lifecycle.recovery.recovery import recover
-from holdfast.processors.lifecycle.recovery.standing import standing
 from tests.unit.processors.lifecycle.in_memory import NAME, NOW, Installation, open_installation
 
 LIMITS = Limits()
@@ -84,7 +84,7 @@ def test_a_rollout_that_was_killed_is_recovered_at_once(installed: Installation)
     assert seen.incident is not None
     result = recover(seen.incident.id, installed.rollout, installed.world, run_id="run")
     assert (result.outcome, installed.done) == ("resolved", ["start 0"])
-    assert standing(NAME, installed.world, LIMITS).observations["0"].diagnosis == Healthy("running")
+    assert processor_now(NAME, installed.world, LIMITS).observations["0"].diagnosis == Healthy("running")
 
 
 def test_a_rollout_of_another_machine_is_recovered_when_it_is_silent(installed: Installation, steady: Steady) -> None:
@@ -121,7 +121,7 @@ def abandoned(installed: Installation, record: ApplyRecord) -> str:
     """Abandon an apply, with the production code that stops workers; returns what is told."""
     runner = DeployedProcessors(installed.world, None, "bob", None, None)  # type: ignore[arg-type]
 
-    def execute(processor: str, stage: Stage, tell: Tell) -> Done:
+    def execute(processor: str, stage: Stage, tell: ProgressLog) -> Done:
         assert isinstance(stage, StopProcessor)
         return runner.stop(processor, for_good=stage.for_good)
 
@@ -169,7 +169,7 @@ def test_a_run_that_changes_a_processor_waits_for_its_recovery(installed: Instal
     assert len(told) == 2, "it goes on, and is refused with what to do"
 
 
-def nothing(processor: str, stage: Stage, tell: Tell) -> Done:
+def nothing(processor: str, stage: Stage, tell: ProgressLog) -> Done:
     raise AssertionError(f"{stage.says} was not to be carried out")
 
 
@@ -177,7 +177,7 @@ def test_an_apply_whose_stage_failed_with_an_action_of_its_own_is_told_with_one_
     record = begun(installed, new_holder(), Restore(NAME))
     failed = SupervisorSilent("The supervisor hangs.", action="End it: `holdfast down`, then `holdfast up`.")
     installed.registry.journal.let_go_of_apply(record.id, record.token, f"stage 1: {failed}")
-    (told,) = of_processor(NAME, standing(NAME, installed.world, LIMITS).answer)
+    (told,) = of_processor(NAME, processor_now(NAME, installed.world, LIMITS).answer)
     assert told.action == f"holdfast apply resume {record.id}"
     assert "The supervisor hangs. Before that: End it: `holdfast down`, then `holdfast up`." in told.reason
     with pytest.raises(ApplyInProgress) as refused:

@@ -16,7 +16,7 @@ from holdfast.dataframe.windows import Count, Sum
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.runtime.task import task_time
-from holdfast.processors.engine.windows.fewer_results import HeldBack
+from holdfast.processors.engine.windows.fewer_results import FewerResults
 from tests.mechanics.planted_seeds import is_found
 from tests.mechanics.tiers import variants
 from tests.oracles.window_rules import Event, Shape, Windows
@@ -217,19 +217,19 @@ def test_what_is_held_back_is_as_in_plain_python(seed: int, tmp_path: Path) -> N
 
 
 def _loses_what_it_holds(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(HeldBack, "closing", lambda self, limit: [])
+    patch.setattr(FewerResults, "closing", lambda self, limit: [])
 
 
 def _sends_it_twice(patch: pytest.MonkeyPatch) -> None:
-    former = HeldBack._look_again
+    former = FewerResults._look_again
 
-    def keeps(self: HeldBack, raw_key: bytes, due_ms: int, known: dict[str, Any] | None) -> dict[str, Any]:
+    def keeps(self: FewerResults, raw_key: bytes, due_ms: int, known: dict[str, Any] | None) -> dict[str, Any]:
         made = former(self, raw_key, due_ms, known)
         if known is not None:
             self._state.set("held", {"due": due_ms, "held": known["held"]})
         return made
 
-    patch.setattr(HeldBack, "_look_again", keeps)
+    patch.setattr(FewerResults, "_look_again", keeps)
 
 
 @pytest.mark.parametrize("bug", [_loses_what_it_holds, _sends_it_twice])

@@ -35,7 +35,7 @@ def write_failure(endpoint: Path, document: Mapping[str, Any]) -> None:
         _log.error("the failure file can't be written", path=str(file), error=str(why))
 
 
-def leave_last_words(endpoint: Path, processor: str, slot: str, error: dict[str, Any], started_at: float) -> None:
+def record_failure(endpoint: Path, processor: str, slot: str, error: dict[str, Any], started_at: float) -> None:
     """Write the error that ends this process to the failure file, unless this process already wrote one.
 
     ``error`` is as ``HoldfastError.as_dict`` returns it; ``started_at`` is in seconds since 1970.

@@ -20,7 +20,7 @@ UNJUDGED = (
 )
 
 
-def told_key(difference: KeyDifference) -> dict[str, Any]:
+def key_row(difference: KeyDifference) -> dict[str, Any]:
     """One differing key as a row: the key, the copy that is wrong, and the value of each copy."""
     message_key, state_key = _key(difference.key)
     record = difference.entries.get(Side.CHANGELOG, Entry())
@@ -35,7 +35,7 @@ def told_key(difference: KeyDifference) -> dict[str, Any]:
     }
 
 
-def told_stray(subject: Subject, stray: Stray) -> str:
+def stray_warning(subject: Subject, stray: Stray) -> str:
     """The warning about records that another program wrote after the worker's last commit, with the action."""
     return (
         f"partition {stray.partition}: {stray.records:,} records of {subject.changelog} after the worker's offset "

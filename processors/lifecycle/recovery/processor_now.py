@@ -30,7 +30,7 @@ from holdfast.processors.lifecycle.recovery.strangers import may_start
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ProcessorNow:
     """One processor now: its instances by slot, the answer about it, and its newest incident."""
 
     observations: Mapping[str, Observation]
@@ -38,7 +38,7 @@ class Standing:
     incident: Incident | None
 
 
-def standing(processor: str, world: World, limits: Limits, *, patience_s: float = 0.0) -> Standing:
+def processor_now(processor: str, world: World, limits: Limits, *, patience_s: float = 0.0) -> ProcessorNow:
     """The standing of a processor; one that was never deployed is not meant to run.
 
     Raises:
@@ -49,7 +49,7 @@ def standing(processor: str, world: World, limits: Limits, *, patience_s: float 
     incident, begun = incident_of(processor, world), open_apply(processor, world)
     answer = judge(found, incident, begun, last_apply(processor, world), world.clock())
     answer = judge_beside(answer, processor, strangers_beside(answer, processor, begun, world))
-    return Standing(seen, answer, incident)
+    return ProcessorNow(seen, answer, incident)
 
 
 def judge(
@@ -89,7 +89,7 @@ def what_is_left(processor: str, world: World, limits: Limits) -> tuple[str, ...
     Raises:
         HoldfastError: The supervisor or the registry does not answer.
     """
-    now = standing(processor, world, limits, patience_s=PATIENCE_S)
+    now = processor_now(processor, world, limits, patience_s=PATIENCE_S)
     living = {slot: each.living.code_version for slot, each in now.observations.items() if each.living is not None}
     lines = [] if now.answer.passed else [f"{processor}: {now.answer.text}"]
     # the answer is about the gravest fault: a slot that waits or is down would hide what the apply left beside it

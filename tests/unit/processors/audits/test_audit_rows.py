@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.processors.audits.comparison import Entry, KeyDifference, Odd, Side
-from holdfast.processors.audits.telling import VALUE_CHARACTERS, told_key
+from holdfast.processors.audits.rows import VALUE_CHARACTERS, key_row
 from holdfast.processors.engine.changelog.format import encode_bytes, encode_value, key_prefix
 
 
@@ -14,7 +14,7 @@ def difference(key: bytes, **entries: Entry) -> KeyDifference:
 
 def test_keys_and_values_are_shown_as_people_read_them() -> None:
     stored = encode_value({"n": 1, "é": [None]}, 5)
-    told = told_key(
+    told = key_row(
         difference(
             key_prefix(b"N14228") + b"n",
             store=Entry((stored,)),
@@ -36,13 +36,13 @@ def test_keys_and_values_are_shown_as_people_read_them() -> None:
 
 
 def test_what_is_of_no_known_format_is_shown_as_bytes() -> None:
-    told = told_key(difference(b"\x09odd", store=Entry((b"\xee",)), changelog=Entry()))
+    told = key_row(difference(b"\x09odd", store=Entry((b"\xee",)), changelog=Entry()))
     assert (told["key"], told["store"], told["changelog"], told["warehouse"]) == ("0x096f6464", "0xee", "absent", "")
-    assert told_key(difference(key_prefix(b"\xff") + b"n"))["key"] == "0x01" + "00000001" + "ff" + "6e"
-    assert told_key(difference(b""))["key"] == "0x"
+    assert key_row(difference(key_prefix(b"\xff") + b"n"))["key"] == "0x01" + "00000001" + "ff" + "6e"
+    assert key_row(difference(b""))["key"] == "0x"
 
 
 def test_long_values_are_cut() -> None:
-    told = told_key(difference(key_prefix(b"k") + b"n", store=Entry((encode_value("x" * 5_000, 1),))))
+    told = key_row(difference(key_prefix(b"k") + b"n", store=Entry((encode_value("x" * 5_000, 1),))))
     assert len(told["store"]) == VALUE_CHARACTERS
     assert told["store"].endswith("…")

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import threading
 
-from holdfast.processors.engine.serving.crew import Allowance, Crew
+from holdfast.processors.engine.serving.limits import Allowance, WorkThreads
 
 
 def test_a_crew_has_no_more_threads_than_work_or_its_bound() -> None:
-    crew, gate, done = Crew("a crew of a test", 2), threading.Event(), threading.Semaphore(0)
+    crew, gate, done = WorkThreads("a crew of a test", 2), threading.Event(), threading.Semaphore(0)
 
     def work() -> None:
         assert gate.wait(60)
@@ -24,7 +24,7 @@ def test_a_crew_has_no_more_threads_than_work_or_its_bound() -> None:
 
 
 def test_a_free_thread_takes_the_next_work() -> None:
-    crew, done = Crew("a small crew", 8), threading.Semaphore(0)
+    crew, done = WorkThreads("a small crew", 8), threading.Semaphore(0)
     crew.take(done.release)
     assert done.acquire(timeout=60)
     crew.end()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from queue import SimpleQueue
 
 
-class Crew:
+class WorkThreads:
     """Daemon threads that take work from one queue; a thread starts when no other is free, up to ``most``."""
 
     def __init__(self, name: str, most: int) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from holdfast.infra.kafka.records import Batch, Partition
 
 
-class Reach:
+class ReadBounds:
     """The bounds of a worker's inputs; if ``bounded``, a partition without a bound is not processed at all."""
 
     def __init__(self, *, bounded: bool) -> None:

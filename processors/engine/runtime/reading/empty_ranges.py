@@ -13,7 +13,7 @@ QUIET_S = 0.5
 LOOK_S = 0.05
 
 
-class Gap:
+class EmptyRanges:
     """Finds partitions without records before their bound.
 
     Commit markers, aborted and compacted records leave gaps of offsets, which a group member never receives.
