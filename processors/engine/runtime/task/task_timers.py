@@ -11,7 +11,8 @@ Invariants:
     - A commit has a bounded number of timers that were set and that fired, however many a key has.
     - In the call of a stream timer, and in the steps behind it, values end by the timer's time. So a value leaves once
       all timers of a time before its end have fired.
-    - The timers of a step fire in the order of time, message key and name, those of a clock for itself.
+    - Stream timers fire by time, those of all steps; those of a step by time, message key and name. So what a timer
+      emits does not depend on which step has it, nor on where a commit comes.
 """
 
 from __future__ import annotations
@@ -109,15 +110,15 @@ class TaskTimers:
 
         Raises what ``on_error`` raises.
         """
-        for steps in self._steps:
-            self._fire(steps, "stream", self._stream.time_ms, on_error)
+        self._fire_stream(on_error)
         return not self.stop_messages()
 
     def fire(self, on_error: OnTimerError) -> None:
         """Fires the timers of both clocks that are due, up to what this commit takes; raises as ``fire_between``."""
+        self._fire_stream(on_error)
         for steps in self._steps:
-            self._fire(steps, "stream", self._stream.time_ms, on_error)
-            self._fire(steps, "processing", self._now_ms, on_error)
+            while self._has_room() and steps.timers.is_due("processing", self._now_ms):
+                self._fire(steps, "processing", self._now_ms, on_error)
 
     @property
     def reached_ms(self) -> int:
@@ -150,22 +151,53 @@ class TaskTimers:
     def _is_full(self) -> bool:
         return max([steps.timers.set_since for steps in self._steps], default=0) >= SET_AT_ONCE
 
-    def _fire(self, steps: TimerSteps, clock: TimerClock, now_ms: int, on_error: OnTimerError) -> None:
-        while self._fired < FIRED_AT_ONCE and not self._is_full() and steps.timers.is_due(clock, now_ms):
-            found = steps.timers.due(clock, now_ms, min(READ_AT_ONCE, FIRED_AT_ONCE - self._fired))
-            if found:
-                self._run(steps, found, on_error)
+    def _has_room(self) -> bool:
+        """Whether this commit takes one more timer."""
+        return self._fired < FIRED_AT_ONCE and not self._is_full()
+
+    def _fire_stream(self, on_error: OnTimerError) -> None:
+        """Fires the stream timers that are due, of the step with the next one up to the next one of the others."""
+        while self._has_room():
+            places = sorted((steps.timers.on_stream.next_ms, number) for number, steps in enumerate(self._steps))
+            if not places or places[0][0] > self._stream.time_ms:
+                return
+            upto_ms, first = self._stream.time_ms, places[0][1]
+            if len(places) > 1:
+                other_ms, other = places[1]
+                upto_ms = min(upto_ms, other_ms if first < other else other_ms - 1)
+            self._fire(self._steps[first], "stream", upto_ms, on_error)
+
+    def _fire(self, steps: TimerSteps, clock: TimerClock, upto_ms: int, on_error: OnTimerError) -> None:
+        found = steps.timers.due(clock, upto_ms, min(READ_AT_ONCE, FIRED_AT_ONCE - self._fired))
+        if found:
+            self._run(steps, found, on_error)
+
+    def _another_comes_first(self, of: TimerSteps, due: Due) -> bool:
+        """Whether another step has a stream timer that fires before this one."""
+        if len(self._steps) == 1 or due.timer.clock != "stream":
+            return False
+        own = False
+        for steps in self._steps:
+            if steps is of:
+                own = True
+            elif steps.timers.on_stream.next_ms < due.timer.time + (not own):
+                return True
+        return False
 
     def _run(self, steps: TimerSteps, found: list[Due], on_error: OnTimerError) -> None:
         """Fires due timers in order, and puts the rest back into the index.
 
-        It stops before a timer if a call has set an earlier timer, or if a commit has to come first.
+        It stops before a timer if a call has set an earlier timer, here or of another step, or if a commit has to come
+        first.
         """
         timers, waiting = steps.timers, iter(found)
 
         def ended() -> bool:
             left = length_hint(waiting)
-            return left > 0 and (self._is_full() or not timers.comes_first(found[len(found) - left]))
+            if not left:
+                return False
+            due = found[len(found) - left]
+            return self._is_full() or not timers.comes_first(due) or self._another_comes_first(steps, due)
 
         values = Until(waiting, ended)
         keys = [due.message_key for due in found]

@@ -141,9 +141,13 @@ class StreamTime:
     def begin_call(self, timer_ms: int | None) -> None:
         """In the call of a timer, and in the steps behind it, values and windows end by its time; None ends that.
 
-        What had ended before the message that made the timer due is over: it may have left already.
+        What had ended before the message that made the timer due is over: it may have left already. So is what had
+        ended at the time of a timer that fired before: one that is set for a time in the past goes back to no time.
         """
-        self.call_ms = None if timer_ms is None else min(max(timer_ms, self.settled_ms), self.time_ms)
+        if timer_ms is None:
+            self.call_ms = None
+        else:
+            self.call_ms = self.settled_ms = min(max(timer_ms, self.settled_ms), self.time_ms)
 
     def look(self, now_ms: int) -> None:
         """Reads the worker's clock: event times that the world has reached count now."""
