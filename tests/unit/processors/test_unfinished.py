@@ -178,7 +178,7 @@ class Refusing:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def standing(self, transactional_id: str) -> None:
+    def producer_state(self, transactional_id: str) -> None:
         raise AccessRefused("User:orders may not list the producers of topic out.", action="Add this rule: ...")
 
 
@@ -257,7 +257,7 @@ def test_a_coordinator_that_never_finishes_is_told_in_time(world):
 class Uncarried(Refusing):
     """The view of a client whose settings the second library does not have."""
 
-    def standing(self, transactional_id: str) -> None:
+    def producer_state(self, transactional_id: str) -> None:
         raise ClientSettingsInvalid("sasl.mechanisms=OAUTHBEARER has no counterpart.", action="Use kafka-log-dirs.sh.")
 
 
