@@ -228,6 +228,14 @@ def test_the_sensor_is_switched_on_by_the_setting(
     assert off.default_status is dg.DefaultSensorStatus.STOPPED
 
 
+def broken_off(registry: Registry, processor: str, now: datetime) -> Any:
+    """An apply of a clear whose terminal was closed."""
+    facts = {"processor": processor, "verb": "clear", "plan_hash": "a", "plan": "{}", "who": "ann", "holder": "none"}
+    begun, _ = registry.journal.begin_apply(**facts, now=now)
+    assert registry.journal.let_go_of_apply(begun.id, begun.token, "the terminal was closed")
+    return begun
+
+
 def test_an_apply_that_broke_off_is_told_and_its_end(
     registry: Registry, tick: Tick, webhook: Webhook, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -236,9 +244,7 @@ def test_an_apply_that_broke_off_is_told_and_its_end(
     tick()
     now = datetime.now(UTC)
     registry.record_deployment("fleet", "v1", ("0",), now, desired="stopped")
-    facts = {"processor": "fleet", "verb": "clear", "plan_hash": "a", "plan": "{}", "who": "ann", "holder": "none"}
-    begun, _ = registry.journal.begin_apply(**facts, now=now)
-    assert registry.journal.let_go_of_apply(begun.id, begun.token, "the terminal was closed")
+    begun = broken_off(registry, "fleet", now)
     tick()
     tick()
     (message,) = [each for each in webhook.received if each["event"] == "state.needs"]
@@ -291,9 +297,7 @@ def test_a_processor_whose_state_can_not_be_read_is_told_and_hides_no_other(
     now = datetime.now(UTC)
     for name in ("fleet", "routes"):
         registry.record_deployment(name, "v1", ("0",), now, desired="stopped")
-    facts = {"processor": "routes", "verb": "clear", "plan_hash": "a", "plan": "{}", "who": "ann", "holder": "none"}
-    begun, _ = registry.journal.begin_apply(**facts, now=now)
-    assert registry.journal.let_go_of_apply(begun.id, begun.token, "the terminal was closed")
+    broken_off(registry, "routes", now)
     original = sensor_module.processor_now
 
     def processor_now(processor: str, *given: Any) -> Any:
@@ -322,9 +326,7 @@ def test_a_registry_that_can_not_be_read_is_told_and_its_end(
     tick()
     now = datetime.now(UTC)
     registry.record_deployment("fleet", "v1", ("0",), now, desired="stopped")
-    facts = {"processor": "fleet", "verb": "clear", "plan_hash": "a", "plan": "{}", "who": "ann", "holder": "none"}
-    begun, _ = registry.journal.begin_apply(**facts, now=now)
-    assert registry.journal.let_go_of_apply(begun.id, begun.token, "the terminal was closed")
+    broken_off(registry, "fleet", now)
     registry.open_incident("fleet", "dead", {}, now)
     tick()
     tick()

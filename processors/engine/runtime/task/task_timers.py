@@ -157,32 +157,26 @@ class TaskTimers:
 
     def _fire_stream(self, on_error: OnTimerError) -> None:
         """Fires the stream timers that are due, of the step with the next one up to the next one of the others."""
-        while self._has_room():
-            places = sorted((steps.timers.on_stream.next_ms, number) for number, steps in enumerate(self._steps))
-            if not places or places[0][0] > self._stream.time_ms:
+        while self._has_room() and self._steps:
+            first = min(self._steps, key=lambda steps: steps.timers.on_stream.next_ms)
+            if first.timers.on_stream.next_ms > self._stream.time_ms:
                 return
-            upto_ms, first = self._stream.time_ms, places[0][1]
-            if len(places) > 1:
-                other_ms, other = places[1]
-                upto_ms = min(upto_ms, other_ms if first < other else other_ms - 1)
-            self._fire(self._steps[first], "stream", upto_ms, on_error)
+            self._fire(first, "stream", min(self._stream.time_ms, self._first_upto_ms(first)), on_error)
+
+    def _first_upto_ms(self, of: TimerSteps) -> int:
+        """Up to this time stream timers of a step fire before those of the others; at equal times, by declaration."""
+        upto_ms, others_first = EVENT_TIME_END_MS, 1
+        for steps in self._steps:
+            if steps is of:
+                others_first = 0
+            else:
+                upto_ms = min(upto_ms, steps.timers.on_stream.next_ms - others_first)
+        return upto_ms
 
     def _fire(self, steps: TimerSteps, clock: TimerClock, upto_ms: int, on_error: OnTimerError) -> None:
         found = steps.timers.due(clock, upto_ms, min(READ_AT_ONCE, FIRED_AT_ONCE - self._fired))
         if found:
             self._run(steps, found, on_error)
-
-    def _another_comes_first(self, of: TimerSteps, due: Due) -> bool:
-        """Whether another step has a stream timer that fires before this one."""
-        if len(self._steps) == 1 or due.timer.clock != "stream":
-            return False
-        own = False
-        for steps in self._steps:
-            if steps is of:
-                own = True
-            elif steps.timers.on_stream.next_ms < due.timer.time + (not own):
-                return True
-        return False
 
     def _run(self, steps: TimerSteps, found: list[Due], on_error: OnTimerError) -> None:
         """Fires due timers in order, and puts the rest back into the index.
@@ -197,7 +191,9 @@ class TaskTimers:
             if not left:
                 return False
             due = found[len(found) - left]
-            return self._is_full() or not timers.comes_first(due) or self._another_comes_first(steps, due)
+            if self._is_full() or not timers.comes_first(due):
+                return True
+            return due.timer.clock == "stream" and due.timer.time > self._first_upto_ms(steps)
 
         values = Until(waiting, ended)
         keys = [due.message_key for due in found]
