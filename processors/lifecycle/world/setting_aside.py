@@ -57,7 +57,6 @@ def set_aside(state_dir: Path, processor: str, slot: str, path: str, now: dateti
     try:
         to = folder.with_name(f"{folder.name}{ASIDE}{now:%Y%m%dT%H%M%SZ}")
         folder.rename(to)
-        gone = _delete_older(folder)
     except OSError as failure:
         raise SetAsideFailed(
             f"{folder} cannot be set aside: {failure.strerror}.",
@@ -66,14 +65,18 @@ def set_aside(state_dir: Path, processor: str, slot: str, path: str, now: dateti
         ) from failure
     finally:
         held.release()
+    gone = _delete_older(folder)
     return f"{folder} was set aside as {to.name}" + "".join(f"; the older {each} was deleted" for each in gone)
 
 
 def _delete_older(folder: Path) -> list[str]:
-    """Delete all but the newest folders that were set aside here; their names. Verbs name theirs without a time."""
+    """Delete all but the newest folders that were set aside here; the names of those that are gone.
+
+    Verbs name theirs without a time. One that can't be deleted stays, and keeps no worker from its start.
+    """
     begin = f"{folder.name}{ASIDE}"
     known = [each for each in folder.parent.iterdir() if each.name.startswith(begin)]
     older = sorted(each for each in known if _TIME.fullmatch(each.name.removeprefix(begin)))[:-KEPT]
     for each in older:
-        shutil.rmtree(each)
-    return [each.name for each in older]
+        shutil.rmtree(each, ignore_errors=True)
+    return [each.name for each in older if not each.exists()]
