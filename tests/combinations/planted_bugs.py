@@ -16,6 +16,7 @@ from holdfast.processors.engine.dataframe import generated_loop as fusion
 from holdfast.processors.engine.dataframe import plain_loop as compilation
 from holdfast.processors.engine.runtime import commit, loop
 from holdfast.processors.engine.runtime.reading import reading_order
+from holdfast.processors.engine.runtime.reading.watermarks import WatermarkWriter
 from holdfast.processors.engine.runtime.task import task
 from holdfast.processors.engine.runtime.task.inputs_in_order import InputsInOrder
 from holdfast.processors.engine.runtime.task.task_timers import TaskTimers
@@ -169,6 +170,17 @@ def _late_by_now(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StreamTime, "ends_ms", property(lambda self: self.time_ms))
 
 
+def _told_when_it_went_back(patch: pytest.MonkeyPatch) -> None:
+    def is_due(self: WatermarkWriter, time_ms: int, now: float) -> bool:
+        if self._told is None or self._ended_at is not None:
+            return True
+        if self._told.stretch and self._quiet is not None and self._told.stretch == self._stretch:
+            return False
+        return self._told.time_ms != time_ms or self._told.stretch != 0
+
+    patch.setattr(WatermarkWriter, "_is_due", is_due)
+
+
 MORE: Plants = {
     "an input that is not read to its end is not waited for": planted_groups._not_waited_for,
     "woven records of equal times have another order": _equal_times_woven_otherwise,
@@ -184,6 +196,7 @@ MORE: Plants = {
     "the heir of a task without a store knows no time": _nothing_is_noted,
     "a task that groups again what it has grouped waits for itself": _hears_itself,
     "rows of timers are late by time that passed meanwhile": _late_by_now,
+    "a task answers its own watermark with another one": _told_when_it_went_back,
 }
 BUGS = [Planted(name, plant) for name, plant in {**FORMER, **MORE}.items()]
 

@@ -13,6 +13,8 @@ from tests.mechanics.tiers import named
 
 #: The known seed first, then so many.
 SEEDS_MAX = 200
+#: A task that stands still takes all of the time that a trial may take; a unit test shows this one in every tier.
+SLOW = frozenset({"a task answers its own watermark with another one"})
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +23,7 @@ def folder() -> Iterator[Path]:
         yield made
 
 
-@pytest.mark.parametrize("bug", named(BUGS))
+@pytest.mark.parametrize("bug", named(BUGS, thorough=SLOW))
 def test_a_planted_bug_is_caught(folder: Path, bug: Planted) -> None:
     known = [known_seeds()[bug.name]] if bug.name in known_seeds() else []
     outcome = caught(bug, [*known, *range(SEEDS_MAX)], folder)

@@ -434,6 +434,14 @@ def test_a_commit_tells_its_time_however_soon_it_comes_but_for_wide_topics(tasks
     assert writer.tell(60, 12.0) == watermark("planes-0", 60)
 
 
+def test_a_time_that_went_back_is_not_written_again() -> None:
+    writer = marks.WatermarkWriter("planes-0", {MAKERS: marks.Grouping(1, ALONE)})
+    for time_ms, written in ((40, 40), (30, None), (40, None), (50, 50)):
+        expected = None if written is None else watermark("planes-0", written)
+        assert writer.tell(time_ms, 7.0) == expected
+        writer.committed()
+
+
 @pytest.mark.parametrize("ended", [False, True])
 def test_what_was_told_before_a_restart_holds_until_it_is_told_again(ended: bool) -> None:
     upstream = upstream_of({"planes-0": (40, ended), "planes-1": (40, ended)})

@@ -181,6 +181,7 @@ class WatermarkWriter:
         if (not self._looked and time_ms == NO_TIME) or not self._is_due(time_ms, now):
             return None
         ended_at, self._ended_at = self._ended_at, None
+        time_ms = max(time_ms, NO_TIME if self._told is None else self._told.time_ms)
         self._pending, self._told_at = _Told(time_ms, 0 if ended_at is None else self._stretch), now
         if ended_at is None:
             return msgspec.json.encode(Watermark(self._task, time_ms, False))
@@ -193,7 +194,9 @@ class WatermarkWriter:
             return True
         if self._told.stretch and self._quiet is not None and self._told.stretch == self._stretch:
             return False  # the next word of the silence tells it
-        moved = self._told.time_ms != time_ms or self._told.stretch != 0
+        # A time that went back, as that of an input whose buffer is empty for a moment, tells nothing new. A task that
+        # reads its own watermarks would write one for each that it reads.
+        moved = self._told.time_ms < time_ms or self._told.stretch != 0
         return moved and now - self._told_at >= self._every_s
 
     def owes(self, time_ms: int) -> bool:
