@@ -112,7 +112,7 @@ def history_head(versions: Versions, table: str) -> HistoryHead | None:
     return HistoryHead(summary[ID_PROPERTY], int(reach["generation"]), ids, ends)
 
 
-def keep_reach(spark: SparkSession, table: str) -> None:
+def tag_newest_changes(spark: SparkSession, table: str) -> None:
     """Tag the version whose summary has the reach of the history, so that no expiry deletes it."""
     version = reaching_version(Versions.of(spark, table))
     if version is not None:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 from pyspark.sql import Row, SparkSession
 
-from holdfast.assets.spark.history import keep_reach
+from holdfast.assets.spark.history import tag_newest_changes
 from holdfast.assets.spark.metadata import exists, metadata_of
 from holdfast.assets.spark.sides import forget_old
 from holdfast.assets.spark.versions import Versions
@@ -84,7 +84,7 @@ def maintain_store(
             if name == quarantine_name(processor, store):
                 numbers |= forget_quarantined(spark, name, names[0])
             if name == history_name(processor, store):
-                keep_reach(spark, name)
+                tag_newest_changes(spark, name)
             numbers |= compact(spark, name, keep.compact_every)
             numbers |= expire_versions(spark, name, now - timedelta(hours=keep.keep_versions_hours))
             numbers |= remove_leftovers(spark, name, now - timedelta(hours=hours))

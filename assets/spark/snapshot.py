@@ -51,7 +51,7 @@ from holdfast.processors.snapshots.manifest import (
     SnapshotManifest,
 )
 from holdfast.processors.snapshots.names import branch_name, history_name, quarantine_name, snapshot_tag
-from holdfast.processors.snapshots.plan import SnapshotPlan, check_read, gap_free
+from holdfast.processors.snapshots.plan import SnapshotPlan, check_read, has_every_change
 
 _log = structlog.get_logger("snapshot")
 #: Attempts of a snapshot while other runs, such as maintenance, publish to its table.
@@ -355,7 +355,7 @@ def seal(work: Work, measured: Prints) -> None:
     elif plan.builds_on is None:
         base = f"op IN ('{history.BASE}', '{history.BASE_DELETE}') AND timestamp = {_moments(plan)}"
         work.corrections = work.changes().where(f"generation = {plan.generation} AND {base}").count()
-    gapless = not work.corrections and gap_free(plan, work.source.look(), time.time())
+    gapless = not work.corrections and has_every_change(plan, work.source.look(), time.time())
     manifest = SnapshotManifest(
         snapshot_id=plan.snapshot_id,
         processor=plan.processor,
@@ -411,7 +411,7 @@ def publish_history(work: Work) -> None:
         return
     try:
         versions.fast_forward(work.spark, work.history, work.history_ref)
-        history.keep_reach(work.spark, work.history)
+        history.tag_newest_changes(work.spark, work.history)
     except versions.TableMoved:
         if not history.has_fed(versions.Versions.of(work.spark, work.history), work.plan.snapshot_id):
             raise

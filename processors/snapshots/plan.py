@@ -194,7 +194,7 @@ def check_read(plan: SnapshotPlan, after: ChangelogNow | None, began: float, end
         )
 
 
-def gap_free(plan: SnapshotPlan, changelog: ChangelogNow | None, ended: float) -> bool:
+def has_every_change(plan: SnapshotPlan, changelog: ChangelogNow | None, ended: float) -> bool:
     """Whether the history has every change between the base and this snapshot: compaction can't have removed one."""
     base = plan.base
     if base is None or changelog is None or base.generation != plan.generation:

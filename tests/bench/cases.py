@@ -20,12 +20,12 @@ from holdfast.infra.kafka.broker import BrokerAddress
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from tests.bench import joins, windows
+from tests.bench.contenders import Work, parse_last
 from tests.bench.measured import RunWrong, Usage, run_measured
 from tests.bench.outputs import WARM_AFTER, read_into, read_outputs
 from tests.bench.peers import PROJECT, Contender
 from tests.bench.seeding import fill, first_of_each_partition, seed
 from tests.bench.stream import FIRST_TIMESTAMP_MS, PARTITIONS, SeededState, bodies, expected, hash_of
-from tests.bench.told import Work, parse_last
 
 MILLION = 1_000_000
 #: A contender that is slower than this is taken for stuck: records per second, and seconds that any run may take.

@@ -20,13 +20,13 @@ from holdfast.infra.kafka.broker import BrokerAddress
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine.changelog.format import META_KEY
+from tests.bench.contenders import Work
 from tests.bench.held import check_state
 from tests.bench.measured import RunWrong, Usage, run_measured
 from tests.bench.results import Figures
 from tests.bench.scenario import Place, Scenario, run_alone
 from tests.bench.seeding import fill, first_of_each_partition, rows_of_ours, seed
 from tests.bench.stream import PARTITIONS, SeededState, bodies
-from tests.bench.told import Work
 
 PROJECT = Path(__file__).resolve().parent.parent.parent
 #: Messages of each run: it has to come to its end.

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from holdfast import Application, Count
 from holdfast.infra.kafka.partitioners import MURMUR2, PARTITIONERS
+from tests.bench.contenders import Work
 from tests.bench.joins import RIGHT, both
-from tests.bench.told import Work
 
 SECOND = 1_000
 HOUR, DAY = 3_600 * SECOND, 86_400 * SECOND

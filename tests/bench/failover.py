@@ -20,13 +20,13 @@ from pathlib import Path
 
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
+from tests.bench.contenders import Work
 from tests.bench.held import check_state
 from tests.bench.measured import RunWrong
 from tests.bench.results import Figures
 from tests.bench.scenario import Place, Scenario, run_alone
 from tests.bench.seeding import fill, first_of_each_partition, seed
 from tests.bench.stream import PARTITIONS, SeededState, bodies
-from tests.bench.told import Work
 from tests.bench.workers import Worker, await_all
 
 #: Messages that come at once, and seconds from one to the next.

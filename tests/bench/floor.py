@@ -10,8 +10,8 @@ import time
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tests.bench.contenders import Work, tell
 from tests.bench.stream import PARTITIONS
-from tests.bench.told import Work, tell
 
 RECORDS_PER_POLL = 2_000
 #: A run without any message for so long has failed, in seconds.

@@ -10,9 +10,9 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.audits.copies import ChangelogCopy
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
 from holdfast.processors.engine.state.rocksdb import StateReader
+from tests.bench.contenders import Work
 from tests.bench.measured import RunWrong
 from tests.bench.ours import application_of
-from tests.bench.told import Work
 
 SETTLE_S = 600.0
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bench.told import parse_last
+from tests.bench.contenders import parse_last
 
 SAMPLE_EVERY_S = 0.05
 _TICKS = os.sysconf("SC_CLK_TCK")

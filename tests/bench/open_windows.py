@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, TopicPartition
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from tests.bench import windows
+from tests.bench.contenders import Work
 from tests.bench.measured import RunWrong, Usage, peak_of, run_measured
 from tests.bench.outputs import read_into
 from tests.bench.peers import OURS
@@ -28,7 +29,6 @@ from tests.bench.results import Figures
 from tests.bench.scenario import Place, Scenario, run_alone
 from tests.bench.seeding import Row, fill
 from tests.bench.stream import FIRST_TIMESTAMP_MS, PARTITIONS, key_of
-from tests.bench.told import Work
 from tests.bench.workers import Worker, await_all
 
 MILLION, MIB = 1_000_000, 1 << 20

@@ -14,7 +14,7 @@ from holdfast.infra.settings import MEMORY_BYTES_MIN
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.memory_plan import plan_memory
 from tests.bench import joins, windows
-from tests.bench.told import Work, tell
+from tests.bench.contenders import Work, tell
 
 STATE_KEY = "totals"
 GIB = 1 << 30

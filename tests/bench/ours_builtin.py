@@ -9,9 +9,9 @@ from typing import Any
 from holdfast import Count, Last, Max, Mean, Min, Sum
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from tests.bench import joins, windows
+from tests.bench.contenders import Work
 from tests.bench.ours import main
 from tests.bench.stream import FIRST_TIMESTAMP_MS
-from tests.bench.told import Work
 
 
 def add_up(frame: StreamingDataFrame) -> StreamingDataFrame:

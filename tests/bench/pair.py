@@ -20,12 +20,12 @@ from confluent_kafka import Producer
 
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
+from tests.bench.contenders import Work
 from tests.bench.measured import RunWrong
 from tests.bench.outputs import WARM_AFTER, read_outputs
 from tests.bench.results import Figures
 from tests.bench.scenario import Place, Scenario, run_alone
 from tests.bench.stream import PARTITIONS, bodies, expected, hash_of
-from tests.bench.told import Work
 from tests.bench.workers import Worker, await_all
 
 KEYS = 10_000

@@ -19,6 +19,7 @@ from itertools import islice
 
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
+from tests.bench.contenders import Work
 from tests.bench.measured import RunWrong, Usage, run_measured
 from tests.bench.outputs import WARM_AFTER, read_outputs
 from tests.bench.peers import OURS
@@ -26,7 +27,6 @@ from tests.bench.results import Figures
 from tests.bench.scenario import Place, Scenario, run_alone
 from tests.bench.seeding import fill
 from tests.bench.stream import PARTITIONS, bodies, expected, hash_of, messages
-from tests.bench.told import Work
 
 KEYS = 10_000
 MILLION = 1_000_000

@@ -19,7 +19,7 @@ from pathlib import Path
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.setup.jars import JarSource, fetch_jars
 from holdfast.infra.setup.java import Java
-from tests.bench.told import Work
+from tests.bench.contenders import Work
 
 HERE = Path(__file__).resolve().parent
 PROJECT = HERE.parent.parent

@@ -13,8 +13,8 @@ import time
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from tests.bench.contenders import tell
 from tests.bench.stream import PARTITIONS, messages
-from tests.bench.told import tell
 
 STEP_S = 0.004
 #: How long outputs may take after the last message, in seconds.

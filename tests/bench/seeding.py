@@ -21,9 +21,9 @@ from holdfast.processors.engine.aggregates import aggregation
 from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta, encode_value, key_prefix
 from tests.bench import ours_builtin
+from tests.bench.contenders import Work
 from tests.bench.ours import STATE_KEY, application_of
 from tests.bench.stream import FIRST_TIMESTAMP_MS, PARTITIONS, SeededState, key_of
-from tests.bench.told import Work
 
 _STREAMS_STATE = struct.Struct(">qddd")
 #: Nothing of it may be cleaned away between two runs.

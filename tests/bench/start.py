@@ -21,6 +21,7 @@ from confluent_kafka import Consumer, TopicPartition
 
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
+from tests.bench.contenders import Work
 from tests.bench.held import check_state
 from tests.bench.measured import RunWrong, Usage, run_measured
 from tests.bench.outputs import read_outputs
@@ -29,7 +30,6 @@ from tests.bench.results import Figures
 from tests.bench.scenario import Place, Scenario, run_alone
 from tests.bench.seeding import fill, first_of_each_partition, seed
 from tests.bench.stream import PARTITIONS, SeededState, bodies, expected, hash_of
-from tests.bench.told import Work
 
 #: Messages of each round.
 MESSAGES = 200

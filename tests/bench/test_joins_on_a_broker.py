@@ -52,9 +52,9 @@ from tests.bench.compared_joins import (
     topic_of,
     windows_of,
 )
+from tests.bench.contenders import Work
 from tests.bench.joins import RIGHT
 from tests.bench.peers import OURS, Contender, module
-from tests.bench.told import Work
 
 pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 

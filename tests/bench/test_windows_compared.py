@@ -25,9 +25,9 @@ from holdfast import Application, Count, Sum
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
+from tests.bench.contenders import Work
 from tests.bench.measured import run_measured
 from tests.bench.peers import Contender
-from tests.bench.told import Work
 
 pytestmark = [pytest.mark.kafka, pytest.mark.thorough]
 

@@ -18,10 +18,10 @@ from typing import Any
 
 import structlog
 
+from tests.bench.contenders import Work
 from tests.bench.measured import RunWrong
 from tests.bench.ours import application_of
 from tests.bench.peers import PROJECT
-from tests.bench.told import Work
 
 EVENTS = ("partitions assigned", "task runs", "standby has the whole changelog")
 LIMIT_S = 600.0

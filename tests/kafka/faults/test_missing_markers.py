@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from holdfast.infra.kafka.errors import BrokerUnreachable
-from holdfast.processors.engine.runtime.ownership.unfinished import held_back
+from holdfast.processors.engine.runtime.ownership.unfinished import open_transactions
 from tests.kafka.test_bad_world import committed, is_exact, restarted
 from tests.parts.brokers import HASTE
 
@@ -55,7 +55,7 @@ def test_a_bare_broker_that_is_killed_in_open_transactions_doubles_nothing(
                 if committed_so_far(stream) == fed * EACH:
                     stream.feed_numbers(EACH, KEYS)
                     fed += 1
-                return bool(held_back(stream.topics, [stream.sink]))
+                return bool(open_transactions(stream.topics, [stream.sink]))
 
             one.waiting(met_open, "a transaction to be open")
             time.sleep(chance.uniform(0.0, 0.3))  # a moment in a row of commits: no condition names it

@@ -70,8 +70,8 @@ def _latest_is_any(patch: pytest.MonkeyPatch) -> None:
 
 
 def _reach_expires(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(history, "keep_reach", lambda spark, table: None)
-    patch.setattr(maintenance, "keep_reach", lambda spark, table: None)
+    patch.setattr(history, "tag_newest_changes", lambda spark, table: None)
+    patch.setattr(maintenance, "tag_newest_changes", lambda spark, table: None)
     head = history.history_head
 
     def history_head(seen: Any, table: str) -> Any:

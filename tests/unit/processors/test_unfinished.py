@@ -278,6 +278,6 @@ def test_a_topic_that_may_not_be_described_is_told_with_its_rule(world, monkeypa
     def refuse(*of: object, **named: object) -> None:
         raise AccessRefused("User:orders may not describe topic out.", action="Add this rule: ...")
 
-    monkeypatch.setattr("holdfast.processors.engine.runtime.ownership.unfinished.held_back", refuse)
+    monkeypatch.setattr("holdfast.processors.engine.runtime.ownership.unfinished.open_transactions", refuse)
     with pytest.raises(AccessRefused, match="may not describe topic out"):
         world.unfinished.settle(OWN)

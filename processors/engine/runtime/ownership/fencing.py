@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 import structlog
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.engine.runtime.ownership.unfinished import Unfinished, held_back
+from holdfast.processors.engine.runtime.ownership.unfinished import Unfinished, open_transactions
 from holdfast.processors.engine.runtime.ports import Cluster
 
 _log = structlog.get_logger("runtime.fencing")
@@ -72,7 +72,7 @@ class FormerOwners:
             return False
         try:
             topics = {topic for task in others for topic in changelogs[task]}
-            held = held_back(self._cluster.topics(FENCE_TIMEOUT_S), topics)
+            held = open_transactions(self._cluster.topics(FENCE_TIMEOUT_S), topics)
         except HoldfastError as failure:  # Kafka is away: the tasks are opened again when it is back
             _log.warning("open transactions of former owners are not checked", error=failure.message)
             return True

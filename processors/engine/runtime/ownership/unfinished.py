@@ -59,7 +59,7 @@ class Held(NamedTuple):
     end: int
 
 
-def held_back(view: TopicView, topics: Iterable[str], group: str = "") -> dict[Partition, Held]:
+def open_transactions(view: TopicView, topics: Iterable[str], group: str = "") -> dict[Partition, Held]:
     """The partitions with an open transaction: the last stable offset is below the end.
 
     With ``group``, also the partition with the group's offsets; it is left out when this client may not describe it.
@@ -126,7 +126,7 @@ class Unfinished:
         seen: Mapping[Partition, Held] = {}
         while True:
             try:
-                held = held_back(self._cluster.topics(LOOK_TIMEOUT_S), self._topics, self._group)
+                held = open_transactions(self._cluster.topics(LOOK_TIMEOUT_S), self._topics, self._group)
                 if refusal is None:
                     refusal = self._ended(transactional_id, held) if held else None
                     if refusal is None:
@@ -157,7 +157,7 @@ class Unfinished:
             AccessRefused: This client may not see whose transaction is open, or may not end it.
             KafkaFailed: Kafka refused another request.
         """
-        held = held_back(self._cluster.topics(LOOK_TIMEOUT_S), self._topics, self._group)
+        held = open_transactions(self._cluster.topics(LOOK_TIMEOUT_S), self._topics, self._group)
         if not held:
             return
         with self._cluster.transactions(LOOK_TIMEOUT_S) as transactions:
