@@ -26,7 +26,7 @@ def build_recovery(settings: Settings) -> dg.Definitions:
     return dg.Definitions(
         jobs=[recover_processor, upkeep],
         sensors=[
-            recovery_sensor(None, enabled=settings.recovery_enabled, apart=True),
+            recovery_sensor(enabled=settings.recovery_enabled, apart=True),
             notifications_sensor(enabled=settings.webhook.url is not None, apart=True),
             run_failures,
         ],

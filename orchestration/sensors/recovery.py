@@ -81,14 +81,15 @@ log = structlog.get_logger(__name__)
 
 def build_sensors(stores: dict[str, tuple[str, ...]], *, recovery_enabled: bool) -> list[dg.SensorDefinition]:
     """The three sensors; ``stores`` maps each processor to its stores."""
-    return [recovery_sensor(frozenset(stores), enabled=recovery_enabled), _telemetry(stores), run_failures]
+    return [recovery_sensor(enabled=recovery_enabled), _telemetry(stores), run_failures]
 
 
-def recovery_sensor(defined: frozenset[str] | None, *, enabled: bool, apart: bool = False) -> dg.SensorDefinition:
+def recovery_sensor(*, enabled: bool, apart: bool = False) -> dg.SensorDefinition:
     """The sensor ``processor_recovery``.
 
+    It updates the check ``working`` of each deployed processor, also while the processor's definition can't be loaded.
+
     Args:
-        defined: The processors whose check ``working`` is updated; None for all that are deployed.
         enabled: Whether it is switched on at first.
         apart: Whether it is in a code location of its own.
     """
@@ -118,7 +119,7 @@ def recovery_sensor(defined: frozenset[str] | None, *, enabled: bool, apart: boo
         for deployment in deployments:
             name = deployment.processor
             try:
-                tick.look(deployment, waiting.get(name), has_check=defined is None or name in defined)
+                tick.look(deployment, waiting.get(name))
             except HoldfastError as failed:
                 context.log.warning(f"The status of {name} could not be read: {failed}")
                 tick.sentences.append(f"{name}: {failed.message}")
@@ -160,7 +161,7 @@ class _Tick:
     events: list[dg.AssetCheckEvaluation] = field(default_factory=list)
     sentences: list[str] = field(default_factory=list)
 
-    def look(self, deployment: Deployment, waiting: Incident | None, *, has_check: bool) -> None:
+    def look(self, deployment: Deployment, waiting: Incident | None) -> None:
         """Diagnose one processor with its open incident, then request a run and update its check as needed.
 
         Raises:
@@ -168,7 +169,7 @@ class _Tick:
         """
         name = deployment.processor
         kept = self.after[name] = self.before.get(name, _Remembered())
-        begun = self.begun.get(name) if has_check else None
+        begun = self.begun.get(name)
         found = take_look(
             deployment,
             waiting,
@@ -178,7 +179,7 @@ class _Tick:
             answered_at=kept.answered,
         )
         self.sentences += found.sentences
-        if found.old is not None and has_check:
+        if found.old is not None:
             self._report(name, judge_behind(found.old), None)
         seen = found.seen
         if seen is None:
@@ -189,7 +190,7 @@ class _Tick:
         if found.due is not None:
             request = _request(self.context, self.lifecycle, found.due)
             self.requests += [] if request is None else [request]
-        if has_check and begun is None:
+        if begun is None:
             self._check_working(name, seen, kept)
         self._check_apply(begun, seen.diagnoses)
 

@@ -221,6 +221,13 @@ def ticker(definitions: dg.Definitions, instance: dg.DagsterInstance) -> Ticker:
     return Ticker(definitions, instance)
 
 
+def test_the_check_is_told_while_the_definition_can_not_be_loaded(
+    registry: Registry, settings: Settings, instance: dg.DagsterInstance
+) -> None:
+    _, (told,) = Ticker(build_definitions(settings, loaded=()), instance)()
+    assert (told.asset_key.path[-1], told.check_name, told.passed) == ("fleet_processor", "working", False)
+
+
 def test_the_check_is_told_when_its_answer_changes_and_not_at_each_tick(registry: Registry, ticker: Ticker) -> None:
     requests, (told,) = ticker()
     assert len(requests) == 1
