@@ -23,7 +23,17 @@ from holdfast.infra.system import privacy
 from holdfast.orchestration.commands import options
 from tests.mechanics.json_answers import compared_text
 from tests.mechanics.leftovers import end_leftovers
-from tests.mechanics.tiers import MARKED_FOLDERS, QUICK_FOLDERS, TESTS, TIERS, belongs, in_part, in_turn, write_seconds
+from tests.mechanics.tiers import (
+    MARKED_FOLDERS,
+    QUICK_FOLDERS,
+    TESTS,
+    TIERS,
+    belongs,
+    folder_of,
+    in_part,
+    in_turn,
+    write_seconds,
+)
 from tests.parts import brokers
 from tests.parts.brokers import TrackedBroker, stop_all
 
@@ -59,8 +69,8 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        for folder in MARKED_FOLDERS.intersection(item.path.relative_to(TESTS).parts[:-1]):
-            item.add_marker(folder)
+        if folder_of(item.path) in MARKED_FOLDERS:
+            item.add_marker(folder_of(item.path))
     chosen = [item for item in items if belongs(item, config.getoption("--tier"))]
     if config.getoption("--part"):
         chosen = in_part(chosen, config.getoption("--part"))

@@ -106,7 +106,7 @@ def _metadata(metadata: GroupMetadata) -> bytes:
 
         CGMDv2: | generation, int32 in the machine's byte order | group_id \\0 | member_id \\0 | group_instance_id \\0
 
-    ``tests/unit/infra/test_group_metadata.py`` compares this with the installed library.
+    ``tests/unit/infra/kafka/test_group_metadata.py`` compares this with the installed library.
     """
     if not isinstance(metadata, bytes) or not metadata.startswith(_METADATA_MAGIC):
         raise KafkaFailed(

@@ -14,7 +14,7 @@ import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
 TIERS = ("quick", "test", "thorough")
-#: A test below one of these folders gets the folder's name as its marker.
+#: A test below one of these folders of `tests` gets the folder's name as its marker.
 MARKED_FOLDERS = frozenset({"kafka", "spark", "dagster", "browser", "drills"})
 #: What `make quick` looks into. Of these it runs what has no marker of a real part and is not `slow`.
 QUICK_FOLDERS = frozenset({"unit", "contract", "simulation", "combinations", "fuzz", "tidy", "docs"})
@@ -86,7 +86,7 @@ def split(cases: Mapping[str, int], seconds: Mapping[str, float], count: int) ->
     """
 
     def weight(file: str) -> float:
-        real = MARKED_FOLDERS.intersection(file.split("/"))
+        real = file.startswith(tuple(f"tests/{folder}/" for folder in MARKED_FOLDERS))
         return seconds.get(file) or cases[file] * (UNMEASURED_REAL_S if real else UNMEASURED_S)
 
     parts: list[set[str]] = [set() for _ in range(count)]

@@ -1,5 +1,7 @@
 """The size of rooms: modules of a folder, crumbs, classes with too much, long files of tests.
 
+Unit tests lie in rooms of the same names as the code.
+
 ``rooms_left.json`` has what is over a limit today. A number in it may only fall, and the goal is an empty file::
 
     .venv/bin/python -m tests.tidy.test_rooms             lists what is over a limit
@@ -21,8 +23,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeGuard
 
-from tests.tidy.test_code import MODULES, TEST_FILES, allowed, assigned, imports, name_of, tree_of
+from tests.tidy.test_code import FOLDERS as FLOORS
+from tests.tidy.test_code import MODULES, PROJECT, TEST_FILES, allowed, assigned, imports, name_of, tree_of
 
+UNIT = PROJECT / "tests" / "unit"
+UNIT_TESTS = sorted(UNIT.rglob("*.py"))
+#: The folder of unit tests that looks at all floors at once.
+PINS = "pins"
 LEFT = Path(__file__).with_name("rooms_left.json")
 MODULES_MAX, CRUMB_LINES, METHODS_MAX, ATTRIBUTES_MAX, TEST_LINES_MAX = 15, 60, 15, 15, 500
 #: What is counted, as files of the list call it.
@@ -47,7 +54,7 @@ def found() -> dict[str, dict[str, int]]:
 
 
 def _folders() -> Mapping[str, int]:
-    return Counter(name_of(path.parent) for path in MODULES if path.name != "__init__.py")
+    return Counter(name_of(path.parent) for path in [*MODULES, *UNIT_TESTS] if path.name != "__init__.py")
 
 
 def _lines(path: Path) -> int:
@@ -122,6 +129,13 @@ def test_no_room_grows_beyond_its_limit() -> None:
 def test_the_list_has_nothing_that_is_within_its_limit() -> None:
     now = found()
     assert [f"{kind}: {place}" for kind, each in listed().items() for place in each if place not in now[kind]] == []
+
+
+def test_unit_tests_lie_in_the_folder_of_the_code_that_they_test() -> None:
+    tests = {path.parent.relative_to(UNIT).as_posix() for path in UNIT_TESTS} - {".", PINS}
+    assert {name.partition("/")[0] for name in tests} == set(FLOORS)
+    code = {name_of(path.parent) for path in MODULES}
+    assert sorted(tests - code) == [], "no such folders of the code: move their tests to where the code has moved"
 
 
 def test_what_is_new_or_larger_is_named() -> None:

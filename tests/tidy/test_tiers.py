@@ -57,9 +57,10 @@ def test_parts_take_about_as_long_as_each_other() -> None:
 
 
 def test_a_file_that_was_not_measured_is_estimated_by_its_cases_and_its_folder() -> None:
-    assert split({"tests/kafka/test_a.py": 4, "tests/unit/test_b.py": 100, "tests/unit/test_c.py": 90}, {}, 2) == [
+    cases = {"tests/kafka/test_a.py": 4, "tests/unit/kafka/test_b.py": 100, "tests/unit/test_c.py": 90}
+    assert split(cases, {}, 2) == [
         {"tests/kafka/test_a.py"},
-        {"tests/unit/test_b.py", "tests/unit/test_c.py"},
+        {"tests/unit/kafka/test_b.py", "tests/unit/test_c.py"},
     ]
 
 
@@ -91,9 +92,9 @@ def test_named_rows_keep_their_name() -> None:
 @pytest.fixture
 def listed(tmp_path: Path) -> Callable[..., list[str]]:
     """Lists what pytest would run of three files that have the same cases, in folders of three kinds."""
-    for folder in ("unit", "bench", "kafka"):
+    for folder in ("unit/kafka", "bench", "kafka"):
         (tmp_path / "tests" / folder).mkdir(parents=True)
-        (tmp_path / "tests" / folder / f"test_{folder}.py").write_text(CASES)
+        (tmp_path / "tests" / folder / "test_cases.py").write_text(CASES)
     shutil.copy(TESTS / "conftest.py", tmp_path / "tests")
     for name in ("mechanics", "parts"):
         shutil.copytree(TESTS / name, tmp_path / "tests" / name)
@@ -111,7 +112,7 @@ def listed(tmp_path: Path) -> Callable[..., list[str]]:
 @pytest.mark.slow
 def test_a_tier_has_the_cases_that_its_marks_allow(listed: Callable[..., list[str]]) -> None:
     quick, tested, thorough = (listed("--tier", tier) for tier in ("quick", "test", "thorough"))
-    assert [case.partition("::")[0] for case in quick] == ["tests/unit/test_unit.py"] * 3
+    assert [case.partition("::")[0] for case in quick] == ["tests/unit/kafka/test_cases.py"] * 3
     assert len(tested) == 3 * 5
     assert len(thorough) == 3 * 7
     assert set(quick) < set(tested) < set(thorough)

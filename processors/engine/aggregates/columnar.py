@@ -11,7 +11,7 @@ when the plain path needs the key::
     rows       store.read_many ─► RowTable ─► (commit) ─► store.write_many
 
 A run that numpy can't compute to the bit raises ``Unfit`` before anything changes; then the plain path takes the run.
-The tricks, and the tests that fail if one is wrong (``tests/unit/processors/test_columnar*.py``):
+The tricks, and the tests that fail if one is wrong (``tests/unit/processors/engine/aggregates/test_columnar.py``):
 
 - ``message_columns`` decodes only the needed fields.
 - ``row_table`` fills a template of bytes, instead of encoding objects.

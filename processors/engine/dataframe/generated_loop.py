@@ -28,7 +28,7 @@ The function takes iterators. It stops at the first message that raises, after i
 messages before are complete. Called again with the same iterators, it continues behind the failed message. The caller
 undoes the failed message's writes to state.
 
-``tests/unit/processors/test_generated_loop.py`` compares both loops for random chains of steps.
+``tests/unit/processors/engine/dataframe/test_generated_loop.py`` compares both loops for random chains of steps.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ built for the database and the changelog only. State keys beyond ``CELLS_MAX``, 
 ``scattered``, share one cell with dicts by full key.
 
 ``get`` and ``set`` contain the code of ``_load`` and ``_store`` instead of calling them. This saves 4 % of the CPU of a
-stateful message. ``tests/unit/processors/test_store_inlined.py`` compares both ways.
+stateful message. ``tests/unit/processors/engine/state/test_store_inlined.py`` compares both ways.
 
 Invariants:
     - The overlay is the only place of uncommitted writes; dropping it drops all of them.

@@ -14,7 +14,7 @@ from holdfast.infra.kafka.records import TopicFacts
 from holdfast.processors.engine.runtime.reading import watermarks as marks
 from holdfast.processors.engine.runtime.reading.upstream import REPEAT_S, Watermark
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
-from tests.unit.processors.test_grouped_order import IDLE, word
+from tests.unit.processors.engine.runtime.reading.test_grouped_order import IDLE, word
 
 
 def facts(app: Application, partitions: int) -> dict[str, TopicFacts]:

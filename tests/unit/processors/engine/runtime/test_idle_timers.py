@@ -13,7 +13,7 @@ from holdfast.infra.settings import CheckpointSettings
 from holdfast.processors.engine.checkpoints import decision
 from holdfast.processors.engine.runtime.options import Start
 from tests.simulation.disk import SimulatedDisk
-from tests.unit.processors.windows.test_idle import STEPS, Doomed, Faulty, Killed
+from tests.unit.processors.engine.runtime.test_idle import STEPS, Doomed, Faulty, Killed
 
 #: Less than the time after which the broker ends a transaction that stays open.
 AFTER_S = 6

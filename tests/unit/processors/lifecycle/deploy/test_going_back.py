@@ -23,7 +23,7 @@ from holdfast.processors.lifecycle.plans.stages import RunProcessor
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
 from holdfast.processors.lifecycle.verbs.table import decide
-from tests.unit.processors.lifecycle.test_scale_plans import TOPOLOGY, in_workers, run_of
+from tests.unit.processors.lifecycle.verbs.test_scale_plans import TOPOLOGY, in_workers, run_of
 
 ONE = {"0": [0, 1, 2, 3], "1": []}
 

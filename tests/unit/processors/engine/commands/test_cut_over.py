@@ -14,8 +14,8 @@ from holdfast.processors.engine.runtime.commands import Adopt
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.runtime.task import task_time, task_timers
 from holdfast.processors.engine.runtime.tickets import TicketPhase
-from tests.unit.processors.test_shadow import Asking
-from tests.unit.processors.windows.test_window_store_life import Dying, Killed
+from tests.unit.processors.engine.commands.test_window_store_life import Dying, Killed
+from tests.unit.processors.engine.runtime.test_shadow import Asking
 from tests.window_apps import T, build, send
 from tests.window_lives import carry_out
 

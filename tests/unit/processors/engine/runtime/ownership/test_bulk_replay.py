@@ -27,7 +27,7 @@ from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.testing import InlineProcess, InMemoryCluster
 
 PLACE = Partition("changelog", 0)
-PROJECT = Path(__file__).resolve().parents[3]
+PROJECT = Path(__file__).resolve().parents[6]
 SMALL = RocksMemory(8 << 20, 8 << 20)
 
 

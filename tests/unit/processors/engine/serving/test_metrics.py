@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast.processors.engine.serving.metrics import WorkerMetrics
 from holdfast.processors.engine.serving.status import ProcessorStatus
 
-PROJECT = Path(__file__).resolve().parents[4]
+PROJECT = Path(__file__).resolve().parents[5]
 
 
 def status(**facts: Any) -> dict[str, Any]:

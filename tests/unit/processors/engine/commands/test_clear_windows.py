@@ -14,7 +14,7 @@ from holdfast.processors.engine.commands import content, sweep
 from holdfast.processors.engine.runtime.commands import Clear, CommandWrong, Count
 from holdfast.processors.engine.state.time.window_keys import HELD, KEY_TIME, OWN_KEY, due_entry, window_of
 from tests.mechanics.tiers import variants
-from tests.unit.processors.windows.test_put_back import KINDS, feed, results, world
+from tests.unit.processors.engine.commands.test_put_back import KINDS, feed, results, world
 from tests.window_apps import T, build, send
 from tests.window_lives import carry_out, put_back, stored
 

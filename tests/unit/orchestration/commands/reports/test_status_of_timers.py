@@ -11,7 +11,7 @@ from holdfast.assets.state import _stream_time, _timers
 from holdfast.orchestration.commands.reports.processor_rows import bare_row
 from holdfast.orchestration.commands.reports.status import _print
 from holdfast.processors.engine.serving.status import ProcessorStatus
-from tests.unit.processors.serving.test_metrics import status
+from tests.unit.processors.engine.serving.test_metrics import status
 
 
 def printed(*timers: dict[str, Any] | None) -> str:

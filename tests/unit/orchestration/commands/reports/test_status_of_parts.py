@@ -12,7 +12,7 @@ from holdfast.orchestration.cli import main
 from holdfast.orchestration.commands.reports.processor_rows import bare_row, subtopologies_of
 from holdfast.orchestration.commands.reports.status import _print
 from holdfast.processors.engine.serving.status import ProcessorStatus
-from tests.unit.processors.serving.test_metrics import status
+from tests.unit.processors.engine.serving.test_metrics import status
 
 
 def printed(*subtopologies: list[dict[str, Any]]) -> str:
