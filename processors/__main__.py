@@ -6,6 +6,7 @@ Exit codes: 0 stopped as asked, 1 processing failed, 64 bad configuration, 69 no
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import sys
 import time
 from typing import Any
@@ -61,6 +62,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> int:
     """Runs one worker until it stops, and returns its exit code."""
     given = _parser().parse_args(arguments)
+    faulthandler.enable()  # a worker that dies in C, as of a bug in a package, says in its log where
     if given.release is not None:
         sys.path.insert(0, given.release)
     log = structlog.get_logger("worker")

@@ -113,6 +113,7 @@ def _context(instance: DagsterInstance, target: WorkspaceLoadTarget, servers: Ke
 
 def _servers(instance: DagsterInstance, log_level: str) -> KeptCodeServers:
     os.environ.setdefault("DAGSTER_GRPC_MAX_WORKERS", str(ANSWERS_AT_ONCE))  # no other way leads to its option
+    os.environ.setdefault("PYTHONFAULTHANDLER", "1")  # a code server or run that dies in C says in the log where
     return KeptCodeServers(
         instance_ref=instance.get_ref(),
         server_command=GrpcServerCommand.API_GRPC,
