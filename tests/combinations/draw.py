@@ -218,7 +218,7 @@ def _fits_loose(step: Step, of: list[Made]) -> bool:
 
 
 #: Steps behind which no other system is asked, though they have no state.
-_NOT_FIRST = {"apply expand", "to_stream", "concat"}
+_NOT_FIRST = {"apply expand", "to_stream", "concat", "join_table global"}
 #: Steps that add a step to their right stream.
 _STEPS_OF_THE_RIGHT = {"join_asof", "join_asof tolerance", "store shared"}
 #: Steps whose results are known where a task waits for its own work.
@@ -293,6 +293,7 @@ def _place(scope: Scope, step: Step, of: list[Made], tasks: Tasks, *, circle: bo
             or "partition" in code
             or bool(Mark.LOOSE & step.marks)
             or "suppress" in code
+            or _is_of_long_ago(scope, step)
             or _is_late(scope, step, code),
             late=late or _is_late(scope, step, code),
             changes=step.name == "to_stream" or any(each.changes for each in of),
@@ -312,6 +313,11 @@ def _places(step: Step) -> list[str]:
 def _is_late(scope: Scope, step: Step, code: str) -> bool:
     """Whether rows come late by an interval and a grace: outer rows of an interval join."""
     return scope.groups and step.name == "join_interval" and "'inner'" not in code
+
+
+def _is_of_long_ago(scope: Scope, step: Step) -> bool:
+    """Whether results may be older than every grace: a window of the last messages begins with the oldest of them."""
+    return scope.groups and "count_window" in step.name
 
 
 def _code(scope: Scope, step: Step, name: str, cases: Sequence[str]) -> tuple[str, int]:
