@@ -1,11 +1,22 @@
-"""What the page of Quix Streams' examples says about tests."""
+"""What the page of Quix Streams' examples says about tests, and what its examples run on."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from holdfast import InMemoryCluster
+from tests.window_apps import T, build, send
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "coming-from" / "quix-examples.md"
+
+MINUTE, HOUR = 60_000, 3_600_000
+#: A whole number of hours since 1970.
+START = T // HOUR * HOUR
+READINGS = [(100, {"celsius": 30}), (200, {"celsius": 29}), (300, {"celsius": 28})]
 
 
 def listed_under(*headings: str) -> set[str]:
@@ -14,3 +25,14 @@ def listed_under(*headings: str) -> set[str]:
         re.findall(r"^## (.+?)\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     )
     return {name for heading in headings for name in re.findall(r"`(test_\w+)`", sections[heading])}
+
+
+def results(cluster: InMemoryCluster, place: Callable[[Any], Any], messages: list[tuple[int, Any]]) -> Any:
+    """What a step makes of messages, each with its milliseconds after ``START``; starts and ends are after it, too."""
+    for at, value in messages:
+        send(cluster, START - T + at, value)
+    cluster.run(build(place))
+    found = [json.loads(record.value or b"") for _, record in cluster.read("out")]
+    for each in found:
+        each.update({name: each[name] - START for name in ("start", "end") if name in each})
+    return found

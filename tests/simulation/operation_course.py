@@ -9,16 +9,10 @@ from typing import Any
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.lifecycle.plans.plan import Refused
-from holdfast.processors.lifecycle.plans.requests import (
-    Clear,
-    Deploy,
-    Provision,
-    Request,
-    Restore,
-)
+from holdfast.processors.lifecycle.plans.requests import Clear, Deploy, Provision, Request, Restore
 from tests.simulation.letters import check_letters
+from tests.simulation.lifecycle_operator import Shown
 from tests.simulation.lifecycle_sequence import Sequence
-from tests.simulation.lifecycle_world import Shown
 from tests.simulation.operation_judge import act, apart, carry_out, is_consumed, is_paused, judge
 from tests.simulation.operation_sensor import Sensor
 from tests.simulation.operation_steps import (

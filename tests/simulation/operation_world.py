@@ -46,7 +46,8 @@ from holdfast.processors.testing.groups import Member
 from holdfast.processors.testing.process import InlineProcess
 from tests.simulation.letters import letters_in_memory
 from tests.simulation.lifecycle_machine import Program, SimulatedDeployer
-from tests.simulation.lifecycle_world import LifecycleWorld, Operator, OperatorsHold, virtual_time
+from tests.simulation.lifecycle_operator import Operator, OperatorsHold
+from tests.simulation.lifecycle_world import LifecycleWorld, virtual_time
 from tests.simulation.operation_steps import BROKEN
 from tests.simulation.scheduler import SimulatedProcess
 from tests.simulation.verifier import InvariantBroken

@@ -28,7 +28,7 @@ from holdfast.processors.lifecycle.verbs import backfill, clear, restore, restor
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
 from holdfast.processors.lifecycle.world.owners import RunningOwners
 from tests.simulation.lifecycle import lifecycle_runner
-from tests.simulation.lifecycle_world import Operator
+from tests.simulation.lifecycle_operator import Operator
 from tests.simulation.planted import Planted, print_table
 
 

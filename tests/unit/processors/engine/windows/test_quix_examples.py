@@ -1,4 +1,4 @@
-"""The documented examples of Quix Streams for windows, aggregations and state, as they are written there.
+"""The documented examples of Quix Streams for windows, as they are written there.
 
 Names, order of the calls and arguments are those of their documentation; only the package of the imports is another,
 and data and words are ours. ``docs/coming-from/quix-examples.md`` lists the examples with these tests.
@@ -7,25 +7,17 @@ and data and words are ours. ``docs/coming-from/quix-examples.md`` lists the exa
 from __future__ import annotations
 
 import json
-import pickle
-from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import Application, InMemoryCluster, State
-from holdfast.dataframe.windows import Collect, Count, Max, Mean, Min, Reduce, Sum
-from holdfast.dataframe.windows.aggregations import Aggregator, BaseAggregator, BaseCollector, Collector
+from holdfast import Application, InMemoryCluster
+from holdfast.dataframe.windows import Collect, Count, Max, Mean, Min, Sum
 from holdfast.infra.errors import HoldfastError
 from holdfast.models import TimestampType
-from tests.quix_page import listed_under
+from tests.quix_page import HOUR, MINUTE, READINGS, START, listed_under, results
 from tests.window_apps import T, build, send
-
-MINUTE, HOUR = 60_000, 3_600_000
-#: A whole number of hours since 1970.
-START = T // HOUR * HOUR
 
 
 @pytest.fixture
@@ -33,17 +25,6 @@ def cluster() -> InMemoryCluster:
     made = InMemoryCluster()
     made.create_topic("in")
     return made
-
-
-def results(cluster: InMemoryCluster, place: Callable[[Any], Any], messages: list[tuple[int, Any]]) -> Any:
-    """What a step makes of messages, each with its milliseconds after ``START``; starts and ends are after it, too."""
-    for at, value in messages:
-        send(cluster, START - T + at, value)
-    cluster.run(build(place))
-    found = [json.loads(record.value or b"") for _, record in cluster.read("out")]
-    for each in found:
-        each.update({name: each[name] - START for name in ("start", "end") if name in each})
-    return found
 
 
 # -- windowing: event time ---------------------------------------------------------------------------------------------
@@ -75,8 +56,6 @@ def test_result_has_the_start_as_timestamp(cluster: InMemoryCluster) -> None:
 
 
 # -- windowing: kinds --------------------------------------------------------------------------------------------------
-
-READINGS = [(100, {"celsius": 30}), (200, {"celsius": 29}), (300, {"celsius": 28})]
 
 
 def test_tumbling_mean(cluster: InMemoryCluster) -> None:
@@ -310,291 +289,9 @@ def test_results_are_transformed(cluster: InMemoryCluster) -> None:
     assert results(cluster, place, [(0, 1), (HOUR, 1)]) == [{"count": 1, "window": [START, START + 10 * MINUTE]}]
 
 
-# -- aggregations ------------------------------------------------------------------------------------------------------
-
-
-def test_count(cluster: InMemoryCluster) -> None:
-    def place(sdf: Any) -> Any:
-        return sdf.tumbling_window(timedelta(minutes=10)).agg(value=Count()).final()
-
-    assert [each["value"] for each in results(cluster, place, [(0, {}), (1, {}), (HOUR, {})])] == [2]
-
-
-def test_a_column_by_its_argument(cluster: InMemoryCluster) -> None:
-    def place(sdf: Any) -> Any:
-        return (
-            sdf.tumbling_window(timedelta(minutes=10))
-            .agg(least=Min(column="celsius"), most=Max(column="celsius"), total=Sum(column="celsius"))
-            .final()
-        )
-
-    [found] = results(cluster, place, [*READINGS, (HOUR, {"celsius": 1})])
-    assert (found["least"], found["most"], found["total"]) == (28, 30, 87)
-    with pytest.raises(HoldfastError, match="Min got the field 'a' and the column 'b', expected one of them"):
-        Min("a", column="b")
-
-
-def test_custom_aggregator(cluster: InMemoryCluster) -> None:
-    class PowerSum(Aggregator):
-        def initialize(self) -> int:
-            return 0
-
-        def agg(self, aggregated: int, new: int) -> int:
-            return aggregated + (new * new)
-
-        def result(self, aggregated: int) -> int:
-            return aggregated
-
-    def place(sdf: Any) -> Any:
-        return sdf.tumbling_window(timedelta(minutes=10)).agg(sum=PowerSum()).final()
-
-    assert [each["sum"] for each in results(cluster, place, [(0, 2), (1, 3), (HOUR, 1)])] == [13]
-
-
-@pytest.mark.parametrize("base", [Aggregator, BaseAggregator])
-def test_custom_aggregator_of_a_column(cluster: InMemoryCluster, base: type[Aggregator]) -> None:
-    class Newest(base):  # type: ignore[misc, valid-type]
-        """Its ``agg`` gets the timestamp, as the base class of Quix Streams has it."""
-
-        def __init__(self, column: str) -> None:
-            self._column = column
-
-        @property
-        def state_suffix(self) -> str:
-            return f"{self.__class__.__name__}/{self._column}"
-
-        def initialize(self) -> list[Any]:
-            return []
-
-        def agg(self, aggregated: list[Any], new: Any, timestamp: int) -> list[Any]:
-            return max(aggregated, [timestamp - START, new[self._column]])
-
-        def result(self, aggregated: list[Any]) -> list[Any]:
-            return aggregated
-
-    def place(sdf: Any) -> Any:
-        return sdf.tumbling_window(timedelta(minutes=10)).agg(newest=Newest("celsius")).final()
-
-    messages = [(0, {"celsius": 1}), (200, {"celsius": 7}), (100, {"celsius": 9}), (HOUR, {"celsius": 1})]
-    assert [each["newest"] for each in results(cluster, place, messages)] == [[200, 7]]
-
-
-def test_reduce(cluster: InMemoryCluster) -> None:
-    def initializer(value: dict[str, Any]) -> dict[str, Any]:
-        return {"least": value["celsius"], "seen": 1, "_sum": value["celsius"], "average": value["celsius"]}
-
-    def reducer(aggregated: dict[str, Any], value: dict[str, Any]) -> dict[str, Any]:
-        seen, total = aggregated["seen"] + 1, aggregated["_sum"] + value["celsius"]
-        least = min(aggregated["least"], value["celsius"])
-        return {"least": least, "seen": seen, "_sum": total, "average": total / seen}
-
-    def place(sdf: Any) -> Any:
-        window = sdf.tumbling_window(timedelta(minutes=10))
-        return window.agg(value=Reduce(reducer=reducer, initializer=initializer)).final()
-
-    assert [each["value"] for each in results(cluster, place, [*READINGS, (HOUR, {"celsius": 1})])] == [
-        {"least": 28, "seen": 3, "_sum": 87, "average": 29}
-    ]
-
-
-def test_collect(cluster: InMemoryCluster) -> None:
-    def place(sdf: Any) -> Any:
-        return sdf.tumbling_window(timedelta(minutes=10)).agg(events=Collect()).final()
-
-    assert [each["events"] for each in results(cluster, place, [(0, "a"), (1, "b"), (HOUR, "c")])] == [["a", "b"]]
-
-
-@pytest.mark.parametrize("base", [Collector, BaseCollector])
-def test_custom_collector(cluster: InMemoryCluster, base: type[Collector]) -> None:
-    class Reversed(base):  # type: ignore[misc, valid-type]
-        def result(self, items: Any) -> list[Any]:
-            return list(reversed(items))
-
-    class ReversedColumn(Reversed):
-        @property
-        def column(self) -> str:
-            return "celsius"
-
-    def place(sdf: Any) -> Any:
-        window = sdf.tumbling_window(timedelta(minutes=10))
-        return window.agg(events=Reversed(), column=ReversedColumn()).final()
-
-    [found] = results(cluster, place, [*READINGS, (HOUR, {"celsius": 1})])
-    assert (found["events"], found["column"]) == ([value for _, value in READINGS[::-1]], [28, 29, 30])
-
-
-def test_multiple_aggregations(cluster: InMemoryCluster) -> None:
-    def place(sdf: Any) -> Any:
-        return (
-            sdf.tumbling_window(timedelta(minutes=10))
-            .agg(
-                coldest=Min("celsius"),
-                hottest=Max("celsius"),
-                average=Mean("celsius"),
-                seen=Count(),
-            )
-            .final()
-        )
-
-    assert results(cluster, place, [*READINGS, (HOUR, {"celsius": 1})]) == [
-        {"start": 0, "end": 10 * MINUTE, "coldest": 28, "hottest": 30, "average": 29, "seen": 3}
-    ]
-
-
-# -- stateful processing -----------------------------------------------------------------------------------------------
-
-
-def test_state_of_a_key(cluster: InMemoryCluster) -> None:
-    def count_messages(value: dict[str, Any], state: State) -> dict[str, Any]:
-        total = state.get("total", default=0)
-        total += 1
-        state.set("total", total)
-        return {**value, "total": total}
-
-    app = Application(broker_address="localhost:9092", consumer_group="consumer", auto_offset_reset="earliest")
-    topic = app.topic("in")
-    sdf = app.dataframe(topic)
-    sdf = sdf.apply(count_messages, stateful=True)
-    sdf = sdf.to_topic(app.topic("out"))
-    for key in (b"A", b"B", b"A"):
-        send(cluster, 0, {}, key)
-    cluster.run(app)
-    assert [json.loads(record.value or b"") for _, record in cluster.read("out")] == [
-        {"total": 1},
-        {"total": 1},
-        {"total": 2},
-    ]
-
-
-def test_update_with_state(cluster: InMemoryCluster) -> None:
-    def add_hottest(value: dict[str, Any], state: State) -> None:
-        hottest = state.get("hottest")
-        hottest = value["celsius"] if hottest is None else max(value["celsius"], hottest)
-        state.set("hottest", hottest)
-        value["hottest"] = hottest
-
-    found = results(cluster, lambda sdf: sdf.update(add_hottest, stateful=True), READINGS)
-    assert [each["hottest"] for each in found] == [30, 30, 30]
-
-
-def test_bytes_in_state(cluster: InMemoryCluster) -> None:
-    def keep(value: Any, state: State) -> dict[str, Any]:
-        old = state.get_bytes("key", default=None)
-        if old is not None:
-            old = pickle.loads(old)
-        state.set_bytes("key", pickle.dumps(value))
-        return {"old": old, "new": value}
-
-    found = results(cluster, lambda sdf: sdf.apply(keep, stateful=True), [(0, 1), (1, 2)])
-    assert found == [{"old": None, "new": 1}, {"old": 1, "new": 2}]
-
-
-def test_state_dir(tmp_path: Path) -> None:
-    app = Application(broker_address="localhost:9092", state_dir=str(tmp_path / "state"))
-    assert app.state_dir == tmp_path / "state"
-
-
-# -- state that ends: one line more, which declares the store ----------------------------------------------------------
-
-
-def with_ttl(cluster: InMemoryCluster, place: Callable[[Any], Any], messages: list[tuple[int, Any]]) -> list[Any]:
-    app = Application("in-memory", consumer_group="g", auto_offset_reset="earliest", loglevel=None)
-    app.store("in", ttl="by value")  # the one line
-    place(app.dataframe(app.topic("in"))).to_topic(app.topic("out"))
-    for at, value in messages:
-        send(cluster, at, value)
-    cluster.run(app)
-    return [json.loads(record.value or b"") for _, record in cluster.read("out")]
-
-
-def test_ttl_filter(cluster: InMemoryCluster) -> None:
-    def dedup(value: Any, key: Any, timestamp: int, headers: Any, state: State) -> bool:
-        if state.get("status") == value["status"]:
-            return False
-        state.set("status", value["status"], ttl=timedelta(minutes=5))
-        return True
-
-    messages = [(at, {"status": status, "at": at}) for at, status in ((0, "on"), (1, "on"), (2, "off"), (3, "on"))]
-    again = (3 + 5 * MINUTE, {"status": "on", "at": -1})
-    found = with_ttl(cluster, lambda sdf: sdf.filter(dedup, stateful=True, metadata=True), [*messages, again])
-    assert [each["at"] for each in found] == [0, 2, 3, -1]
-
-
-def test_ttl_cache(cluster: InMemoryCluster) -> None:
-    fetched: list[str] = []
-
-    def enrich(value: Any, key: Any, timestamp: int, headers: Any, state: State) -> Any:
-        cached = state.get("profile")
-        if cached is None:
-            fetched.append(value["user"])
-            cached = {"name": value["user"]}
-            state.set("profile", cached, ttl=timedelta(hours=1))
-        return {**value, "profile": cached}
-
-    messages = [(at, {"user": "ada"}) for at in (0, HOUR - 1, HOUR)]
-    found = with_ttl(cluster, lambda sdf: sdf.apply(enrich, stateful=True, metadata=True), messages)
-    assert found == [{"user": "ada", "profile": {"name": "ada"}}] * 3
-    assert fetched == ["ada"] * 2
-
-
-def test_ttl_counter(cluster: InMemoryCluster) -> None:
-    def bump(value: Any, key: Any, timestamp: int, headers: Any, state: State) -> None:
-        count = (state.get("count") or 0) + 1
-        state.set("count", count, ttl=timedelta(minutes=10))
-        value["count"] = count
-
-    messages = [(at, {}) for at in (0, 9 * MINUTE, 18 * MINUTE, 28 * MINUTE)]
-    found = with_ttl(cluster, lambda sdf: sdf.update(bump, stateful=True, metadata=True), messages)
-    assert [each["count"] for each in found] == [1, 2, 3, 1]
-
-
-# -- group by ----------------------------------------------------------------------------------------------------------
-
-SOLD = [
-    (0, {"store": 1, "item": "a", "n": 5}),
-    (1, {"store": 1, "item": "b", "n": 2}),
-    (2, {"store": 2, "item": "a", "n": 1}),
-]
-
-
-def add_up(value: Any, state: State) -> int:
-    total: int = state.get("total", 0) + value["n"]
-    state.set("total", total)
-    return total
-
-
-def test_group_by_a_column(cluster: InMemoryCluster) -> None:
-    def by_item(sdf: Any) -> Any:
-        sdf = sdf.group_by("item")
-        return sdf.apply(lambda value, state: {"item": value["item"], "sum": add_up(value, state)}, stateful=True)
-
-    found = results(cluster, by_item, SOLD)
-    assert [each["sum"] for each in found if each["item"] == "a"] == [5, 6]
-    assert [each["sum"] for each in found if each["item"] == "b"] == [2]
-
-
-def test_group_by_a_function(cluster: InMemoryCluster) -> None:
-    def by_both(sdf: Any) -> Any:
-        sdf = sdf.group_by(key=lambda value: f"{value['store']}-{value['item']}", name="store_and_item")
-        return sdf.apply(lambda value, state: {**value, "sum": add_up(value, state)}, stateful=True)
-
-    again = [(3, {"store": 1, "item": "a", "n": 7})]
-    sums = {(each["store"], each["item"]): each["sum"] for each in results(cluster, by_both, [*SOLD, *again])}
-    assert sums == {(1, "a"): 12, (1, "b"): 2, (2, "a"): 1}
-
-
-def test_group_by_before_a_window(cluster: InMemoryCluster) -> None:
-    def sums(sdf: Any) -> Any:
-        sdf = sdf.group_by("item", key_serializer="str", key_deserializer="str")
-        return sdf.tumbling_window(duration_ms=1_000).sum("n").final()
-
-    found = results(cluster, sums, [*SOLD, (1_000, {"store": 1, "item": "c", "n": 1})])
-    assert sorted((each["start"], each["value"]) for each in found) == [(0, 2), (0, 6)]
-
-
 # -- the table of the docs ---------------------------------------------------------------------------------------------
 
 
 def test_the_page_lists_these_tests() -> None:
     here = {name for name in globals() if name.startswith("test_")} - {"test_the_page_lists_these_tests"}
-    assert listed_under("Windowing", "Aggregations", "Stateful processing", "Group by") == here
+    assert listed_under("Windowing") == here

@@ -1,0 +1,172 @@
+"""What must hold in a simulated world after every verb: in changelogs, in the owners' databases, and in the outputs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from holdfast.infra.kafka.records import Partition
+from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
+from holdfast.processors.engine.changelog.names import changelog_topic
+from holdfast.processors.engine.state.keys import store_prefix
+from holdfast.processors.engine.state.task_store import TaskMeta
+from holdfast.processors.lifecycle.plans.requests import Request
+from tests.simulation.disk import content_of
+from tests.simulation.lifecycle_model import Model
+from tests.simulation.lifecycle_world import LifecycleWorld
+from tests.simulation.verifier import InvariantBroken
+from tests.simulation.workload import GROUP, INPUT, OUTPUT, expect
+
+
+class LifecycleJudge:
+    """Compares a world with its model."""
+
+    def __init__(self, world: LifecycleWorld) -> None:
+        self.world = world
+        self.model = Model(world)
+        #: What happened, for people.
+        self.told: list[str] = []
+        #: Outputs that were deleted with their topic.
+        self.gone: Counter[tuple[int, int, str]] = Counter()
+
+    def settle(self) -> None:
+        """Who is meant to be up has taken all input in: so that there is something to compare."""
+        raise NotImplementedError
+
+    def changelogs(self) -> list[Partition]:
+        """Every partition of every changelog."""
+        numbers = range(self.world.schedule.partitions)
+        return [Partition(changelog_topic(GROUP, store), at) for store in self.world.workload.names for at in numbers]
+
+    def is_consumed(self) -> bool:
+        """Whether all input is processed and committed."""
+        numbers = range(self.world.schedule.partitions)
+        return all(self.world.consumed(number) == self.world.sent[number] for number in numbers)
+
+    def check(self) -> None:
+        """Everything holds what the model says, and nothing is left over."""
+        self.settle()
+        found = self.world.registry.deployment(GROUP)
+        alive = [program.alive for program in self.world.programs.values()]
+        if found is not None and (found.desired != ("deployed" if self.model.up else "stopped") or self.is_odd(alive)):
+            raise InvariantBroken("deployment", f"up: {self.model.up}, recorded {found.desired}, processes {alive}")
+        if left := self.world.registry.journal.applies(open_only=True):
+            raise InvariantBroken("journal", f"open: {left}")
+        if left := [path for path in self.world.disk.paths if "aside" in path.name]:
+            raise InvariantBroken("explain", f"left over: {left}")
+        if self.changelogs()[0].topic not in self.world.cluster._broker.topics:
+            return
+        for place, store, number in self.places():
+            self.check_state(f"changelog {place}", store, number, self.folded(place))
+        if self.model.up:
+            self.world.clock.call_later(60.0, lambda: None)
+            self.world.until(
+                lambda: (
+                    len({number for _, number, _ in self.current()})
+                    == len(self.places()) // len(self.world.workload.names)
+                ),
+                60.0,
+                f"every partition has an owner's database: {self.told[-3:]}",
+            )
+        for path, number, content in self.current():
+            for store in self.world.workload.names:
+                prefix = store_prefix(store)
+                held = {key[len(prefix) :]: value for key, value in content.items() if key.startswith(prefix)}
+                self.check_state(f"database {path.parent.name}/{path.name}", store, number, held)
+
+    def is_odd(self, alive: list[bool]) -> bool:
+        """Whether processes are there that should not be, or not there that should."""
+        return not all(alive) if self.model.up else any(alive)
+
+    def places(self) -> list[tuple[Partition, str, int]]:
+        """Every changelog partition with its store."""
+        names, numbers = self.world.workload.names, range(self.world.schedule.partitions)
+        return [(Partition(changelog_topic(GROUP, store), at), store, at) for store in names for at in numbers]
+
+    def folded(self, place: Partition) -> dict[bytes, bytes]:
+        """The state that a changelog partition holds."""
+        records = [record for number, record in self.world.cluster.read(place.topic) if number == place.number]
+        latest = {record.key: record.value for record in records}
+        return {key: value for key, value in latest.items() if key not in (None, META_KEY) and value is not None}
+
+    def current(self) -> Iterator[tuple[Path, int, dict[bytes, bytes]]]:
+        """The databases that hold all that their changelogs have: path, partition, content."""
+        committed = self.world.cluster.committed_offsets(GROUP)
+        lasts: dict[Partition, int] = {}
+        for place, _, _ in self.places():
+            offsets = [at.offset for number, at in self.world.cluster.read(place.topic) if number == place.number]
+            lasts[place] = max(offsets, default=-1)
+        for path in self.world.disk.paths:
+            if path.parent.name.startswith(".") or not path.name.rpartition("-")[2].isdigit():
+                continue
+            content = self.world.disk.content(path)
+            raw = content.get(META_KEY)
+            meta = None if raw is None else TaskMeta.decode(raw)
+            number = int(path.name.rpartition("-")[2])
+            if meta is None or meta.restoring or meta.inputs.get(INPUT) != committed.get(Partition(INPUT, number)):
+                continue
+            own = [(place, meta.stores[store].offset) for place, store, at in self.places() if at == number]
+            if all(offset > lasts[place] for place, offset in own):
+                yield path, number, content
+
+    def check_state(self, where: str, store: str, number: int, held: dict[bytes, bytes]) -> None:
+        """Compare with the model."""
+        seen = {key: decode_value(value) for key, value in held.items()}
+        wanted = self.model.expected().states[store, number]
+        for key in sorted(seen.keys() | wanted.keys()):
+            if seen.get(key) != wanted.get(key):
+                raise InvariantBroken(
+                    "state",
+                    f"{where}: {split_key(key)} is {seen.get(key)!r}, not {wanted.get(key)!r}; {self.told[-4:]}",
+                )
+
+    def sight(self) -> dict[str, Any]:
+        """All that a plan that is refused must leave as it is."""
+        broker, found = self.world.cluster._broker, self.world.registry.deployment(GROUP)
+        seen: dict[str, Any] = {
+            "topics": {
+                name: (each.topic_id, dict(each.config), [(log.start, log.end) for log in each.logs])
+                for name, each in broker.topics.items()
+            },
+            "offsets": self.world.cluster.committed_offsets(GROUP),
+            "deployment": None if found is None else (found.desired, found.slots, found.generation),
+            "processes": {name: (each.pid, each.alive) for name, each in self.world.programs.items()},
+        }
+        if not any(program.alive for program in self.world.programs.values()):
+            whole = [path for path in self.world.disk.paths if not path.parent.name.startswith(".")]
+            seen["disk"] = {path: self.held(path) for path in whole}
+        return seen
+
+    def held(self, path: Path) -> dict[bytes, bytes]:
+        """What a database holds, also one that was fetched and not opened yet."""
+        files = self.world.disk._stored[path].files
+        return self.world.disk.content(path) if files is None else content_of(files)
+
+    def check_untouched(self, request: Request, before: dict[str, Any]) -> None:
+        """Nothing was changed."""
+        after = self.sight()
+        if changed := [name for name in before if before[name] != after.get(name)]:
+            raise InvariantBroken("explain", f"{request} was not to change anything; it changed {changed}")
+
+    def outputs(self) -> Counter[tuple[int, int, str]]:
+        """How often each output is in the topic."""
+        return Counter(_named(record.value, record.key) for _, record in self.world.cluster.read(OUTPUT))
+
+    def check_outputs(self) -> None:
+        """Each message was processed as often as the model says."""
+        counts = self.gone + self.outputs()
+        wanted = {name: self.model.reads[name[:2]] for name in expect(self.world.workload).outputs}
+        if counts != Counter(wanted):
+            wrong = {name: (counts[name], wanted.get(name, 0)) for name in counts if counts[name] != wanted.get(name)}
+            wrong |= {name: (0, often) for name, often in wanted.items() if name not in counts}
+            raise InvariantBroken("outputs", f"sent, expected: {dict(list(wrong.items())[:5])}; {self.told}")
+
+
+def _named(value: bytes | None, key: bytes | None) -> tuple[int, int, str]:
+    assert value is not None
+    assert key is not None
+    document = json.loads(value)
+    return document["p"], document["n"], key.decode()
