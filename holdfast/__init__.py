@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
     from holdfast.processors.engine.joins.lookups import NotFound
     from holdfast.processors.engine.record_size import RecordTooLarge
-    from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
+    from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
     from holdfast.processors.engine.state.errors import StateFailed
     from holdfast.processors.engine.state.interface import State
     from holdfast.processors.engine.steps.function_text import same_as
@@ -148,7 +148,7 @@ _NAMES = {
     "processors.engine.steps.processing": "Context",
     "processors.engine.steps.topic": "Topic TopicConfig",
     "processors.engine.record_size": "RecordTooLarge",
-    "processors.engine.runtime.task.failures": "ProcessingFailed",
+    "processors.engine.runtime.task.failure_policy": "ProcessingFailed",
     "processors.engine.state.errors": "StateFailed",
     "processors.engine.state.interface": "State",
     "processors.engine.topology": "Topology",

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.settings import Settings
 from holdfast.infra.settings.project_file import find_project
 from holdfast.infra.system.files import replace_text

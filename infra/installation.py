@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 
 #: The folder that contains the package ``holdfast``: a checkout, or the environment with the wheel.
 IMPORT_ROOT = Path(__file__).absolute().parents[2]

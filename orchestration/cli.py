@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 
 import holdfast
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_INTERRUPTED, BadConfiguration, HoldfastError
+from holdfast.infra.errors import BadConfiguration, HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION, EXIT_INTERRUPTED
 from holdfast.infra.installation import naming_extras
 from holdfast.orchestration.commands.lazy import Lazy, lazy_group
 from holdfast.orchestration.commands.options import Json, command_settings, print_answer, print_json

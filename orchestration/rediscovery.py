@@ -13,14 +13,14 @@ import structlog
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.deployer import open_deployer
 from holdfast.infra.deploy.marks import read_mark
-from holdfast.infra.deploy.programs import asked_for
+from holdfast.infra.deploy.program_files import asked_for
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import Settings
 from holdfast.processors.application.registration import ProcessorDefinition, load_processors
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.deploy.code_files import code_of
 from holdfast.processors.lifecycle.deploy.marking import keep_mark
 from holdfast.processors.lifecycle.deploy.releases import release_id

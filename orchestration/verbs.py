@@ -28,7 +28,8 @@ from typing import TYPE_CHECKING
 from holdfast.assets.rollouts import deployed_rollout, settings_of, slots_now
 from holdfast.infra.database.records import ApplyRecord
 from holdfast.infra.database.registry import Registry
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings
@@ -43,7 +44,7 @@ from holdfast.processors.application.registration import (
 )
 from holdfast.processors.audits.stores import StoreAudit, audit_stores, checkpoint_manifests, store_partitions
 from holdfast.processors.audits.tables import subject_of, tabled
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.topology import Topology
@@ -79,7 +80,7 @@ from holdfast.processors.lifecycle.world.facts import WorldFacts
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.letters import LetterStages
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
-from holdfast.processors.lifecycle.world.owners import Found, RunningOwners, is_complete
+from holdfast.processors.lifecycle.world.running_owners import Found, RunningOwners, is_complete
 from holdfast.processors.lifecycle.world.warehouse import WarehouseTables
 from holdfast.processors.proof.prover import Prover
 

@@ -21,7 +21,7 @@ from holdfast.infra.settings import Settings
 from holdfast.infra.settings.project_file import VARIABLE as PROJECT_VARIABLE
 from holdfast.orchestration.rediscovery import adopt_what_runs
 from holdfast.processors.application.registration import find_processor
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.ports import World
 from holdfast.processors.lifecycle.recovery.strangers import find_strangers
 from holdfast.processors.lifecycle.world.changelog_meta import newest_generation

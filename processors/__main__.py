@@ -14,7 +14,8 @@ from typing import Any
 import structlog
 
 from holdfast.infra.deploy.marks import read_mark
-from holdfast.infra.errors import EXIT_PROCESSING_FAILED, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_PROCESSING_FAILED
 from holdfast.infra.log import configure_logging
 from holdfast.infra.masking import masked
 from holdfast.infra.settings import Settings, load_settings

@@ -7,7 +7,7 @@ from holdfast.assets.checks.result import CheckResult
 from holdfast.assets.ports import Cluster
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.application.registration import ProcessorDefinition
-from holdfast.processors.engine import key_places
+from holdfast.processors.engine import same_partitioner as key_places
 from holdfast.processors.engine.provisioning import read_facts
 from holdfast.processors.engine.topology import Topology
 

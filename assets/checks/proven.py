@@ -11,7 +11,7 @@ from holdfast.infra.database.records import ApplyRecord
 from holdfast.processors.application.registration import ProcessorDefinition
 from holdfast.processors.lifecycle.plans.plan import PlanUnreadable, decode
 from holdfast.processors.lifecycle.plans.stages import RunProcessor
-from holdfast.processors.proof.verdict import judge_proven
+from holdfast.processors.proof.refusal import judge_proven
 
 PROVEN = "proven"
 #: Newest applies among which the deploy of the version that runs is looked for.

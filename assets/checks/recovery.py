@@ -11,9 +11,9 @@ from holdfast.assets.pages.incidents import page_of
 from holdfast.assets.ports import Lifecycle
 from holdfast.infra.database.records import Incident
 from holdfast.processors.application.registration import ProcessorDefinition
-from holdfast.processors.lifecycle.recovery.answer import WORKING, Answer
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
+from holdfast.processors.lifecycle.recovery.working_check import WORKING, Answer
 
 
 def working_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinition:

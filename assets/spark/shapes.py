@@ -21,7 +21,8 @@ from holdfast.assets.spark.current import names_by_case
 from holdfast.assets.spark.metadata import metadata_of
 from holdfast.assets.spark.tables import COLUMNS
 from holdfast.assets.spark.typed import OWN_RECORD, literal
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.processors.engine.schema.evolution import (
     Add,
     Change,

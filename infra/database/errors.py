@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 
 
 class RegistryUnavailable(HoldfastError):

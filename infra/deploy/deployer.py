@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Protocol
 
-from holdfast.infra.deploy.programs import STOP_WAIT_S, ProgramSpec, ProgramStatus
+from holdfast.infra.deploy.program_files import STOP_WAIT_S, ProgramSpec, ProgramStatus
 from holdfast.infra.paths import Paths
 
 
@@ -23,8 +23,8 @@ class Deployer(Protocol):
         """Whether the deployer itself answers; False when it does not run.
 
         Raises:
-            holdfast.infra.deploy.programs.SupervisorSilent: It runs, but does not answer. Its programs may run or have
-                ended.
+            holdfast.infra.deploy.program_files.SupervisorSilent: It runs, but does not answer. Its programs may run or
+                have ended.
         """
 
     def apply(self, spec: ProgramSpec) -> bool:

@@ -32,7 +32,7 @@ from typing import Any
 import structlog
 from supervisor.xmlrpc import Faults, SupervisorTransport, UnixStreamHTTPConnection
 
-from holdfast.infra.deploy.programs import (
+from holdfast.infra.deploy.program_files import (
     STOP_WAIT_S,
     ProgramRefused,
     ProgramSpec,

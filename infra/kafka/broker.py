@@ -29,7 +29,7 @@ from typing import ClassVar
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.unclean_end import as_properties, ended_uncleanly, expire_registration
 from holdfast.infra.settings import Settings

@@ -14,7 +14,7 @@ from typing import Any
 from confluent_kafka import KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.kafka.client import admin_client
 from holdfast.infra.kafka.errors import KafkaFailed
 from holdfast.infra.kafka.records import ClientConfig

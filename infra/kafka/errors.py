@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE
 
 #: The action of ``OutcomeUnknown`` in the engine.
 READS_ON = "Nothing to do: the engine reads what was committed, and continues there."

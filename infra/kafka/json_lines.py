@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 
 #: Bad lines that an error names.
 SHOWN = 5

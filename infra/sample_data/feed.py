@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.kafka.errors import TopicUnusable
 from holdfast.infra.kafka.feeder import Feeder
 from holdfast.infra.kafka.records import ClientConfig

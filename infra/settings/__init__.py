@@ -21,7 +21,6 @@ from holdfast.infra.installation import CHECKOUT, IMPORT_ROOT
 from holdfast.infra.log import configure_logging
 from holdfast.infra.masking import masked, remember
 from holdfast.infra.paths import Paths
-from holdfast.infra.settings.group import PREFIX, Concealing, Properties, SettingsInvalid
 from holdfast.infra.settings.groups import (
     BASE_BYTES,
     MEMORY_BYTES_MIN,
@@ -43,9 +42,10 @@ from holdfast.infra.settings.groups import (
     check_memory_bound,
     is_loopback,
 )
-from holdfast.infra.settings.names import field_at, nearest_setting, settings_of
+from holdfast.infra.settings.names import PREFIX, SettingsInvalid, field_at, nearest_setting, settings_of
 from holdfast.infra.settings.project_file import ProjectFile
 from holdfast.infra.settings.project_source import ProjectSource, origin_of, project_of
+from holdfast.infra.settings.secret_fields import Concealing, Properties
 
 __all__ = [
     "BASE_BYTES",

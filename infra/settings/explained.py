@@ -9,8 +9,7 @@ from typing import Any
 
 from holdfast.infra.masking import MASK, masked_data
 from holdfast.infra.settings import Settings
-from holdfast.infra.settings.group import SettingsInvalid
-from holdfast.infra.settings.names import is_group, nearest_setting, settings_of
+from holdfast.infra.settings.names import SettingsInvalid, is_group, nearest_setting, settings_of
 from holdfast.infra.settings.project_file import ProjectFile
 from holdfast.infra.settings.project_source import Origin, origin_of
 

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from holdfast.infra.settings import Settings
-from holdfast.infra.settings.group import SettingsInvalid
-from holdfast.infra.settings.names import is_group, nearest_setting, settings_of
+from holdfast.infra.settings.names import SettingsInvalid, is_group, nearest_setting, settings_of
 from holdfast.infra.settings.project_file import VARIABLE
 from holdfast.infra.settings.project_source import FLAGS
 

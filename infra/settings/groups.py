@@ -13,7 +13,8 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from holdfast.infra.masking import is_secret_name, secrets_of_url
-from holdfast.infra.settings.group import PREFIX, Group, Properties, SettingsInvalid
+from holdfast.infra.settings.names import PREFIX, SettingsInvalid
+from holdfast.infra.settings.secret_fields import Group, Properties
 
 #: Memory of an empty worker, bytes: the interpreter, the libraries, their threads.
 BASE_BYTES = 160 << 20

@@ -10,7 +10,16 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from holdfast.infra.settings.group import PREFIX
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
+
+PREFIX = "HOLDFAST_"
+
+
+class SettingsInvalid(HoldfastError):
+    """A setting has a value that can't be used."""
+
+    exit_code = EXIT_BAD_CONFIGURATION
 
 
 @dataclass(frozen=True, slots=True)

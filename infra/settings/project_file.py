@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.infra.settings.group import SettingsInvalid
+from holdfast.infra.settings.names import SettingsInvalid
 
 #: The variable that names the project's folder. Empty: no project file is read.
 VARIABLE: Final = "HOLDFAST_PROJECT"

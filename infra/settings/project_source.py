@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from holdfast.infra.settings.group import PREFIX
+from holdfast.infra.settings.names import PREFIX
 from holdfast.infra.settings.project_file import VARIABLE, ProjectFile, find_project
 
 #: Settings that are a path; in a project file it is relative to the project's folder.

@@ -20,7 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.installation import IMPORT_ROOT, RESTORE, SET_UP, extra_missing
 from holdfast.infra.setup.java import BRIEF, Java
 from holdfast.infra.system.files import locked, package_folder, replace_text

@@ -42,7 +42,8 @@ from holdfast.assets import keys
 from holdfast.infra.database.records import Incident
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.deploy.deployer import open_deployer
-from holdfast.infra.errors import EXIT_PROCESSING_FAILED, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_PROCESSING_FAILED
 from holdfast.infra.kafka.broker import embedded_broker
 from holdfast.infra.kafka.client import bootstrap_servers, client_config
 from holdfast.infra.kafka.topics import Topics

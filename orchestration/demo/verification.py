@@ -27,7 +27,7 @@ from holdfast.orchestration.demo.closed_windows import (
     departure,
     numbered,
 )
-from holdfast.orchestration.demo.sequences import (
+from holdfast.orchestration.demo.lost_or_doubled import (
     SequenceCheck,
     check_sequences,
     committed,

@@ -12,7 +12,8 @@ import dagster as dg
 import yaml
 from dagster_postgres.utils import DagsterPostgresException
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.masking import is_secret_name, secrets_of_url
 
 #: Runs at once where ``dagster.yaml`` has no limit.

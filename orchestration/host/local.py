@@ -29,7 +29,8 @@ from pathlib import Path
 import httpx
 
 from holdfast.infra.database.unused_pages import give_back
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.masking import masked
 from holdfast.infra.settings import IMPORT_ROOT, Settings
 from holdfast.infra.system.files import locked, replace_text

@@ -25,15 +25,15 @@ from holdfast.orchestration.resources import ClusterResource, LifecycleResource
 from holdfast.orchestration.world import newest_logged
 from holdfast.processors.application.registration import find_processor
 from holdfast.processors.lifecycle.deploy.marking import behind
-from holdfast.processors.lifecycle.recovery.conditions import Conditions
-from holdfast.processors.lifecycle.recovery.diagnosis import Limits
-from holdfast.processors.lifecycle.recovery.recovery import (
+from holdfast.processors.lifecycle.recovery.attempt import (
     RecoveryPolicy,
     RecoveryResult,
     file_by_hand,
     recover,
     wait_for_broker,
 )
+from holdfast.processors.lifecycle.recovery.conditions import Conditions
+from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.strangers import find_strangers
 
 #: Run tag: the incident's number.

@@ -15,7 +15,8 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 
 #: The name of the project in the template.
 TEMPLATE_NAME = "my_project"

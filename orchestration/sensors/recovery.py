@@ -6,7 +6,7 @@
 
 Invariants:
     - A tick repairs nothing: it asks workers for their status, with short timeouts, and requests runs.
-    - What a tick decides about a processor is decided by ``processors.lifecycle.recovery.tick``.
+    - What a tick decides about a processor is decided by ``processors.lifecycle.recovery.look``.
 """
 
 import json
@@ -41,7 +41,14 @@ from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.health.arrivals import judge_arrivals
 from holdfast.processors.lifecycle.ports import World
-from holdfast.processors.lifecycle.recovery.answer import (
+from holdfast.processors.lifecycle.recovery.conditions import Conditions, once
+from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits
+from holdfast.processors.lifecycle.recovery.incidents import Notice, is_broken_off, observe
+from holdfast.processors.lifecycle.recovery.lagging import Lag, next_lag
+from holdfast.processors.lifecycle.recovery.look import take_look
+from holdfast.processors.lifecycle.recovery.next_run import Run, next_run
+from holdfast.processors.lifecycle.recovery.processor_now import incident_of, last_apply, strangers_beside
+from holdfast.processors.lifecycle.recovery.working_check import (
     Answer,
     is_due,
     judge_behind,
@@ -50,12 +57,6 @@ from holdfast.processors.lifecycle.recovery.answer import (
     judge_pause,
     judge_working,
 )
-from holdfast.processors.lifecycle.recovery.conditions import Conditions, once
-from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits
-from holdfast.processors.lifecycle.recovery.incidents import Notice, is_broken_off, observe
-from holdfast.processors.lifecycle.recovery.lagging import Lag, next_lag
-from holdfast.processors.lifecycle.recovery.processor_now import incident_of, last_apply, strangers_beside
-from holdfast.processors.lifecycle.recovery.tick import Run, next_run, take_look
 
 #: Name of the recovery sensor.
 RECOVERY_SENSOR = "processor_recovery"

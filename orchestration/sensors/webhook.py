@@ -33,9 +33,8 @@ from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.ports import now_utc
 from holdfast.processors.lifecycle.recovery import state_messages, webhook_messages
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
-from holdfast.processors.lifecycle.recovery.needs import Need, SeenNeed
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
-from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Notification, Outbox
+from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Need, Notification, Outbox, SeenNeed
 
 NOTIFY_EVERY_S = 15
 #: Number of the newest incidents that a tick reads.

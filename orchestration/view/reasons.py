@@ -17,7 +17,7 @@ from holdfast.infra.settings import Settings
 from holdfast.infra.system.json_file import read_json
 from holdfast.orchestration.view.asset_page import AssetPage, Check
 from holdfast.processors.application.broken_definition import BrokenDefinition
-from holdfast.processors.lifecycle.recovery.answer import WORKING, Answer, Colour
+from holdfast.processors.lifecycle.recovery.working_check import WORKING, Answer, Colour
 
 #: Gravest first.
 _GRAVITY: tuple[Colour, ...] = ("red", "yellow", "grey")

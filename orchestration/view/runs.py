@@ -13,7 +13,8 @@ from typing import Any
 
 import httpx
 
-from holdfast.infra.errors import EXIT_BROKER_UNAVAILABLE, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BROKER_UNAVAILABLE
 from holdfast.infra.masking import masked
 from holdfast.infra.settings import Settings
 from holdfast.infra.tls import trusted_for

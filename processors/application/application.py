@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.runtime.options import RuntimeOptions, Start
     from holdfast.processors.engine.runtime.owner import Owner
     from holdfast.processors.engine.runtime.ports import Cluster
-    from holdfast.processors.engine.runtime.task.failures import OnProcessingError
+    from holdfast.processors.engine.runtime.task.failure_policy import OnProcessingError
     from holdfast.processors.engine.runtime.tickets import Ticket, Work
     from holdfast.processors.engine.state.database import Databases
     from holdfast.processors.engine.state.folder import StateFolder
@@ -330,7 +330,7 @@ class Application(ApplicationTables):
         from holdfast.processors.engine.checkpoints.keeper import open_keeper
         from holdfast.processors.engine.runtime.change_of_workers import change_for
         from holdfast.processors.engine.runtime.ownership.assignment import Assignment
-        from holdfast.processors.engine.runtime.reading.watermarks import groupings_of
+        from holdfast.processors.engine.runtime.reading.watermark_writer import groupings_of
         from holdfast.processors.engine.state.folder import StateFolder
 
         topology = self.topology()

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TypeGuard
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.settings import Settings
 from holdfast.processors.application.application import Application
 from holdfast.processors.application.broken_definition import BrokenDefinition, broken_by

@@ -19,7 +19,7 @@ from holdfast.processors.engine.runtime.loop import Worker
 from holdfast.processors.engine.runtime.ownership.assignment import Assignment
 from holdfast.processors.engine.runtime.ownership.same_changelogs import SameChangelogs
 from holdfast.processors.engine.runtime.ports import Cluster
-from holdfast.processors.engine.runtime.task.failures import FailurePolicy, OnProcessingError
+from holdfast.processors.engine.runtime.task.failure_policy import FailurePolicy, OnProcessingError
 from holdfast.processors.engine.state.folder import StateFolder
 from holdfast.processors.engine.topology import Topology
 

@@ -31,7 +31,7 @@ from holdfast.processors.audits.copies import AuditImpossible, ChangelogCopy, Co
 from holdfast.processors.audits.repair import Subject, repair_plan
 from holdfast.processors.audits.rows import key_row, stray_warning
 from holdfast.processors.audits.tables import Tabled
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.engine.state.fingerprint import Fingerprint
 from holdfast.processors.engine.topology import SourceLog
 

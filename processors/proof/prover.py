@@ -29,11 +29,11 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.masking import masked
 from holdfast.infra.system.privacy import process_umask
 from holdfast.processors.audits.stores import store_partitions
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.deploy.deployment import Rollout
 from holdfast.processors.lifecycle.plans.apply import Done, ProgressLog
 from holdfast.processors.lifecycle.plans.stages import ProveVersion
-from holdfast.processors.proof import verdict
+from holdfast.processors.proof import refusal as verdict
 from holdfast.processors.proof.material import Material, Message, Outcome
 
 #: Module that runs a version on the material.

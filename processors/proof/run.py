@@ -33,7 +33,7 @@ from holdfast.processors.application.application import Application
 from holdfast.processors.application.registration import find_processor
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
 from holdfast.processors.engine.provisioning import resolve
-from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
+from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
 from holdfast.processors.engine.state.memory import MemoryDatabases
 from holdfast.processors.engine.state.rocksdb import export
 from holdfast.processors.engine.topology import Topology

@@ -16,7 +16,7 @@ from holdfast.processors.engine.dataframe import generated_loop as fusion
 from holdfast.processors.engine.dataframe import plain_loop as compilation
 from holdfast.processors.engine.runtime import commit, loop
 from holdfast.processors.engine.runtime.reading import reading_order
-from holdfast.processors.engine.runtime.reading.watermarks import WatermarkWriter
+from holdfast.processors.engine.runtime.reading.watermark_writer import WatermarkWriter
 from holdfast.processors.engine.runtime.task import task
 from holdfast.processors.engine.runtime.task.inputs_in_order import InputsInOrder
 from holdfast.processors.engine.runtime.task.task_timers import TaskTimers

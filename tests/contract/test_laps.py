@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.processors.engine.runtime.ownership.restore import Restorer
+from holdfast.processors.engine.runtime.ownership.changelog_replay import Restorer
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts
-from holdfast.processors.engine.state.restore_start import plan_restore
+from holdfast.processors.engine.state.keep_or_restore import plan_restore
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.engine.topology import SourceLog

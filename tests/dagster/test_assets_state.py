@@ -25,7 +25,7 @@ from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration.resources import build_resources
 from holdfast.processors.application.registration import ProcessorDefinition, find_processor
 from holdfast.processors.engine.changelog.format import key_prefix
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 
 PATIENCE_S = 60.0
 DEFINITION = """

@@ -16,7 +16,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.world import open_registry
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from tests.dagster.test_recovery_end_to_end import wait_for
 from tests.parts.operated import DEFINITION
 

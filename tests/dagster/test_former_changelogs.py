@@ -8,7 +8,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings
 from holdfast.infra.warehouse.catalog import read_table
 from holdfast.orchestration.verbs import open_verbs
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.plans.requests import Backfill, Deploy, Stop
 from tests.dagster.test_assets_state import feed, group, settings, wait_processed
 from tests.dagster.test_snapshot_assets import Control, control

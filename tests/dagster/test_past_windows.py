@@ -17,7 +17,7 @@ from holdfast.infra.settings import Settings, SnapshotSettings
 from holdfast.infra.spark.server import start_server, stop_server
 from holdfast.infra.warehouse.catalog import read_table
 from holdfast.processors.engine.changelog.format import decode_value
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.snapshots.names import time_tag
 from tests.dagster import test_assets_state as proved
 from tests.dagster.snapshot_columns import described_columns, rows_by_partition, table_columns

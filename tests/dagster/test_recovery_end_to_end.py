@@ -24,7 +24,7 @@ from holdfast.orchestration.commands.reports.status import describe
 from holdfast.orchestration.definitions import build_definitions
 from holdfast.orchestration.verbs import open_verbs
 from holdfast.orchestration.world import open_registry
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.plans.requests import Deploy, Provision, Stop
 from tests.parts.operated import DEFINITION
 

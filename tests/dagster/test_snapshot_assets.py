@@ -14,7 +14,7 @@ from holdfast.infra.settings import Settings, SnapshotSettings
 from holdfast.infra.warehouse.catalog import read_table
 from holdfast.orchestration.resources import build_resources
 from holdfast.processors.application.registration import find_processor
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.snapshots.names import time_tag
 from tests.dagster.snapshot_columns import described_columns, rows_by_partition, table_columns
 from tests.dagster.test_assets_state import feed, group, settings, wait_processed

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.settings import load_settings
 from holdfast.infra.system.ports import free_port
 from holdfast.orchestration.cli import main

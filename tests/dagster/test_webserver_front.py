@@ -251,7 +251,7 @@ def test_no_process_shows_the_token(webserver: Webserver) -> None:
 
 @pytest.mark.parametrize("words", [["-h", "0.0.0.0"], ["--host", "192.0.2.1"], ["--path-prefix", "/dagster"]])
 def test_it_does_not_start_where_anybody_could_use_it_or_links_lead_elsewhere(words: list[str], tmp_path: Path) -> None:
-    from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
+    from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
     from holdfast.orchestration.cli import main
 
     with pytest.MonkeyPatch.context() as patch:

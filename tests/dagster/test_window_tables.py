@@ -18,7 +18,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings
 from holdfast.infra.waiting import wait_until
 from holdfast.infra.warehouse.catalog import read_table
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from tests.dagster.test_assets_state import PATIENCE_S, group, settings
 from tests.dagster.test_snapshot_assets import PARTITIONS, Control
 

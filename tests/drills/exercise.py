@@ -28,8 +28,8 @@ from holdfast.infra.kafka.records import Partition, TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.orchestration.world import open_registry
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
-from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.plans.apply import EXIT_REFUSED
 from holdfast.processors.lifecycle.plans.requests import Deploy, Stop
 from tests.drills.dagster_answers import Evaluation

@@ -22,7 +22,7 @@ from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import PROJECT, Settings, load_settings
 from holdfast.infra.setup.java import BRIEF, Java
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from tests.drills.home import Home, Told, module_of
 from tests.drills.openness import KEEPERS, CommandLines, held_secrets, named_in, open_to_others
 from tests.drills.patience import wait_for

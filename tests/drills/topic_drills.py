@@ -10,7 +10,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from holdfast.assets import keys
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.deploy.deployment import deploy
 from tests.drills.changelog_drills import CONFIG_MATCHES
 from tests.drills.drilling import drill

@@ -17,7 +17,7 @@ from holdfast import Application, InlineProcess, InMemoryCluster, load_settings
 from holdfast.infra.kafka.records import Record
 from holdfast.infra.settings import CheckpointSettings, Settings
 from holdfast.processors.engine.changelog.names import changelog_topic
-from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
+from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
 from tests.fuzz.plans import BYTES_MAX, MESSAGES, SERIALIZERS, Done, Message, Model, parsed, perform, shown
 
 GROUP, INPUT, OUTPUT, DEAD, STORE = "fuzzed", "in", "out", "dead", "s"

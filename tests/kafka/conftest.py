@@ -25,7 +25,7 @@ from holdfast.infra.paths import Paths
 from holdfast.orchestration import verbs
 from holdfast.processors.engine import provisioning
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.engine.state.folder import StateFolder
 from tests.kafka.object_store import S3Server
 from tests.parts.operated import mortal_holder

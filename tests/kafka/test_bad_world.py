@@ -16,12 +16,12 @@ import pytest
 from confluent_kafka import Producer
 
 from holdfast.infra.clock import SystemClock
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_DISK_FAILURE
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION, EXIT_DISK_FAILURE
 from holdfast.infra.kafka.errors import ProducerFenced
 from holdfast.infra.settings import load_settings
 from holdfast.processors.engine.changelog.format import META_KEY, FormatUnknown, encode_value, key_prefix
 from holdfast.processors.engine.changelog.names import changelog_topic, transactional_id
-from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
+from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.task_store import TaskStore
 from tests.mechanics.tiers import variants

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from holdfast.infra.errors import EXIT_BROKER_UNAVAILABLE
+from holdfast.infra.exit_codes import EXIT_BROKER_UNAVAILABLE
 from tests.kafka.test_bad_world import committed, is_exact
 
 #: How long the broker is frozen; longer than the session lasts.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.kafka import cluster_facts
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics

@@ -13,7 +13,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.engine import provisioning
 from holdfast.processors.engine.changelog.config import CHANGELOG_CONFIG
 from holdfast.processors.engine.changelog.names import changelog_topic
-from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
+from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
 from holdfast.processors.engine.state.errors import StateFolderTaken, StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
 

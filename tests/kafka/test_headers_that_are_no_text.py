@@ -10,7 +10,7 @@ from holdfast.infra.kafka.errors import HeadersUnreadable
 from holdfast.infra.kafka.reader import read_range, read_range_for_proof
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topics import Topics
-from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
+from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
 
 
 class NotText(str):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.settings import MEMORY_BYTES_MIN
 
 MIB = 1 << 20

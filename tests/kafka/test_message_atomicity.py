@@ -13,8 +13,8 @@ from holdfast.infra.paths import Paths
 from holdfast.infra.settings import load_settings
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.changelog.names import changelog_topic
-from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.engine.state.checkpoint_reader import iterate_checkpoint
 from tests.mechanics.tiers import variants
 

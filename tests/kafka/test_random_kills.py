@@ -39,7 +39,7 @@ from holdfast.infra.sample_data.flights import FLIGHTS, due_ms, read_flights
 from holdfast.processors.definitions.fleet import update_aircraft
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.changelog.names import changelog_topic
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.engine.state.rocksdb import StateReader
 from tests.mechanics.tiers import variants
 

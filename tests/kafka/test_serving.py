@@ -14,8 +14,8 @@ import pytest
 from confluent_kafka import Producer
 from prometheus_client.parser import text_string_to_metric_families
 
-from holdfast.processors.engine.serving.client import ProcessorSilent
 from holdfast.processors.engine.serving.guard import control_token
+from holdfast.processors.engine.serving.worker_client import ProcessorSilent
 from tests.mechanics.tiers import variants
 from tests.parts.hostile_clients import KINDS, attacked
 

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from holdfast.infra.database.registry import Registry
-from holdfast.infra.deploy.programs import ProgramSpec
+from holdfast.infra.deploy.program_files import ProgramSpec
 from holdfast.infra.deploy.supervisord import Supervisord
 from holdfast.infra.settings import Settings
 from holdfast.processors.engine.serving.status import InputPosition, ProcessorStatus, TaskStatus

@@ -23,7 +23,7 @@ from holdfast.infra.settings import PROJECT, Settings, load_settings
 from holdfast.infra.system.holders import is_gone, new_holder
 from holdfast.orchestration.verbs import Verbs, open_verbs
 from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.plans.apply import Applied, Holder
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import Deploy, Provision, Request

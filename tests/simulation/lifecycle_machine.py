@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 import httpx
 from greenlet import getcurrent  # type: ignore[import-untyped]
 
-from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus, ProgramUnknown
+from holdfast.infra.deploy.program_files import ProgramSpec, ProgramStatus, ProgramUnknown
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.format import META_KEY
 from holdfast.processors.engine.runtime.commands import COMMANDS, CommandRefused, CommandWrong, decode
 from holdfast.processors.engine.runtime.loop import Request as WorkerRequest
 from holdfast.processors.engine.runtime.loop import Worker
-from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.serving.status import describe_worker
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.engine.state.database import Database, Databases
 from holdfast.processors.engine.state.errors import StateFailed, StateFolderTaken
 from holdfast.processors.engine.state.folder import StateFolder

@@ -34,7 +34,7 @@ from holdfast.processors.lifecycle.verbs.table import plan_for
 from holdfast.processors.lifecycle.world.facts import WorldFacts
 from holdfast.processors.lifecycle.world.letters import LetterStages
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
-from holdfast.processors.lifecycle.world.owners import RunningOwners
+from holdfast.processors.lifecycle.world.running_owners import RunningOwners
 from tests.simulation.lifecycle_machine import (
     NothingHangs,
     OperatorsTime,

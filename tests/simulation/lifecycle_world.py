@@ -27,11 +27,11 @@ from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.format import META_KEY, ChangelogMeta
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.runtime.options import Start
-from holdfast.processors.engine.serving import client as serving
+from holdfast.processors.engine.serving import worker_client as serving
 from holdfast.processors.lifecycle.deploy import deployment, running
 from holdfast.processors.lifecycle.deploy.code_files import Code
 from holdfast.processors.lifecycle.plans import apply as applying
-from holdfast.processors.lifecycle.recovery import recovery
+from holdfast.processors.lifecycle.recovery import attempt as recovery
 from holdfast.processors.testing.clock import VirtualClock
 from holdfast.processors.testing.cluster import InMemoryCluster
 from holdfast.processors.testing.network import Network

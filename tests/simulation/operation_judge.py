@@ -22,7 +22,7 @@ from holdfast.processors.lifecycle.deploy.running import RolledBack
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import Adopt, Request
 from holdfast.processors.lifecycle.plans.way_on import way_on
-from holdfast.processors.lifecycle.recovery.answer import Answer
+from holdfast.processors.lifecycle.recovery.working_check import Answer
 from tests.simulation.operation_world import OperationWorld, Person
 from tests.simulation.verifier import InvariantBroken
 from tests.simulation.workload import GROUP

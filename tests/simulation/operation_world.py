@@ -25,8 +25,9 @@ from holdfast.infra.database.connections import Connections
 from holdfast.infra.database.records import ApplyRecord, Incident
 from holdfast.infra.database.registry import Registry
 from holdfast.infra.database.releases import ReleaseBook
-from holdfast.infra.deploy.programs import SupervisorSilent
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.deploy.program_files import SupervisorSilent
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.names import transactional_id
 from holdfast.processors.engine.runtime.loop import Request as WorkerRequest
@@ -38,7 +39,8 @@ from holdfast.processors.lifecycle.deploy.deployment import Rollout
 from holdfast.processors.lifecycle.deploy.present import slots_at_work
 from holdfast.processors.lifecycle.deploy.releases import ReleaseFailed
 from holdfast.processors.lifecycle.deploy.running import rollout_of_release
-from holdfast.processors.lifecycle.recovery import incidents, recovery
+from holdfast.processors.lifecycle.recovery import attempt as recovery
+from holdfast.processors.lifecycle.recovery import incidents
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.processor_now import ProcessorNow, processor_now, what_is_left
 from holdfast.processors.lifecycle.recovery.strangers import find_strangers, refuse_beside

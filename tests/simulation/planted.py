@@ -23,10 +23,10 @@ from holdfast.processors.engine.runtime import commit, loop
 from holdfast.processors.engine.runtime.committer import Committer
 from holdfast.processors.engine.runtime.ownership import changelog_facts, standby
 from holdfast.processors.engine.runtime.ownership.assignment import Assignment
-from holdfast.processors.engine.runtime.ownership.restore import Restorer
+from holdfast.processors.engine.runtime.ownership.changelog_replay import Restorer
 from holdfast.processors.engine.runtime.ownership.standby import Standbys
 from holdfast.processors.engine.runtime.task.task import Task
-from holdfast.processors.engine.state import restore_start
+from holdfast.processors.engine.state import keep_or_restore as restore_start
 from holdfast.processors.engine.state.store import StoreState
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.testing.consumers import InMemoryReplayer

@@ -18,9 +18,9 @@ from holdfast.processors.engine.runtime.committer import Committer
 from holdfast.processors.engine.runtime.ownership.fencing import FormerOwners
 from holdfast.processors.engine.runtime.purge import Purge
 from holdfast.processors.engine.runtime.reading.reading_order import ReadingOrder
-from holdfast.processors.engine.runtime.reading.upstream import Before, _Word
+from holdfast.processors.engine.runtime.reading.upstream import Upstream
 from holdfast.processors.engine.runtime.reading.upstream_times import NEVER, WatermarksAhead
-from holdfast.processors.engine.runtime.reading.watermarks import Upstream
+from holdfast.processors.engine.runtime.reading.watermarks import Before, _Word
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.time.dated_values import DatedValues
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime

@@ -15,7 +15,8 @@ from holdfast.infra.database.errors import HoldLost
 from holdfast.infra.database.registry import Registry
 from holdfast.processors.lifecycle.plans.apply import Applier
 from holdfast.processors.lifecycle.plans.holding import Hold
-from holdfast.processors.lifecycle.recovery import incidents, recovery
+from holdfast.processors.lifecycle.recovery import attempt as recovery
+from holdfast.processors.lifecycle.recovery import incidents
 from tests.simulation.registry_model import Actor, ModelHold
 
 

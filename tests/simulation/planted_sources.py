@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.joins import source_rows
-from holdfast.processors.engine.runtime.ownership import restore
+from holdfast.processors.engine.runtime.ownership import changelog_replay as restore
 from holdfast.processors.testing.consumers import InMemoryReplayer
 
 

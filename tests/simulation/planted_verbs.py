@@ -26,7 +26,7 @@ from holdfast.processors.lifecycle.rebuild.from_tables import TableStages
 from holdfast.processors.lifecycle.recovery import incidents
 from holdfast.processors.lifecycle.verbs import backfill, clear, restore, restore_table, rollback, stop
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
-from holdfast.processors.lifecycle.world.owners import RunningOwners
+from holdfast.processors.lifecycle.world.running_owners import RunningOwners
 from tests.simulation.lifecycle import lifecycle_runner
 from tests.simulation.lifecycle_operator import Operator
 from tests.simulation.planted import Planted, print_table

@@ -31,7 +31,8 @@ from holdfast.processors.lifecycle.plans.plan import Plan, Ready
 from holdfast.processors.lifecycle.plans.requests import Clear, Compact
 from holdfast.processors.lifecycle.plans.stages import CompactStores, Stage, StopProcessor
 from holdfast.processors.lifecycle.ports import World
-from holdfast.processors.lifecycle.recovery import incidents, recovery
+from holdfast.processors.lifecycle.recovery import attempt as recovery
+from holdfast.processors.lifecycle.recovery import incidents
 from tests.simulation.verifier import InvariantBroken
 
 PROCESSOR = "orders"

@@ -8,7 +8,8 @@ from typing import Any
 
 from holdfast.processors.engine.checkpoints import decision
 from holdfast.processors.engine.runtime import commit, loop, purge
-from holdfast.processors.engine.runtime.ownership import restore, standby
+from holdfast.processors.engine.runtime.ownership import changelog_replay as restore
+from holdfast.processors.engine.runtime.ownership import standby
 from holdfast.processors.engine.runtime.task import columns, task_time, task_timers
 from holdfast.processors.engine.state import task_store
 from holdfast.processors.engine.state.time import time_index

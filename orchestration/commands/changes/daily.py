@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from holdfast.infra.errors import EXIT_REFUSED
+from holdfast.infra.exit_codes import EXIT_REFUSED
 from holdfast.orchestration.commands.changes import requests
 from holdfast.orchestration.commands.changes.verbs import carry_out, joined_command, opened_verbs, print_short, resuming
 from holdfast.orchestration.commands.options import Json, Who

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.orchestration.commands.changes.daily import carry_out_asked
 from holdfast.orchestration.commands.options import Json, Processor, Who, command_settings, print_json
 from holdfast.orchestration.commands.records.consume import as_document, open_topics, shown

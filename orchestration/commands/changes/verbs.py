@@ -31,7 +31,7 @@ from rich.markup import escape
 from rich.table import Table
 from typer.core import TyperGroup
 
-from holdfast.infra.errors import EXIT_CHANGES_PENDING, EXIT_DONE, EXIT_REFUSED
+from holdfast.infra.exit_codes import EXIT_CHANGES_PENDING, EXIT_DONE, EXIT_REFUSED
 from holdfast.orchestration.commands.changes.requests import VERBS, adopt
 from holdfast.orchestration.commands.options import Json, Who, command_settings, print_answer, print_json, print_rows
 from holdfast.orchestration.commands.tables import print_table

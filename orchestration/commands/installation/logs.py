@@ -15,7 +15,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.orchestration.commands.options import Processor, command_settings
 
 _FOLLOW_EVERY_S = 0.3

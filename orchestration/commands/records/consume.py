@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.orchestration.commands.options import Json, command_settings, print_json
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE
 from holdfast.infra.kafka.json_lines import JsonRecord, Shape, judge, records
 from holdfast.orchestration.commands.options import Json, command_settings, print_answer
 

@@ -18,7 +18,7 @@ from holdfast.processors.lifecycle.plans.store_words import record_in_words
 
 if TYPE_CHECKING:
     from holdfast.processors.engine.topology import StoreSpec
-    from holdfast.processors.lifecycle.world.owners import Found
+    from holdfast.processors.lifecycle.world.running_owners import Found
 
 
 def query(  # tidy: allow-wide because each is an option of the command

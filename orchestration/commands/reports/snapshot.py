@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.orchestration.commands.options import Json, OneStore, Processor, command_settings, print_json
 from holdfast.orchestration.commands.reports.query import only_store
 from holdfast.orchestration.commands.tables import print_table

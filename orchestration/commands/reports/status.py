@@ -21,8 +21,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from holdfast.assets.layers import is_ours
-from holdfast.infra.deploy.programs import SupervisorSilent
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.deploy.program_files import SupervisorSilent
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.orchestration.commands import completion
 from holdfast.orchestration.commands.options import Json, command_settings, print_json, print_rows
 from holdfast.orchestration.commands.tables import print_table

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from holdfast.processors.engine.checkpoints.manifest import STATE_FORMAT, Manifest
 from holdfast.processors.engine.state.coherence import ChangelogFacts
-from holdfast.processors.engine.state.restore_start import doubt_of_age, doubt_of_tail
+from holdfast.processors.engine.state.keep_or_restore import doubt_of_age, doubt_of_tail
 
 #: A checkpoint is looked for if a replay has this many changelog offsets, and used if it saves as many and half of all.
 SPARES_AT_LEAST = 1_000

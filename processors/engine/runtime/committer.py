@@ -39,7 +39,7 @@ from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ownership.assignment import Assignment
 from holdfast.processors.engine.runtime.ownership.unfinished import Unfinished
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember, TransactionProducer
-from holdfast.processors.engine.runtime.reading.watermarks import HEADERS
+from holdfast.processors.engine.runtime.reading.watermark_writer import HEADERS
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.topology import Topology

@@ -42,7 +42,7 @@ from holdfast.processors.engine.runtime.reading.read_bounds import ReadBounds
 from holdfast.processors.engine.runtime.reading.turns import in_turn
 from holdfast.processors.engine.runtime.requests import Request
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
-from holdfast.processors.engine.runtime.task.failures import FailurePolicy, ProcessingFailed
+from holdfast.processors.engine.runtime.task.failure_policy import FailurePolicy, ProcessingFailed
 from holdfast.processors.engine.runtime.task.inputs_in_order import InputsInOrder, NextRuns, has_messages, in_one_batch
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.errors import StateCorrupt

@@ -10,7 +10,7 @@ from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
 from holdfast.processors.engine.record_times import RecordTimes
 from holdfast.processors.engine.runtime.change_of_workers import ChangeSource, no_change
 from holdfast.processors.engine.runtime.commit_pace import Bounds
-from holdfast.processors.engine.runtime.reading.watermarks import Grouping
+from holdfast.processors.engine.runtime.reading.watermark_writer import Grouping
 
 #: Uncommitted writes above this commit early, in bytes.
 OVERLAY_BYTES_MAX = 64 << 20

@@ -11,7 +11,8 @@ HoldfastError
 
 from __future__ import annotations
 
-from holdfast.infra.errors import EXIT_DISK_FAILURE, BadConfiguration, HoldfastError
+from holdfast.infra.errors import BadConfiguration, HoldfastError
+from holdfast.infra.exit_codes import EXIT_DISK_FAILURE
 
 
 class StateFailed(HoldfastError):

@@ -20,7 +20,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.system.json_file import JSON_FAILURES
 from holdfast.processors.engine.changelog.format import (
     CODEC_JSON,

@@ -37,7 +37,8 @@ from holdfast.processors.engine.record_size import UNLIMITED
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
 from holdfast.processors.engine.state.time.window_keys import OWN_KEY, DueEntry, due_key, window_key
 from holdfast.processors.engine.windows.fixed import WindowStore
-from holdfast.processors.engine.windows.spec import WindowSpec, is_closed
+from holdfast.processors.engine.windows.late import is_closed
+from holdfast.processors.engine.windows.spec import WindowSpec
 
 #: The length of a window's state key and the head of a changelog key, in bytes.
 KEY_BYTES = len(window_key(0, 0)) + 8

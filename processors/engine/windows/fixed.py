@@ -20,7 +20,8 @@ from holdfast.processors.engine.state.time.window_keys import (
     window_key,
 )
 from holdfast.processors.engine.steps.in_place import copied, may_change
-from holdfast.processors.engine.windows.spec import WindowSpec, closed_upto
+from holdfast.processors.engine.windows.late import closed_upto
+from holdfast.processors.engine.windows.spec import WindowSpec
 from holdfast.processors.engine.windows.stored import Closing, MessagePlace, Result, StoredWindows
 
 #: Steps of which a store remembers the windows.

@@ -6,11 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from holdfast.infra.errors import BadConfiguration, HoldfastError
+from holdfast.infra.errors import BadConfiguration
 from holdfast.processors.engine.aggregates.window_aggregates import WindowAggregation
 from holdfast.processors.engine.state.time.stream_time import shown
 from holdfast.processors.engine.steps.node import Node
 from holdfast.processors.engine.store_uses import Ms, Parts, WindowUse
+from holdfast.processors.engine.windows.late import LateMessage
 
 #: Whose event times close a window: those of its key, or those of all messages of its task.
 ClosingStrategy = Literal["key", "partition"]
@@ -51,10 +52,6 @@ class Unplaced:
                 action=f"Write {self._missing} before `.{name}(...)`.",
                 step=name,
             )
-
-
-class LateMessage(HoldfastError):
-    """All windows of a message are closed, and the window has ``on_late="dead-letter"``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,23 +157,6 @@ class WindowSpec:
             seen=time_ms,
             expected=now_ms - self.grace_ms,
         )
-
-
-def is_closed(due_ms: Any, grace_ms: int, time_ms: Any, closed_ms: int) -> Any:
-    """Whether a window has ended and takes no further message: one rule for all windows, by message and by columns.
-
-    Args:
-        due_ms: When the window is due, without its grace: one, or a column of them.
-        grace_ms: How long after that it still takes messages.
-        time_ms: The time that closes it: one, or one for each window.
-        closed_ms: Windows that are due up to here were closed before, maybe with a shorter grace.
-    """
-    return (due_ms + grace_ms <= time_ms) | (due_ms <= closed_ms)
-
-
-def closed_upto(grace_ms: int, time_ms: int, closed_ms: int) -> int:
-    """The last time at which a closed window is due, by ``is_closed``."""
-    return max(time_ms - grace_ms, closed_ms)
 
 
 def checked_times(duration_ms: int, step_ms: int, grace_ms: int, retention_ms: int | None) -> tuple[int, int, int, int]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.infra.database.records import Release
-from holdfast.infra.deploy.programs import asked_of
+from holdfast.infra.deploy.program_files import asked_of
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings.of_workers import Recorded, as_recorded, differences, recorded_of
 from holdfast.infra.system.files import write_private

@@ -22,7 +22,7 @@ from typing import Literal
 
 import structlog
 
-from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus
+from holdfast.infra.deploy.program_files import ProgramSpec, ProgramStatus
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.marking import keep_mark
@@ -182,7 +182,7 @@ def deploy(
     Raises:
         DeploymentFailed: An instance ended, failed, runs another version, was not ready in time, or puts messages
             aside that the former version did not.
-        holdfast.infra.deploy.programs.SupervisorUnavailable: The supervisor did not start or answer.
+        holdfast.infra.deploy.program_files.SupervisorUnavailable: The supervisor did not start or answer.
     """
     ready = partial(
         wait_ready, rollout, world, timeout_s=timeout_s, code_version=rollout.code_version, progress=progress
@@ -228,7 +228,7 @@ def stop(processor: str, world: World, *, who: str = "unknown") -> tuple[str, ..
     The stop is recorded first, so that recovery does not restart an instance that is being stopped.
 
     Raises:
-        holdfast.infra.deploy.programs.SupervisorSilent: Nothing is recorded: nothing can be stopped.
+        holdfast.infra.deploy.program_files.SupervisorSilent: Nothing is recorded: nothing can be stopped.
     """
     up, started_at = world.deployer.running(), world.clock()
     deployment = world.registry.record_stopped(processor, started_at)

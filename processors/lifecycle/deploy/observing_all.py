@@ -14,7 +14,7 @@ from datetime import datetime
 
 from holdfast.infra.database.records import Deployment
 from holdfast.infra.deploy.deployer import Deployer
-from holdfast.infra.deploy.programs import ProgramStatus, SupervisorSilent
+from holdfast.infra.deploy.program_files import ProgramStatus, SupervisorSilent
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.deploy.present import beyond_in

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.infra.deploy.programs import ProgramStatus
+from holdfast.infra.deploy.program_files import ProgramStatus
 from holdfast.processors.engine.state.folder import SLOTS_MAX
 from holdfast.processors.lifecycle.ports import World
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.infra.deploy.deployer import Deployer
-from holdfast.infra.deploy.programs import ProgramStatus, ProgramUnknown
+from holdfast.infra.deploy.program_files import ProgramStatus, ProgramUnknown
 
 #: Lines of a log that an error has.
 LOG_LINES = 15

@@ -24,20 +24,21 @@ from pathlib import Path
 from typing import Any, cast
 
 from holdfast.infra.database.records import Action
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.kafka.cluster import KafkaCluster
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.infra.system.rooted import inside
 from holdfast.processors.audits.stores import size_of
-from holdfast.processors.engine.runtime.ownership.restore import Restorer
+from holdfast.processors.engine.runtime.ownership.changelog_replay import Restorer
 from holdfast.processors.engine.runtime.ports import ChangelogReplayer, Cluster
 from holdfast.processors.engine.runtime.task.task import Task
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.engine.state.checkpoint_reader import fingerprint_checkpoint
 from holdfast.processors.engine.state.coherence import ChangelogFacts, delete_retention_s
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of
-from holdfast.processors.engine.state.restore_start import plan_restore
+from holdfast.processors.engine.state.keep_or_restore import plan_restore
 from holdfast.processors.engine.state.task_store import TaskStore
 from holdfast.processors.lifecycle.ports import World
 

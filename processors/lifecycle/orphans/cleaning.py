@@ -19,7 +19,8 @@ from pathlib import Path
 import msgspec
 
 from holdfast.infra.database.registry import Registry
-from holdfast.infra.errors import EXIT_REFUSED, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_REFUSED
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings
 from holdfast.processors.lifecycle.orphans.archive import Archive, copied_files

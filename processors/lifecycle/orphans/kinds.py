@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.infra.errors import EXIT_REFUSED
+from holdfast.infra.exit_codes import EXIT_REFUSED
 from holdfast.infra.kafka.topic_copies import copy_partition, file_of, own_config
 from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import Settings

@@ -17,7 +17,8 @@ from itertools import islice
 
 import msgspec
 
-from holdfast.infra.errors import EXIT_REFUSED, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_REFUSED
 from holdfast.infra.kafka.producer import BATCH_BYTES_MAX
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.infra.kafka.topic_copies import copied_records, file_of, write_records

@@ -25,7 +25,8 @@ from holdfast.infra.database.errors import HeldByRecovery, HoldLost
 from holdfast.infra.database.lease_times import SILENT_S
 from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.records import ApplyOutcome, ApplyRecord, StageNote
-from holdfast.infra.errors import EXIT_REFUSED, HoldfastError, in_one_line
+from holdfast.infra.errors import HoldfastError, in_one_line
+from holdfast.infra.exit_codes import EXIT_REFUSED
 from holdfast.processors.lifecycle.plans import plan as plans
 from holdfast.processors.lifecycle.plans import way_on
 from holdfast.processors.lifecycle.plans.explanation import count_of

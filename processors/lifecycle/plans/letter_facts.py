@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from holdfast.infra.kafka.records import Headers, Record
-from holdfast.processors.engine.runtime.task.failures import FAILURE_HEADERS
+from holdfast.processors.engine.runtime.task.failure_policy import FAILURE_HEADERS
 
 #: Dead letters that one plan sends again; the oldest come first.
 LETTERS_MAX = 100_000

@@ -13,7 +13,8 @@ from typing import ClassVar, Literal
 
 import msgspec
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, shown
 
 #: Maximal number of keys in one request; a longer list needs several requests.

@@ -21,8 +21,8 @@ import structlog
 from holdfast.infra.database.errors import HoldLost
 from holdfast.infra.errors import HoldfastError
 from holdfast.processors.engine.runtime.commands import CommandFailed, CommandRefused, Offsets
-from holdfast.processors.engine.serving.client import ProcessorClient, ProcessorSilent
 from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.engine.serving.worker_client import ProcessorClient, ProcessorSilent
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.deployment import POLL_S, look, what_is_missing
 from holdfast.processors.lifecycle.deploy.present import slots_at_work

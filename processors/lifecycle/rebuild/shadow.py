@@ -15,7 +15,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.system.rooted import remove_folder
 from holdfast.infra.waiting import retry, wait_until
 from holdfast.processors.engine import provisioning
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.deploy.deployment import POLL_S, Rollout, look, what_is_missing
 from holdfast.processors.lifecycle.deploy.wording import how_it_ended

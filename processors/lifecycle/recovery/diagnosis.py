@@ -16,8 +16,8 @@ from math import isfinite
 from typing import Any, ClassVar
 
 from holdfast.infra.database.records import Deployment, Incident
-from holdfast.infra.deploy.programs import ProgramStatus
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE, EXIT_DISK_FAILURE
+from holdfast.infra.deploy.program_files import ProgramStatus
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION, EXIT_BROKER_UNAVAILABLE, EXIT_DISK_FAILURE
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.recovery.ages import age_s, is_ahead

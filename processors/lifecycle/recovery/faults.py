@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, Literal, get_args
 
-from holdfast.infra.errors import CAUSE_OF_EXIT, EXIT_DISK_FAILURE
+from holdfast.infra.exit_codes import CAUSE_OF_EXIT, EXIT_DISK_FAILURE
 
 Kind = Literal[
     # the process

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from holdfast.infra.database.records import ApplyRecord, Deployment, Incident
-from holdfast.infra.deploy.programs import ProgramStatus, SupervisorSilent
+from holdfast.infra.deploy.program_files import ProgramStatus, SupervisorSilent
 from holdfast.infra.settings.of_workers import differences
 from holdfast.infra.system.holders import is_gone
 from holdfast.infra.system.process import running_for_s

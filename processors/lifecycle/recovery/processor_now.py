@@ -13,7 +13,10 @@ from datetime import datetime
 from holdfast.infra.database.records import ApplyRecord, Incident
 from holdfast.processors.lifecycle.deploy.deployment import PATIENCE_S
 from holdfast.processors.lifecycle.ports import World
-from holdfast.processors.lifecycle.recovery.answer import (
+from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Differs, Limits, Outdated, worst
+from holdfast.processors.lifecycle.recovery.incidents import Observation, is_broken_off, observe, open_apply
+from holdfast.processors.lifecycle.recovery.strangers import may_start
+from holdfast.processors.lifecycle.recovery.working_check import (
     STARTING,
     Answer,
     asks_to_start,
@@ -24,9 +27,6 @@ from holdfast.processors.lifecycle.recovery.answer import (
     judge_pause,
     judge_working,
 )
-from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Differs, Limits, Outdated, worst
-from holdfast.processors.lifecycle.recovery.incidents import Observation, is_broken_off, observe, open_apply
-from holdfast.processors.lifecycle.recovery.strangers import may_start
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from holdfast.infra.deploy.programs import ProgramStatus
+from holdfast.infra.deploy.program_files import ProgramStatus
 from holdfast.processors.lifecycle.deploy.deployment import WORKER
 
 #: The verb in the registry's actions.

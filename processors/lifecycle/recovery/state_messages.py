@@ -18,10 +18,9 @@ from datetime import datetime, timedelta
 import msgspec
 
 from holdfast.infra.errors import HoldfastError
-from holdfast.processors.lifecycle.recovery.answer import Answer
 from holdfast.processors.lifecycle.recovery.faults import TITLES
-from holdfast.processors.lifecycle.recovery.needs import Need, SeenNeed
-from holdfast.processors.lifecycle.recovery.webhook_messages import NEWS_FOR, Notification
+from holdfast.processors.lifecycle.recovery.webhook_messages import NEWS_FOR, Need, Notification, SeenNeed
+from holdfast.processors.lifecycle.recovery.working_check import Answer
 
 #: How long a state lasts before a message reports it, seconds: a tick may see a processor in the middle of a change.
 SETTLED_S = 20.0

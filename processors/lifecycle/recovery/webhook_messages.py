@@ -20,7 +20,6 @@ import msgspec
 from holdfast.infra.database.records import Incident
 from holdfast.infra.webhook import PAUSE_S_MAX as ASKED_PAUSE_S_MAX
 from holdfast.infra.webhook import Answer
-from holdfast.processors.lifecycle.recovery.needs import SeenNeed
 
 Event = Literal["incident.opened", "incident.resolved", "incident.failed", "run.failed", "state.needs", "state.over"]
 
@@ -49,6 +48,31 @@ class Notification:
     at: datetime
     incident: int | None = None
     run: str | None = None
+
+
+class Need(msgspec.Struct, frozen=True):
+    """A state that needs a person: its subject is a processor or a part of the installation."""
+
+    subject: str
+    kind: str
+    title: str
+    text: str
+    action: str
+    #: None for a part of the installation.
+    processor: str | None = None
+
+
+class SeenNeed(msgspec.Struct, frozen=True):
+    """A state since it was first seen; ``ended`` is None while it lasts."""
+
+    need: Need
+    since: datetime
+    ended: datetime | None = None
+
+    @property
+    def identity(self) -> str:
+        """The begin of the ids of its messages."""
+        return f"state-{self.need.subject}-{self.need.kind}-{self.since:%Y%m%dT%H%M%S}"
 
 
 class Outbox(msgspec.Struct, frozen=True):

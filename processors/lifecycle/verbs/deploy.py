@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.processors.engine import key_places, provisioning, table_topics
+from holdfast.processors.engine import provisioning, table_topics
+from holdfast.processors.engine import same_partitioner as key_places
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of, quoted

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.processors.engine import key_places, provisioning, table_topics
+from holdfast.processors.engine import provisioning, table_topics
+from holdfast.processors.engine import same_partitioner as key_places
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts, selected

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.processors.engine import key_places
+from holdfast.processors.engine import same_partitioner as key_places
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans import requests

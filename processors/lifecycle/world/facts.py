@@ -41,7 +41,7 @@ from holdfast.processors.lifecycle.world.export_files import file_facts
 from holdfast.processors.lifecycle.world.hanging import HangingTransactions
 from holdfast.processors.lifecycle.world.letters import letter_facts
 from holdfast.processors.lifecycle.world.local_state import LocalFolders
-from holdfast.processors.lifecycle.world.owners import RunningOwners
+from holdfast.processors.lifecycle.world.running_owners import RunningOwners
 
 #: Longest wait for members whose process died, seconds; they stay in the group for the session timeout (45 by default).
 GHOSTS_S = 60.0

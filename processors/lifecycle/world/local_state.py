@@ -25,8 +25,8 @@ from holdfast.processors.engine.state.task_store import TaskMeta
 from holdfast.processors.engine.state.time.time_records import Span, is_window_in
 from holdfast.processors.lifecycle.plans.facts import LOCAL, Counted, LocalTask, partition_of
 from holdfast.processors.lifecycle.plans.requests import Keys, Prefix, Selection, Windows
-from holdfast.processors.lifecycle.world.owners import Found, Place
 from holdfast.processors.lifecycle.world.reading_beside import ReadOnly, opened
+from holdfast.processors.lifecycle.world.running_owners import Found, Place
 
 
 class LocalFolders:

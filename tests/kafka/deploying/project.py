@@ -10,7 +10,7 @@ from pathlib import Path
 from holdfast.infra.settings import Settings
 from holdfast.orchestration.verbs import Verbs, open_verbs
 from holdfast.orchestration.world import open_registry
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.plans.plan import Plan
 from holdfast.processors.lifecycle.plans.requests import Deploy
 from tests.kafka.conftest import Stream, wait_for

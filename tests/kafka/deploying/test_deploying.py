@@ -20,7 +20,7 @@ from holdfast.processors.lifecycle.deploy.running import RollbackFailed, RolledB
 from holdfast.processors.lifecycle.plans.apply import ApplyInProgress
 from holdfast.processors.lifecycle.plans.plan import NothingToDo
 from holdfast.processors.lifecycle.plans.requests import Deploy
-from holdfast.processors.proof.verdict import NotProven
+from holdfast.processors.proof.refusal import NotProven
 from tests.kafka.conftest import wait_for
 from tests.kafka.deploying.project import COUNTS, EXITS, FAILS_AT_SEVEN, HEAD, NEVER_READY, POISONED, Project
 from tests.mechanics.tiers import variants

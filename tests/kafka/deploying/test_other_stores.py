@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from holdfast.infra.kafka.records import TopicSpec
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.plans.apply import PlanRefused, PlanStale
 from holdfast.processors.lifecycle.plans.plan import Refused
 from tests.kafka.conftest import wait_for

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from holdfast.processors.engine.runtime.ownership.restore import BULK_RECORDS_MIN
+from holdfast.processors.engine.runtime.ownership.changelog_replay import BULK_RECORDS_MIN
 from tests.kafka.faults.verification import finish, verify
 
 KILLS = 5

@@ -5,8 +5,8 @@ from collections import Counter
 
 import pytest
 
-from holdfast.processors.engine.runtime.ownership import restore
-from holdfast.processors.engine.runtime.ownership.restore import Restorer
+from holdfast.processors.engine.runtime.ownership import changelog_replay as restore
+from holdfast.processors.engine.runtime.ownership.changelog_replay import Restorer
 from tests.kafka.faults.verification import verify
 
 

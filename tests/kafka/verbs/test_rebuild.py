@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from holdfast.infra.kafka.reader import read_range
 from holdfast.processors.engine.changelog.format import decode_value, split_key
 from holdfast.processors.engine.changelog.names import shadow_group
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.plans.plan import Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Clear, Deploy, Keys, Restore
 from tests.oracles.fold import fold_changelog

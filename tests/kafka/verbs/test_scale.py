@@ -17,15 +17,15 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from holdfast.infra.deploy.changes import read_change
 from holdfast.infra.kafka.topics import Topics
-from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.deploy import deployment
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Refused
 from holdfast.processors.lifecycle.plans.requests import Everything, Scale, Stop
-from holdfast.processors.lifecycle.recovery.answer import judge_working
+from holdfast.processors.lifecycle.recovery.attempt import recover
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import Notice, notice
-from holdfast.processors.lifecycle.recovery.recovery import recover
+from holdfast.processors.lifecycle.recovery.working_check import judge_working
 from tests.parts.operated import Killed, Operated
 
 PARTITIONS = 6

@@ -22,7 +22,7 @@ from holdfast.infra.kafka.topics import Topics
 from holdfast.infra.settings import PROJECT, Settings, load_settings
 from holdfast.infra.waiting import wait_until
 from holdfast.orchestration.verbs import Verbs, open_verbs
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from tests.spark.endurance.definition import DEFINITION, PARTITIONS, STORE
 from tests.spark.endurance.publishing_driver import PublishingDriver
 from tests.spark.standalone import Cluster

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.home import HomeNotUsable, claim_home
 from holdfast.infra.settings import Settings, load_settings
 

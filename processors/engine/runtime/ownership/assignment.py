@@ -29,15 +29,15 @@ from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ownership import first_start
 from holdfast.processors.engine.runtime.ownership.changelog_facts import facts_of_task, read_changelogs
+from holdfast.processors.engine.runtime.ownership.changelog_replay import HELD_S, Restorer, TaskRestore, is_for_bulk
 from holdfast.processors.engine.runtime.ownership.fencing import LOOK_EVERY_S
 from holdfast.processors.engine.runtime.ownership.inputs_together import check_together
 from holdfast.processors.engine.runtime.ownership.reseeds import Reseeds
-from holdfast.processors.engine.runtime.ownership.restore import HELD_S, Restorer, TaskRestore, is_for_bulk
 from holdfast.processors.engine.runtime.ownership.same_meaning import check_meaning
 from holdfast.processors.engine.runtime.ownership.standby import Standbys
 from holdfast.processors.engine.runtime.ownership.still_ours import check_still_ours
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember
-from holdfast.processors.engine.runtime.reading.watermarks import Groups
+from holdfast.processors.engine.runtime.reading.watermark_writer import Groups
 from holdfast.processors.engine.runtime.task.facts import TaskPhase
 from holdfast.processors.engine.runtime.task.inputs_in_order import order_of
 from holdfast.processors.engine.runtime.task.noted_time import Noted, noted
@@ -54,7 +54,7 @@ from holdfast.processors.engine.state.coherence import (
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
-from holdfast.processors.engine.state.restore_start import RestorePlan, may_begin_empty, plan_restore, without_emptied
+from holdfast.processors.engine.state.keep_or_restore import RestorePlan, may_begin_empty, plan_restore, without_emptied
 from holdfast.processors.engine.state.scratch import ScratchFolder
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.topology import Topology

@@ -19,7 +19,7 @@ from holdfast.processors.engine.state.coherence import (
     delete_retention_s,
     source_missing,
 )
-from holdfast.processors.engine.state.restore_start import RETENTION_PART_SAFE
+from holdfast.processors.engine.state.keep_or_restore import RETENTION_PART_SAFE
 from holdfast.processors.engine.table_topics import lost_records, table_warnings
 from holdfast.processors.engine.topology import SourceLog, Topology
 

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 from holdfast.infra.kafka.errors import AccessRefused, TopicUnusable
 from holdfast.infra.kafka.records import TopicFacts
-from holdfast.processors.engine import key_places, provisioning
+from holdfast.processors.engine import provisioning
+from holdfast.processors.engine import same_partitioner as key_places
 from holdfast.processors.engine.changelog.names import other_processors_of
 from holdfast.processors.engine.runtime.ports import TopicView
 from holdfast.processors.engine.topology import Topology

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import structlog
 
-from holdfast.processors.engine.runtime.ownership.restore import TaskRestore
+from holdfast.processors.engine.runtime.ownership.changelog_replay import TaskRestore
 from holdfast.processors.engine.state.coherence import ChangelogFacts
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.task_store import RESEEDING, StoreOffset, TaskMeta, TaskStore

@@ -29,10 +29,10 @@ from holdfast.processors.engine.checkpoints.keeper import CheckpointKeeper
 from holdfast.processors.engine.runtime.change_of_workers import Change, Newcomer
 from holdfast.processors.engine.runtime.options import RuntimeOptions
 from holdfast.processors.engine.runtime.ownership.changelog_facts import facts_of_source, young_from
+from holdfast.processors.engine.runtime.ownership.changelog_replay import Restorer, TaskRestore
 from holdfast.processors.engine.runtime.ownership.fencing import FormerOwners
 from holdfast.processors.engine.runtime.ownership.first_checkpoint import FirstCheckpoints
 from holdfast.processors.engine.runtime.ownership.heirs import inherited_by, shares_after
-from holdfast.processors.engine.runtime.ownership.restore import Restorer, TaskRestore
 from holdfast.processors.engine.runtime.ports import Cluster, GroupMember, TopicView
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.coherence import (
@@ -45,7 +45,7 @@ from holdfast.processors.engine.state.coherence import (
 from holdfast.processors.engine.state.database import Databases
 from holdfast.processors.engine.state.errors import StateIncoherent
 from holdfast.processors.engine.state.folder import StateFolder
-from holdfast.processors.engine.state.restore_start import RestorePlan, plan_restore
+from holdfast.processors.engine.state.keep_or_restore import RestorePlan, plan_restore
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore
 from holdfast.processors.engine.topology import SourceLog, Topology
 

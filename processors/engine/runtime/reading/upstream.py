@@ -1,189 +1,154 @@
-"""The watermarks of the tasks before one repartition topic, and the time at which each holds the tasks behind it.
-
-    log of the topic    W(p0) 52 │ W(p1) at its end, 0.3 s │ W(p1) 0.6 s │ … │ W(p1) 1.7 s
-                             └───────── was there before ──────┘                └─ p1 holds nothing up to 52
-
-A task that has input holds at the time of its watermark. A task at the end of its input holds, too: its next message
-may be on its way, as with a burst that comes to one partition before the other. Messages that were there are released
-when the task has been at its end for ``IDLE_S`` more. The task's own clock measures these seconds; the log gives the
-order.
+"""The stream time of a task behind ``group_by``: what follows from the watermarks of the tasks before it.
 
 Invariants:
-    - Only watermarks of a living owner release messages. The task of a dead owner holds at its last time until an heir
-      sends a watermark. A watermark from before a restart of the reader holds as well.
-    - The owner reads the end for a watermark after it committed the watermark before. So messages that the log has
-      before that one were there, however long the writing took.
+    - Until every task before the topic has sent a watermark, the stream time behind it stays as it was committed.
+    - The newest watermark of each task is committed with the stream time. After a restart of the reader it counts until
+      the owner of that task sends another one.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
-import msgspec
+import structlog
 
-from holdfast.infra.system.json_file import JSON_FAILURES
-from holdfast.processors.engine.state.time.stream_time import NO_TIME
+from holdfast.processors.engine.runtime.reading.watermark_writer import Grouping, Quiet
+from holdfast.processors.engine.runtime.reading.watermarks import (
+    Before,
+    Watermark,
+)
+from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
 
-#: Seconds for which a task has to be at the end of its input before the tasks behind it continue without it.
-IDLE_S = 1.0
-#: A task at the end of its input repeats its watermark after this time, in seconds.
-REPEAT_S = 0.3
-#: In a longer silence the pause between two watermarks is this part of the silence, at most ``REPEAT_MOST_S`` seconds.
-#: A slow reader would otherwise process nothing but watermarks.
-REPEAT_PART = 0.1
-REPEAT_MOST_S = 0.5
-
-
-class Watermark(msgspec.Struct, frozen=True):
-    """The value of a watermark.
-
-    Attributes:
-        task: The name of the task.
-        time_ms: The stream time of the task, in milliseconds.
-        ended: Whether its inputs were read to their ends just now.
-        idle_ms: For how long they have been, by the clock of its worker. 0 from versions that did not write it: such an
-            end releases nothing.
-        stretch: The number of this silence, counted by the worker.
-    """
-
-    task: str
-    time_ms: int
-    ended: bool
-    idle_ms: int = 0
-    stretch: int = 0
-
-    @classmethod
-    def read(cls, value: bytes | None) -> Watermark | None:
-        """The watermark in the value of a record without a key; None if the value is no watermark."""
-        try:
-            return msgspec.json.decode(value or b"", type=cls)
-        except JSON_FAILURES:
-            return None
+_log = structlog.get_logger("runtime.watermarks")
 
 
 @dataclass(slots=True)
-class _Word:
-    """The last watermark of a task, and what the earlier watermarks of its silence release later."""
+class InHand:
+    """The smallest event times of unprocessed messages: of all inputs, and of the buffered ones of repartition topics.
 
-    time_ms: int
-    ended: bool = False
-    stretch: int = 0
-    idle_ms: int = 0
-    heard_at: float = 0.0
-    #: The event time up to which the task holds no message.
-    free_ms: int = NO_TIME
-    #: The newest event time that had come when the watermark was read.
-    there_ms: int = NO_TIME
-    #: By earlier watermark of the silence: how long the task had been at its end, and the newest time before it.
-    waiting: deque[tuple[int, int]] = field(default_factory=deque)
-    #: The number of watermarks of this silence.
-    said: int = 1
+    An input that is not read to its end may bring any time next.
+    """
+
+    all_ms: int = EVENT_TIME_END_MS
+    grouped_ms: int = EVENT_TIME_END_MS
+    #: The newest message of a source that went before an older one of another input.
+    ahead_ms: int = NO_TIME
 
     @property
-    def reached_ms(self) -> int:
-        return max(self.time_ms, self.free_ms) if self.ended else self.time_ms
-
-    def go_on(self, read: Watermark, there_ms: int) -> None:
-        """Takes the next watermark of the silence."""
-        self.said += 1
-        self.waiting.append((read.idle_ms, self.there_ms))
-        while self.waiting and self.waiting[0][0] <= read.idle_ms - IDLE_S * 1000:
-            self.free_ms = max(self.free_ms, self.waiting.popleft()[1])
-        self.idle_ms, self.there_ms = read.idle_ms, there_ms
+    def order_ms(self) -> int:
+        """The event time up to which messages came in order: no older message is buffered, or may come."""
+        return self.all_ms if self.all_ms < self.ahead_ms else EVENT_TIME_END_MS
 
 
-class Before:
-    """The watermarks of the tasks before one repartition topic, for one task behind it; ``tasks`` are their names."""
+class Upstream:
+    """The stream time of a task that reads repartition topics; ``stream`` commits the watermarks with the time.
 
-    def __init__(self, tasks: frozenset[str]) -> None:
-        self._tasks = tasks
-        self._words: dict[str, _Word] = {}
-        self._newest_ms = NO_TIME
-        #: An end of the topic that Kafka told, and the newest time that was there by then.
-        self._mark: tuple[int, int] | None = None
+    Args:
+        stream: The stream time of the task.
+        topics: The repartition topics that it reads.
+    """
 
-    def begin(self, told: Mapping[str, int]) -> None:
-        """Starts from committed watermarks; each task holds at its time until it sends another watermark."""
-        self._words = {task: _Word(time_ms) for task, time_ms in told.items() if task in self._tasks}
-        self._newest_ms, self._mark = max(told.values(), default=NO_TIME), None
+    def __init__(self, stream: StreamTime, topics: Mapping[str, Grouping]) -> None:
+        self._stream = stream
+        self._before = {topic: Before(each.tasks) for topic, each in topics.items()}
+        self._known = {f"{topic}/{task}" for topic, each in topics.items() for task in each.tasks}
+        #: What the order of reading has in hand: stream time is not beyond it.
+        self.in_hand = InHand()
 
-    def take(self, read: Watermark, now: float = 0.0) -> int | None:
-        """Takes a watermark in the order of the log; returns the task's time, or None for a task that is gone."""
-        if read.task not in self._tasks:
-            return None
-        word = self._words.get(read.task)
-        time_ms = read.time_ms if word is None else max(word.time_ms, read.time_ms)
-        self._newest_ms = max(self._newest_ms, time_ms)
-        if word is not None and word.ended and read.ended and self._goes_on(word, read):
-            word.time_ms, word.heard_at = time_ms, now
-            word.go_on(read, self._newest_ms)
-        else:
-            first = _Word(time_ms, read.ended, read.stretch, read.idle_ms, now, there_ms=self._newest_ms)
-            self._words[read.task] = first
-        return time_ms
+    def begin(self) -> None:
+        """Starts from the committed watermarks of tasks that still exist; others would hold the time for good."""
+        self._stream.told = {key: told for key, told in self._stream.told.items() if key in self._known}
+        for topic, before in self._before.items():
+            before.begin(last_watermarks(self._stream, topic))
+        self.reads_by(self.in_hand)
+        self._stream.let_go_to(NO_TIME)  # until the first look at what was told
 
-    @staticmethod
-    def _goes_on(word: _Word, read: Watermark) -> bool:
-        return read.stretch == word.stretch and read.idle_ms > word.idle_ms
+    def reads_by(self, in_hand: InHand) -> None:
+        """Sets the buffered messages of the order of reading. Some may be older than processed ones."""
+        self.in_hand = in_hand
+        in_hand.ahead_ms = max([self._stream.time_ms, *self._stream.ahead])
 
-    def wants_end(self, newest_ms: int) -> bool:
-        """Whether other inputs have messages up to ``newest_ms`` that no watermark releases yet."""
-        return self._mark is None and newest_ms > self._newest_ms
+    def take(self, topic: str, offset: int, value: bytes | None, now: float) -> None:
+        """Takes a record without a key; ``now`` is monotonic seconds."""
+        read = Watermark.read(value)
+        if read is None:
+            _log.warning(
+                "a record without a key in a repartition topic is no watermark; it is skipped",
+                topic=topic,
+                offset=offset,
+                next="find out who writes to this topic: it belongs to the processor alone",
+            )
+            return
+        time_ms = self._before[topic].take(read, now)
+        if time_ms is None:  # of a task that is gone
+            return
+        self._stream.told[f"{topic}/{read.task}"] = (time_ms, read.ended)
 
-    def mark(self, end: int, newest_ms: int) -> None:
-        """Takes the end of the topic while messages of other inputs up to ``newest_ms`` are there.
+    def newest_ms(self, topic: str) -> int:
+        """The newest time of the task's inputs, without the watermarks of this topic."""
+        return max([self._stream.come_ms, *(each.newest_ms for name, each in self._before.items() if name != topic)])
 
-        Watermarks behind the end release these messages. Watermarks before it may be older than the messages.
+    @property
+    def waits(self) -> bool:
+        """Whether stream time is behind the newest message or watermark that has come."""
+        newest_ms = max([self._stream.come_ms, *(before.newest_ms for before in self._before.values())])
+        return newest_ms > self._stream.time_ms
+
+    def wants_end(self, topic: str) -> bool:
+        """Whether ``mark`` has to be called for a topic."""
+        return self._before[topic].wants_end(self.newest_ms(topic))
+
+    def mark(self, topic: str, end: int) -> None:
+        """Takes a topic's present end: watermarks behind it release what other inputs have brought so far."""
+        self._before[topic].mark(end, self.newest_ms(topic))
+
+    def look(self, positions: Mapping[str, int]) -> None:
+        """Takes the next offsets to process."""
+        for topic, before in self._before.items():
+            before.look(positions[topic])
+
+    @property
+    def topics(self) -> Collection[str]:
+        """The repartition topics that the task reads."""
+        return self._before.keys()
+
+    def time_ms(self, topics: Collection[str] | None = None) -> int:
+        """The stream time that the tasks before these topics, or all, have reached.
+
+        ``NO_TIME`` while one of them has not told its own.
         """
-        self._mark = (end, newest_ms)
+        return min(self._reached_ms(topics), self.in_hand.all_ms)
 
-    def look(self, read_to: int) -> None:
-        """Takes the offset behind the last watermark that was taken."""
-        if self._mark is not None and read_to >= self._mark[0]:
-            self._newest_ms, self._mark = max(self._newest_ms, self._mark[1]), None
+    def limit_ms(self) -> int:
+        """The event time up to which messages of other inputs move stream time: that of the slowest task before."""
+        return min(self._reached_ms(), self.in_hand.grouped_ms, self.in_hand.order_ms)
 
-    @property
-    def newest_ms(self) -> int:
-        """The newest time of all watermarks."""
-        return max((word.time_ms for word in self._words.values()), default=NO_TIME)
+    def _reached_ms(self, topics: Collection[str] | None = None) -> int:
+        return min((before.reached_ms() for before in self._of(topics)), default=EVENT_TIME_END_MS)
 
-    @property
-    def times(self) -> dict[str, int]:
-        """The time of the newest watermark, by task."""
-        return {task: word.time_ms for task, word in self._words.items()}
+    def _of(self, topics: Collection[str] | None) -> list[Before]:
+        return [before for topic, before in self._before.items() if topics is None or topic in topics]
 
-    def reached_ms(self) -> int:
-        """The time below which no new message comes; ``NO_TIME`` until each task has sent a watermark."""
-        if len(self._words) < len(self._tasks):
-            return NO_TIME
-        return min((word.reached_ms for word in self._words.values()), default=NO_TIME)
+    def quiet(self, topics: Collection[str] | None = None) -> Quiet | None:
+        """The silence of the tasks before these topics, or all; None while one of them has input."""
+        befores = self._of(topics)
+        if not all(before.ended for before in befores):
+            return None
+        return tuple(stretch for before in befores for stretch in before.stretches)
 
-    @property
-    def ended(self) -> bool:
-        """Whether the last watermark of each task reports the end of its input."""
-        return len(self._words) == len(self._tasks) and all(word.ended for word in self._words.values())
+    def said(self, topics: Collection[str]) -> tuple[int, ...]:
+        """The number of watermarks that came in the present silence of each task before these topics."""
+        return tuple(said for before in self._of(topics) for said in before.said)
 
-    @property
-    def heard_at(self) -> float:
-        """The oldest moment at which a task's last watermark was read, monotonic seconds; 0 until each has sent one."""
-        if len(self._words) < len(self._tasks):
+    def silent_until(self, now: float) -> float:
+        """Until when all tasks before are known to be silent, in monotonic seconds; 0 while one of them is not."""
+        if self.quiet() is None:
             return 0.0
-        return min((word.heard_at for word in self._words.values()), default=0.0)
+        return min([now, *(before.heard_at for before in self._before.values())])
 
-    @property
-    def stretches(self) -> tuple[int, ...]:
-        """The numbers of the silences of all tasks."""
-        return tuple(self._words[task].stretch for task in sorted(self._words))
 
-    @property
-    def said(self) -> tuple[int, ...]:
-        """By task, the number of watermarks of its present silence; 0 for a task that is not silent."""
-        words = (self._words.get(task) for task in sorted(self._tasks))
-        return tuple(word.said if word is not None and word.ended else 0 for word in words)
-
-    def behind(self, time_ms: int) -> list[str]:
-        """The tasks that hold messages of this time."""
-        silent = sorted(self._tasks - self._words.keys())
-        return silent + [task for task, word in sorted(self._words.items()) if word.reached_ms <= time_ms]
+def last_watermarks(stream: StreamTime, topic: str) -> dict[str, int]:
+    """By task, the time that it told to a repartition topic, as a stream time keeps it."""
+    begin = len(topic) + 1
+    return {key[begin:]: time_ms for key, (time_ms, _) in stream.told.items() if key.startswith(f"{topic}/")}

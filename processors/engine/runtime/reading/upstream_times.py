@@ -3,13 +3,13 @@
     log of the topic     m m m W  m m W  m │ m m W ...
                                            └ buffered up to here: these watermarks are heard, long before their turn
 
-``watermarks.Upstream`` moves the stream time when a watermark has its turn. The order of reading needs to know sooner:
+``upstream.Upstream`` moves the stream time when a watermark has its turn. The order of reading needs to know sooner:
 a message of another input waits until no older one can come.
 
 Invariants:
     - Messages of other inputs wait for a task that is at its end, too, until it has been there for ``IDLE_S`` more
-      (``upstream``). For a buffered message only watermarks behind the end that the topic had at that moment count: in
-      a backlog, the watermarks that are read first are older than the message.
+      (``watermarks``). For a buffered message only watermarks behind the end that the topic had at that moment count:
+      in a backlog, the watermarks that are read first are older than the message.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from holdfast.infra.kafka.records import Batch
-from holdfast.processors.engine.runtime.reading.upstream import Before, Watermark
-from holdfast.processors.engine.runtime.reading.watermarks import last_watermarks
+from holdfast.processors.engine.runtime.reading.upstream import last_watermarks
+from holdfast.processors.engine.runtime.reading.watermarks import Before, Watermark
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
 
 #: Later than every event time, in milliseconds.

@@ -1,350 +1,189 @@
-"""How far the tasks before a repartition topic have read, and the stream time that follows from it behind the topic.
+"""The watermarks of the tasks before one repartition topic, and the time at which each holds the tasks behind it.
 
-    task flights-0  ──┐                                    ┌──► task …-repartition-0
-      at 10:00, reads │  messages, and behind them         │      clock: 09:40, the smallest of all tasks that hold
-    task flights-1  ──┴► a watermark for each partition ───┘
-      at 09:40, reads
+    log of the topic    W(p0) 52 │ W(p1) at its end, 0.3 s │ W(p1) 0.6 s │ … │ W(p1) 1.7 s
+                             └───────── was there before ──────┘                └─ p1 holds nothing up to 52
 
-A *watermark* is a record without a key, which a task writes behind its messages, in the same transaction: its stream
-time, and whether its inputs are read to their ends. A task at its end repeats its watermark (``upstream``). Behind the
-topic, no message is late only because another task before it was read further, or because the worker of its partition
-is gone. Flink's watermarks and idle inputs are the same idea.
+A task that has input holds at the time of its watermark. A task at the end of its input holds, too: its next message
+may be on its way, as with a burst that comes to one partition before the other. Messages that were there are released
+when the task has been at its end for ``IDLE_S`` more. The task's own clock measures these seconds; the log gives the
+order.
 
 Invariants:
-    - Until every task before the topic has sent a watermark, the stream time behind it stays as it was committed.
-    - The newest watermark of each task is committed with the stream time. After a restart of the reader it counts until
-      the owner of that task sends another one. Each task sends a watermark at its start.
-    - The watermark of a task for a topic depends on the inputs that lead to that topic. So no task waits for its own
-      work.
+    - Only watermarks of a living owner release messages. The task of a dead owner holds at its last time until an heir
+      sends a watermark. A watermark from before a restart of the reader holds as well.
+    - The owner reads the end for a watermark after it committed the watermark before. So messages that the log has
+      before that one were there, however long the writing took.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import msgspec
-import structlog
 
-from holdfast.infra.kafka.records import Headers, TopicFacts
-from holdfast.processors.engine.runtime.reading.upstream import REPEAT_MOST_S, REPEAT_PART, REPEAT_S, Before, Watermark
-from holdfast.processors.engine.state.time.stream_time import EVENT_TIME_END_MS, NO_TIME, StreamTime
-from holdfast.processors.engine.topology import Subtopology, Topology
+from holdfast.infra.system.json_file import JSON_FAILURES
+from holdfast.processors.engine.state.time.stream_time import NO_TIME
 
-_log = structlog.get_logger("runtime.watermarks")
-
-#: Most watermarks that all tasks before a topic write in a second. With a hundred tasks on each side, each partition
-#: gets a watermark of each task every fifth second.
-WATERMARKS_PER_S = 2_000.0
-#: If that limit allows watermarks at least this often, in seconds, each commit has them. It does for up to twelve tasks
-#: on each side.
-EACH_COMMIT_S = 0.1
-#: The header of a watermark, for people who read the topic.
-HEADERS: Headers = [("holdfast.watermark", b"1")]
+#: Seconds for which a task has to be at the end of its input before the tasks behind it continue without it.
+IDLE_S = 1.0
+#: A task at the end of its input repeats its watermark after this time, in seconds.
+REPEAT_S = 0.3
+#: In a longer silence the pause between two watermarks is this part of the silence, at most ``REPEAT_MOST_S`` seconds.
+#: A slow reader would otherwise process nothing but watermarks.
+REPEAT_PART = 0.1
+REPEAT_MOST_S = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Grouping:
-    """A repartition topic: its width in partitions, and the names of the tasks that write to it.
+class Watermark(msgspec.Struct, frozen=True):
+    """The value of a watermark.
 
     Attributes:
-        partitions: The number of its partitions.
-        tasks: The names of the tasks that write to it.
-        ordered: Whether the tasks that read it have other inputs, too, and wait for its watermarks; False if circular.
-        circular: Whether a task that reads it, or a task behind that one, writes to it: such a task would wait for its
-            own work.
+        task: The name of the task.
+        time_ms: The stream time of the task, in milliseconds.
+        ended: Whether its inputs were read to their ends just now.
+        idle_ms: For how long they have been, by the clock of its worker. 0 from versions that did not write it: such an
+            end releases nothing.
+        stretch: The number of this silence, counted by the worker.
     """
 
-    partitions: int
-    tasks: frozenset[str]
-    ordered: bool = False
-    circular: bool = False
-
-    @property
-    def writers(self) -> int:
-        """The number of tasks that write to the topic."""
-        return len(self.tasks)
-
-
-@dataclass(frozen=True, slots=True)
-class Groups:
-    """All repartition topics of a processor, by name, and the clock in monotonic seconds."""
-
-    topics: Mapping[str, Grouping]
-    monotonic: Callable[[], float] = time.monotonic
-
-
-def groupings_of(topology: Topology, facts: Mapping[str, TopicFacts]) -> dict[str, Grouping]:
-    """The repartition topics of a processor; ``facts`` are those of all its topics."""
-    widths = {name: seen.partitions for name, seen in facts.items()}
-    before = {spec.topic: {topology.subtopology_of(name) for name in spec.sources} for spec in topology.repartitions}
-    found = {}
-    for topic, writers in before.items():
-        tasks = frozenset(sub.task(number) for sub in writers for number in range(sub.width(widths)))
-        reader = topology.subtopology_of(topic)
-        circular = reader in _all_before(topic, before)
-        found[topic] = Grouping(widths.get(topic, 0), tasks, len(reader.inputs) > 1 and not circular, circular)
-    return found
-
-
-def _all_before(topic: str, before: Mapping[str, set[Subtopology]]) -> set[Subtopology]:
-    """The subtopologies whose messages reach a repartition topic, directly or through other repartition topics."""
-    found, look_at = set[Subtopology](), [topic]
-    while look_at:
-        new = before[look_at.pop()] - found
-        found |= new
-        look_at += [name for sub in new for name in sub.inputs if name in before]
-    return found
-
-
-#: For a processor without ``group_by``.
-NO_GROUPS = Groups({})
-
-#: Identifies one silence of a task: the task's work so far, and the numbers of the silences of the tasks before it.
-Quiet = tuple[int, ...]
-
-
-class _Told(NamedTuple):
+    task: str
     time_ms: int
-    #: The number of the silence; 0 for a task that has input.
+    ended: bool
+    idle_ms: int = 0
     stretch: int = 0
 
-
-class WatermarkWriter:
-    """Decides when a task writes watermarks, and which.
-
-    Each commit that moves the time has watermarks, because the tasks behind wait for them, and the next input may come
-    late. Only very wide topics get them less often.
-
-    Args:
-        task: The name of the task.
-        topics: The repartition topics that it writes to.
-        inputs: Its inputs that lead to these topics.
-        hears: Whether one of these inputs is a repartition topic, so that the task's time depends on its watermarks.
-        own: Whether the task's own watermarks come back to it through these topics. Then only ``inputs`` decide them.
-    """
-
-    def __init__(
-        self,
-        task: str,
-        topics: Mapping[str, Grouping],
-        inputs: frozenset[str] = frozenset(),
-        *,
-        hears: bool = False,
-        own: bool = False,
-    ) -> None:
-        self._task = task
-        self.topics, self.inputs, self.hears, self.own = topics, inputs, hears, own
-        #: When Kafka was last asked for the ends of the task's repartition topics, and these ends. And the numbers of
-        #: watermarks that the silences before had brought when this task last wrote one.
-        self.asked: tuple[float, Mapping[str, int]] | None = None
-        self.said: tuple[int, ...] = ()
-        every_s = sum(each.partitions * each.writers for each in topics.values()) / WATERMARKS_PER_S
-        self._every_s = every_s if every_s > EACH_COMMIT_S else 0.0
-        self._told: _Told | None = None
-        self._pending: _Told | None = None
-        self._told_at = 0.0
-        #: A worker that is paused never looks.
-        self._looked = False
-        #: The present silence; None while there is none. Its number, and since when (monotonic seconds).
-        self._quiet: Quiet | None = None
-        self._stretch, self._since = 0, 0.0
-        #: When the inputs were at their ends, by the last look, in monotonic seconds; None if they were not.
-        self._ended_at: float | None = None
-
-    def look(self, time_ms: int, now: float, quiet: Quiet | None, confirm: Callable[[], float | None]) -> bool:
-        """Whether a commit has to write watermarks now.
-
-        Args:
-            time_ms: The time of the task.
-            now: Monotonic seconds.
-            quiet: What the silence of the task is; None while it has input.
-            confirm: Asks since when at the latest nothing is behind what the inputs have brought, in monotonic seconds;
-                None if there is more. Called for a silence of some length only.
-        """
-        self._looked = True
-        if quiet is not None and quiet != self._quiet:
-            self._stretch, self._since = self._stretch + 1, now
-        self._quiet = quiet
-        silent_s = now - self._since
-        every_s = max(self._every_s, min(silent_s * REPEAT_PART, REPEAT_MOST_S))
-        lasts = quiet is not None and silent_s >= REPEAT_S and now - self._told_at >= every_s
-        self._ended_at = confirm() if lasts else None
-        if self._ended_at is not None and self._ended_at <= max(self._told_at, self._since):
-            self._ended_at = None  # the next word speaks of a moment after this one was committed
-        return self._is_due(time_ms, now)
-
-    def tell(self, time_ms: int, now: float) -> bytes | None:
-        """The value of the watermarks that the next commit has to write; None for none."""
-        if (not self._looked and time_ms == NO_TIME) or not self._is_due(time_ms, now):
+    @classmethod
+    def read(cls, value: bytes | None) -> Watermark | None:
+        """The watermark in the value of a record without a key; None if the value is no watermark."""
+        try:
+            return msgspec.json.decode(value or b"", type=cls)
+        except JSON_FAILURES:
             return None
-        ended_at, self._ended_at = self._ended_at, None
-        time_ms = max(time_ms, NO_TIME if self._told is None else self._told.time_ms)
-        self._pending, self._told_at = _Told(time_ms, 0 if ended_at is None else self._stretch), now
-        if ended_at is None:
-            return msgspec.json.encode(Watermark(self._task, time_ms, False))
-        return msgspec.json.encode(
-            Watermark(self._task, time_ms, True, int((ended_at - self._since) * 1000), self._stretch)
-        )
-
-    def _is_due(self, time_ms: int, now: float) -> bool:
-        if self._told is None or self._ended_at is not None:
-            return True
-        if self._told.stretch and self._quiet is not None and self._told.stretch == self._stretch:
-            return False  # the next word of the silence tells it
-        # A time that went back, as that of an input whose buffer is empty for a moment, tells nothing new. A task that
-        # reads its own watermarks would write one for each that it reads.
-        moved = self._told.time_ms < time_ms or self._told.stretch != 0
-        return moved and now - self._told_at >= self._every_s
-
-    def owes(self, time_ms: int) -> bool:
-        """Whether this time is newer than the last watermark; in a silence, the next watermark has it."""
-        return time_ms > (NO_TIME if self._told is None else self._told.time_ms)
-
-    def committed(self) -> None:
-        """The commit of the last ``tell`` is done."""
-        if self._pending is not None:
-            self._told, self._pending = self._pending, None
-
-    def restore(self) -> None:
-        """The commit was dropped."""
-        self._pending = self._quiet = self._ended_at = None
-
-    def begin(self) -> None:
-        """Forgets the last watermark, so that the next commit writes one."""
-        self.restore()
-        self._told, self._looked = None, False
-        self.asked, self.said = None, ()
 
 
 @dataclass(slots=True)
-class InHand:
-    """The smallest event times of unprocessed messages: of all inputs, and of the buffered ones of repartition topics.
+class _Word:
+    """The last watermark of a task, and what the earlier watermarks of its silence release later."""
 
-    An input that is not read to its end may bring any time next.
-    """
-
-    all_ms: int = EVENT_TIME_END_MS
-    grouped_ms: int = EVENT_TIME_END_MS
-    #: The newest message of a source that went before an older one of another input.
-    ahead_ms: int = NO_TIME
-
-    @property
-    def order_ms(self) -> int:
-        """The event time up to which messages came in order: no older message is buffered, or may come."""
-        return self.all_ms if self.all_ms < self.ahead_ms else EVENT_TIME_END_MS
-
-
-class Upstream:
-    """The stream time of a task that reads repartition topics; ``stream`` commits the watermarks with the time.
-
-    Args:
-        stream: The stream time of the task.
-        topics: The repartition topics that it reads.
-    """
-
-    def __init__(self, stream: StreamTime, topics: Mapping[str, Grouping]) -> None:
-        self._stream = stream
-        self._before = {topic: Before(each.tasks) for topic, each in topics.items()}
-        self._known = {f"{topic}/{task}" for topic, each in topics.items() for task in each.tasks}
-        #: What the order of reading has in hand: stream time is not beyond it.
-        self.in_hand = InHand()
-
-    def begin(self) -> None:
-        """Starts from the committed watermarks of tasks that still exist; others would hold the time for good."""
-        self._stream.told = {key: told for key, told in self._stream.told.items() if key in self._known}
-        for topic, before in self._before.items():
-            before.begin(last_watermarks(self._stream, topic))
-        self.reads_by(self.in_hand)
-        self._stream.let_go_to(NO_TIME)  # until the first look at what was told
-
-    def reads_by(self, in_hand: InHand) -> None:
-        """Sets the buffered messages of the order of reading. Some may be older than processed ones."""
-        self.in_hand = in_hand
-        in_hand.ahead_ms = max([self._stream.time_ms, *self._stream.ahead])
-
-    def take(self, topic: str, offset: int, value: bytes | None, now: float) -> None:
-        """Takes a record without a key; ``now`` is monotonic seconds."""
-        read = Watermark.read(value)
-        if read is None:
-            _log.warning(
-                "a record without a key in a repartition topic is no watermark; it is skipped",
-                topic=topic,
-                offset=offset,
-                next="find out who writes to this topic: it belongs to the processor alone",
-            )
-            return
-        time_ms = self._before[topic].take(read, now)
-        if time_ms is None:  # of a task that is gone
-            return
-        self._stream.told[f"{topic}/{read.task}"] = (time_ms, read.ended)
-
-    def newest_ms(self, topic: str) -> int:
-        """The newest time of the task's inputs, without the watermarks of this topic."""
-        return max([self._stream.come_ms, *(each.newest_ms for name, each in self._before.items() if name != topic)])
+    time_ms: int
+    ended: bool = False
+    stretch: int = 0
+    idle_ms: int = 0
+    heard_at: float = 0.0
+    #: The event time up to which the task holds no message.
+    free_ms: int = NO_TIME
+    #: The newest event time that had come when the watermark was read.
+    there_ms: int = NO_TIME
+    #: By earlier watermark of the silence: how long the task had been at its end, and the newest time before it.
+    waiting: deque[tuple[int, int]] = field(default_factory=deque)
+    #: The number of watermarks of this silence.
+    said: int = 1
 
     @property
-    def waits(self) -> bool:
-        """Whether stream time is behind the newest message or watermark that has come."""
-        newest_ms = max([self._stream.come_ms, *(before.newest_ms for before in self._before.values())])
-        return newest_ms > self._stream.time_ms
+    def reached_ms(self) -> int:
+        return max(self.time_ms, self.free_ms) if self.ended else self.time_ms
 
-    def wants_end(self, topic: str) -> bool:
-        """Whether ``mark`` has to be called for a topic."""
-        return self._before[topic].wants_end(self.newest_ms(topic))
+    def go_on(self, read: Watermark, there_ms: int) -> None:
+        """Takes the next watermark of the silence."""
+        self.said += 1
+        self.waiting.append((read.idle_ms, self.there_ms))
+        while self.waiting and self.waiting[0][0] <= read.idle_ms - IDLE_S * 1000:
+            self.free_ms = max(self.free_ms, self.waiting.popleft()[1])
+        self.idle_ms, self.there_ms = read.idle_ms, there_ms
 
-    def mark(self, topic: str, end: int) -> None:
-        """Takes a topic's present end: watermarks behind it release what other inputs have brought so far."""
-        self._before[topic].mark(end, self.newest_ms(topic))
 
-    def look(self, positions: Mapping[str, int]) -> None:
-        """Takes the next offsets to process."""
-        for topic, before in self._before.items():
-            before.look(positions[topic])
+class Before:
+    """The watermarks of the tasks before one repartition topic, for one task behind it; ``tasks`` are their names."""
 
-    @property
-    def topics(self) -> Collection[str]:
-        """The repartition topics that the task reads."""
-        return self._before.keys()
+    def __init__(self, tasks: frozenset[str]) -> None:
+        self._tasks = tasks
+        self._words: dict[str, _Word] = {}
+        self._newest_ms = NO_TIME
+        #: An end of the topic that Kafka told, and the newest time that was there by then.
+        self._mark: tuple[int, int] | None = None
 
-    def time_ms(self, topics: Collection[str] | None = None) -> int:
-        """The stream time that the tasks before these topics, or all, have reached.
+    def begin(self, told: Mapping[str, int]) -> None:
+        """Starts from committed watermarks; each task holds at its time until it sends another watermark."""
+        self._words = {task: _Word(time_ms) for task, time_ms in told.items() if task in self._tasks}
+        self._newest_ms, self._mark = max(told.values(), default=NO_TIME), None
 
-        ``NO_TIME`` while one of them has not told its own.
-        """
-        return min(self._reached_ms(topics), self.in_hand.all_ms)
-
-    def limit_ms(self) -> int:
-        """The event time up to which messages of other inputs move stream time: that of the slowest task before."""
-        return min(self._reached_ms(), self.in_hand.grouped_ms, self.in_hand.order_ms)
-
-    def _reached_ms(self, topics: Collection[str] | None = None) -> int:
-        return min((before.reached_ms() for before in self._of(topics)), default=EVENT_TIME_END_MS)
-
-    def _of(self, topics: Collection[str] | None) -> list[Before]:
-        return [before for topic, before in self._before.items() if topics is None or topic in topics]
-
-    def quiet(self, topics: Collection[str] | None = None) -> Quiet | None:
-        """The silence of the tasks before these topics, or all; None while one of them has input."""
-        befores = self._of(topics)
-        if not all(before.ended for before in befores):
+    def take(self, read: Watermark, now: float = 0.0) -> int | None:
+        """Takes a watermark in the order of the log; returns the task's time, or None for a task that is gone."""
+        if read.task not in self._tasks:
             return None
-        return tuple(stretch for before in befores for stretch in before.stretches)
+        word = self._words.get(read.task)
+        time_ms = read.time_ms if word is None else max(word.time_ms, read.time_ms)
+        self._newest_ms = max(self._newest_ms, time_ms)
+        if word is not None and word.ended and read.ended and self._goes_on(word, read):
+            word.time_ms, word.heard_at = time_ms, now
+            word.go_on(read, self._newest_ms)
+        else:
+            first = _Word(time_ms, read.ended, read.stretch, read.idle_ms, now, there_ms=self._newest_ms)
+            self._words[read.task] = first
+        return time_ms
 
-    def said(self, topics: Collection[str]) -> tuple[int, ...]:
-        """The number of watermarks that came in the present silence of each task before these topics."""
-        return tuple(said for before in self._of(topics) for said in before.said)
+    @staticmethod
+    def _goes_on(word: _Word, read: Watermark) -> bool:
+        return read.stretch == word.stretch and read.idle_ms > word.idle_ms
 
-    def silent_until(self, now: float) -> float:
-        """Until when all tasks before are known to be silent, in monotonic seconds; 0 while one of them is not."""
-        if self.quiet() is None:
+    def wants_end(self, newest_ms: int) -> bool:
+        """Whether other inputs have messages up to ``newest_ms`` that no watermark releases yet."""
+        return self._mark is None and newest_ms > self._newest_ms
+
+    def mark(self, end: int, newest_ms: int) -> None:
+        """Takes the end of the topic while messages of other inputs up to ``newest_ms`` are there.
+
+        Watermarks behind the end release these messages. Watermarks before it may be older than the messages.
+        """
+        self._mark = (end, newest_ms)
+
+    def look(self, read_to: int) -> None:
+        """Takes the offset behind the last watermark that was taken."""
+        if self._mark is not None and read_to >= self._mark[0]:
+            self._newest_ms, self._mark = max(self._newest_ms, self._mark[1]), None
+
+    @property
+    def newest_ms(self) -> int:
+        """The newest time of all watermarks."""
+        return max((word.time_ms for word in self._words.values()), default=NO_TIME)
+
+    @property
+    def times(self) -> dict[str, int]:
+        """The time of the newest watermark, by task."""
+        return {task: word.time_ms for task, word in self._words.items()}
+
+    def reached_ms(self) -> int:
+        """The time below which no new message comes; ``NO_TIME`` until each task has sent a watermark."""
+        if len(self._words) < len(self._tasks):
+            return NO_TIME
+        return min((word.reached_ms for word in self._words.values()), default=NO_TIME)
+
+    @property
+    def ended(self) -> bool:
+        """Whether the last watermark of each task reports the end of its input."""
+        return len(self._words) == len(self._tasks) and all(word.ended for word in self._words.values())
+
+    @property
+    def heard_at(self) -> float:
+        """The oldest moment at which a task's last watermark was read, monotonic seconds; 0 until each has sent one."""
+        if len(self._words) < len(self._tasks):
             return 0.0
-        return min([now, *(before.heard_at for before in self._before.values())])
+        return min((word.heard_at for word in self._words.values()), default=0.0)
 
+    @property
+    def stretches(self) -> tuple[int, ...]:
+        """The numbers of the silences of all tasks."""
+        return tuple(self._words[task].stretch for task in sorted(self._words))
 
-def last_watermarks(stream: StreamTime, topic: str) -> dict[str, int]:
-    """By task, the time that it told to a repartition topic, as a stream time keeps it."""
-    begin = len(topic) + 1
-    return {key[begin:]: time_ms for key, (time_ms, _) in stream.told.items() if key.startswith(f"{topic}/")}
+    @property
+    def said(self) -> tuple[int, ...]:
+        """By task, the number of watermarks of its present silence; 0 for a task that is not silent."""
+        words = (self._words.get(task) for task in sorted(self._tasks))
+        return tuple(word.said if word is not None and word.ended else 0 for word in words)
+
+    def behind(self, time_ms: int) -> list[str]:
+        """The tasks that hold messages of this time."""
+        silent = sorted(self._tasks - self._words.keys())
+        return silent + [task for task, word in sorted(self._words.items()) if word.reached_ms <= time_ms]

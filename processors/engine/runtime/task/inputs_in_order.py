@@ -18,9 +18,10 @@ from holdfast.processors.engine.runtime.reading.grouped_order import GroupedOrde
 from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
 from holdfast.processors.engine.runtime.reading.read_bounds import ReadBounds
 from holdfast.processors.engine.runtime.reading.reading_order import ReadingOrder, TimesOf
-from holdfast.processors.engine.runtime.reading.upstream import REPEAT_S
+from holdfast.processors.engine.runtime.reading.upstream import Upstream
 from holdfast.processors.engine.runtime.reading.upstream_times import WatermarksAhead
-from holdfast.processors.engine.runtime.reading.watermarks import NO_GROUPS, Groups, Quiet, Upstream, WatermarkWriter
+from holdfast.processors.engine.runtime.reading.watermark_writer import NO_GROUPS, Groups, Quiet, WatermarkWriter
+from holdfast.processors.engine.runtime.reading.watermarks import REPEAT_S
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.runtime.task.task_time import TaskTime
 from holdfast.processors.engine.state.time.stream_time import NO_TIME

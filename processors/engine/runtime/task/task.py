@@ -32,7 +32,8 @@ from holdfast.processors.engine.runtime.reading.deserialized import ENDING, RECO
 from holdfast.processors.engine.runtime.reading.interleaved import InterleavedRun, Run
 from holdfast.processors.engine.runtime.reading.reading_order import ReadingOrder
 from holdfast.processors.engine.runtime.reading.turns import in_turn, without_watermarks
-from holdfast.processors.engine.runtime.reading.watermarks import NO_GROUPS, Groups, Upstream
+from holdfast.processors.engine.runtime.reading.upstream import Upstream
+from holdfast.processors.engine.runtime.reading.watermark_writer import NO_GROUPS, Groups
 from holdfast.processors.engine.runtime.task.arrivals import Arrivals
 from holdfast.processors.engine.runtime.task.awaited import AwaitedStream, awaited_stream
 from holdfast.processors.engine.runtime.task.columns import ColumnarStream, columnar_stream

@@ -9,7 +9,7 @@ from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.dataframe.generated_loop import Run
 from holdfast.processors.engine.dataframe.plain_loop import Timing
 from holdfast.processors.engine.record_times import RecordTimes
-from holdfast.processors.engine.runtime.reading.watermarks import Grouping, WatermarkWriter
+from holdfast.processors.engine.runtime.reading.watermark_writer import Grouping, WatermarkWriter
 from holdfast.processors.engine.runtime.task.store_time import DeclaredStores, StoreTime
 from holdfast.processors.engine.runtime.task.task_time import TaskTime, WindowSteps
 from holdfast.processors.engine.runtime.task.task_timers import TaskTimers, TimerSteps

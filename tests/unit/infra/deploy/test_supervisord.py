@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.deploy.programs import (
+from holdfast.infra.deploy.program_files import (
     ProgramInvalid,
     ProgramSpec,
     ProgramStatus,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.settings import PROJECT, SettingsInvalid, load_settings, project_file
 from holdfast.infra.settings.explained import explain, find_explained
 from holdfast.infra.settings.flags import take_flags

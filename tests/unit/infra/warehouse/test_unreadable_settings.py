@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import SettingsInvalid, load_settings
 from holdfast.infra.warehouse.catalog import TableUnknown, read_table

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.infra.errors import EXIT_CODES
+from holdfast.infra.exit_codes import EXIT_CODES
 from holdfast.orchestration.cli import app, main
 from holdfast.orchestration.commands.json_documents import ANSWERS, answer_of
 from holdfast.orchestration.commands.lazy import loaded

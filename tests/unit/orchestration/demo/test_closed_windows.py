@@ -17,7 +17,7 @@ from holdfast.orchestration.demo.closed_windows import (
     numbered,
     sessions,
 )
-from holdfast.orchestration.demo.sequences import check_sequences
+from holdfast.orchestration.demo.lost_or_doubled import check_sequences
 
 START = 1_380_531_600_000  # 2013-09-30T09:00:00Z
 DAY_MS = 24 * HOUR_MS

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from holdfast.orchestration.demo.sequences import SequenceCheck, check_sequences
+from holdfast.orchestration.demo.lost_or_doubled import SequenceCheck, check_sequences
 
 EXPECTED = {"a": 3, "b": 1}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from types import SimpleNamespace
 
-from holdfast.orchestration.demo.sequences import SequenceCheck
+from holdfast.orchestration.demo.lost_or_doubled import SequenceCheck
 from holdfast.orchestration.demo.verification import ProcessorVerdict, copies_checked, copies_of
 from holdfast.processors.audits.comparison import Side
 from holdfast.processors.engine.state.fingerprint import Fingerprint, fingerprint_of

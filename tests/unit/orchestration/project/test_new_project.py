@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.settings import load_settings
 from holdfast.orchestration.cli import main
 from holdfast.orchestration.project.new import ProjectRefused, make_project, package_name, project_files

@@ -11,7 +11,7 @@ from holdfast.orchestration.project.unloaded import read_unloaded, write_unloade
 from holdfast.orchestration.view import reasons
 from holdfast.orchestration.view.asset_page import AssetPage, Check, Evaluation, Execution, Partitions
 from holdfast.processors.application.broken_definition import BrokenDefinition
-from holdfast.processors.lifecycle.recovery.answer import STARTING, Answer
+from holdfast.processors.lifecycle.recovery.working_check import STARTING, Answer
 
 RUNNING = frozenset({"fleet"})
 KEY = ("state", "fleet", "aircraft_state")

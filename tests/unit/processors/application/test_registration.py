@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.settings import Settings, load_settings
 from holdfast.processors.application.broken_definition import BrokenDefinition
 from holdfast.processors.application.registration import (

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from holdfast import Application
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.settings import BASE_BYTES, MEMORY_BYTES_MIN, MemoryTooSmall
 from holdfast.processors.engine.memory_plan import plan_memory
 

@@ -8,7 +8,7 @@ import structlog
 from holdfast import Application, Count
 from holdfast.infra.kafka.records import Partition, TopicFacts
 from holdfast.processors.engine.record_times import AFTER_KEY, BEFORE_KEY, RecordTimes, time_limits
-from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
+from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
 from holdfast.processors.testing import InMemoryCluster
 from holdfast.processors.testing.clock import VirtualClock
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.infra.database.registry import Registry
-from holdfast.infra.deploy.programs import ProgramSpec, ProgramStatus, SupervisorSilent
+from holdfast.infra.deploy.program_files import ProgramSpec, ProgramStatus, SupervisorSilent
 from holdfast.infra.paths import Paths
 from holdfast.processors.engine.serving.status import InputPosition, ProcessorStatus, TaskStatus
 from holdfast.processors.lifecycle.deploy.deployment import Rollout

@@ -11,14 +11,14 @@ import pytest
 from holdfast.assets.checks.proven import results_of
 from holdfast.infra.database.records import ApplyRecord, StageNote
 from holdfast.infra.kafka.records import Partition, TopicFacts
-from holdfast.processors.engine.serving.client import ProcessorSilent
+from holdfast.processors.engine.serving.worker_client import ProcessorSilent
 from holdfast.processors.lifecycle.deploy.deployment import Rollout
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
 from holdfast.processors.lifecycle.plans.requests import Deploy
 from holdfast.processors.lifecycle.plans.stages import ProveVersion, RunProcessor
 from holdfast.processors.proof.material import Message
 from holdfast.processors.proof.prover import Prover
-from holdfast.processors.proof.verdict import NOT_PROVEN, NotProven
+from holdfast.processors.proof.refusal import NOT_PROVEN, NotProven
 
 WORKS = """
 from holdfast import Application

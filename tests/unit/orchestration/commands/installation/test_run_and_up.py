@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from holdfast.infra.deploy.marks import Mark, write_mark
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.infra.paths import Paths
 from holdfast.infra.settings import load_settings
 from holdfast.infra.system.ports import free_port

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 from holdfast.orchestration.cli import main
 from holdfast.orchestration.commands.reports.status import NothingOfThatName, is_of, only
 from holdfast.orchestration.view.reasons import Reason

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.infra.deploy.marks import read_mark
-from holdfast.infra.deploy.programs import asked_for
+from holdfast.infra.deploy.program_files import asked_for
 from holdfast.infra.paths import Paths
 from holdfast.processors.audits.rows import _key, _value
 from holdfast.processors.audits.stores import checkpoint_manifests
@@ -32,10 +32,10 @@ from holdfast.processors.engine.changelog.format import (
 )
 from holdfast.processors.engine.checkpoints.manifest import CheckpointFile, Manifest, ManifestDamaged
 from holdfast.processors.engine.runtime.commands import COMMANDS, CommandWrong, decode
-from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.serving.endpoint import read_endpoint
 from holdfast.processors.engine.serving.failure_file import failure_file
 from holdfast.processors.engine.serving.local_checkpoints import superseded
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.engine.state.database import DatabaseCorrupt
 from holdfast.processors.engine.state.exports import line_of
 from holdfast.processors.engine.state.task_store import StoreOffset, TaskMeta

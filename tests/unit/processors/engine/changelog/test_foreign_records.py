@@ -18,10 +18,10 @@ from holdfast.processors.engine.changelog.format import (
 )
 from holdfast.processors.engine.commands.content import Replay
 from holdfast.processors.engine.runtime.commands import CommandFailed
-from holdfast.processors.engine.runtime.ownership.restore import Restorer
+from holdfast.processors.engine.runtime.ownership.changelog_replay import Restorer
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts
-from holdfast.processors.engine.state.restore_start import RestorePlan
+from holdfast.processors.engine.state.keep_or_restore import RestorePlan
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.rocksdb_options import RocksMemory
 from holdfast.processors.engine.state.task_store import TaskStore

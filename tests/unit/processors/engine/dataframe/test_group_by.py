@@ -15,7 +15,7 @@ from holdfast.dataframe.windows import Count, Sum
 from holdfast.processors.application.name_conflicts import name_conflicts
 from holdfast.processors.engine.dataframe.dataframe import StreamingDataFrame
 from holdfast.processors.engine.runtime.purge import PURGE_EVERY_S
-from holdfast.processors.engine.runtime.reading.upstream import IDLE_S, REPEAT_S
+from holdfast.processors.engine.runtime.reading.watermarks import IDLE_S, REPEAT_S
 from holdfast.processors.engine.steps.topic import Topic
 from holdfast.processors.engine.topology_drawing import drawing_of
 from holdfast.processors.testing.clock import VirtualClock

@@ -18,7 +18,7 @@ from holdfast.processors.engine.joins.global_tables import GlobalTable, GlobalTa
 from holdfast.processors.engine.joins.merge import JoinInvalid
 from holdfast.processors.engine.runtime import global_tables
 from holdfast.processors.engine.runtime.global_tables import GlobalTables
-from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
+from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
 from holdfast.processors.testing.cluster import ClusterView
 from holdfast.processors.testing.log import PartitionLog
 from tests.mechanics.planted_seeds import is_found

@@ -21,7 +21,7 @@ from holdfast.processors.engine.runtime import loop
 from holdfast.processors.engine.runtime.commands import Adopt, Clear, CommandWrong, Export, Position
 from holdfast.processors.engine.runtime.options import Start
 from holdfast.processors.engine.runtime.owner import Owner
-from holdfast.processors.engine.runtime.ownership import restore
+from holdfast.processors.engine.runtime.ownership import changelog_replay as restore
 from holdfast.processors.engine.runtime.reading import reading_order
 from holdfast.processors.engine.runtime.tickets import Ticket, Work
 from holdfast.processors.engine.state.errors import StateIncoherent

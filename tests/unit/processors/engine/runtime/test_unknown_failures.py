@@ -8,7 +8,7 @@ import pytest
 from holdfast import Application
 from holdfast.infra.kafka.errors import KafkaFailed, TransactionAborted
 from holdfast.infra.kafka.records import Partition
-from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
+from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
 from holdfast.processors.testing import InMemoryCluster
 from holdfast.processors.testing.network import Fate, Network
 from holdfast.processors.testing.producer import ClientRaised, InMemoryProducer

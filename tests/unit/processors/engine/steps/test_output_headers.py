@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import Application, Count
 from holdfast.infra.kafka.records import Headers
-from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
+from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
 from holdfast.processors.testing import InMemoryCluster
 
 SENT: list[Headers] = [[("trace", b"1"), ("trace", b"2")], None, [("empty", None)]]

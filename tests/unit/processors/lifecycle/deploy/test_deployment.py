@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.infra.deploy.programs import ProgramStatus
+from holdfast.infra.deploy.program_files import ProgramStatus
 from holdfast.processors.lifecycle.deploy.deployment import (
     DeploymentFailed,
     Progress,

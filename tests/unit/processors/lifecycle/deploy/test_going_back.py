@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.assets.rollouts import settings_of
-from holdfast.infra.deploy.programs import asked_for
+from holdfast.infra.deploy.program_files import asked_for
 from holdfast.orchestration.commands.reports.processor_rows import describe_processor
 from holdfast.processors.lifecycle.deploy import deployment
 from holdfast.processors.lifecycle.deploy.deployed_settings import DeployedSettings

@@ -14,10 +14,10 @@ from holdfast.processors.lifecycle.deploy import deployment
 from holdfast.processors.lifecycle.deploy.deployment import deploy, stop
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
 from holdfast.processors.lifecycle.deploy.present import slots_at_work, slots_beyond
+from holdfast.processors.lifecycle.recovery.attempt import RecoveryPolicy, recover
 from holdfast.processors.lifecycle.recovery.diagnosis import Differs, Limits
 from holdfast.processors.lifecycle.recovery.incidents import observe
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
-from holdfast.processors.lifecycle.recovery.recovery import RecoveryPolicy, recover
 
 pytestmark = pytest.mark.slow
 

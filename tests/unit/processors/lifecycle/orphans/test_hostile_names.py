@@ -22,7 +22,7 @@ from holdfast.infra.settings import load_settings
 from holdfast.infra.system.process import own_identity
 from holdfast.infra.system.rooted import PathOutside, inside
 from holdfast.processors.audits.stores import checkpoint_manifests
-from holdfast.processors.engine.serving.client import ProcessorClient
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.orphans.archive import Archive
 from holdfast.processors.lifecycle.orphans.kinds import FolderThing, ObjectThing, thing_of
 from holdfast.processors.lifecycle.orphans.put_back import _check_files

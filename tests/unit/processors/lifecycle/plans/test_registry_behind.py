@@ -30,10 +30,10 @@ from holdfast.processors.lifecycle.plans.requests import (
 )
 from holdfast.processors.lifecycle.plans.stages import AdoptDeployment
 from holdfast.processors.lifecycle.ports import World
-from holdfast.processors.lifecycle.recovery.answer import judge_working
+from holdfast.processors.lifecycle.recovery.attempt import RecoveryPolicy, recover
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits
 from holdfast.processors.lifecycle.recovery.incidents import is_left_alone, notice, observe
-from holdfast.processors.lifecycle.recovery.recovery import RecoveryPolicy, recover
+from holdfast.processors.lifecycle.recovery.working_check import judge_working
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.worlds import orders_topology, world_of
 

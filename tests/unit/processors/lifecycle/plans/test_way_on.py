@@ -42,11 +42,11 @@ from holdfast.processors.lifecycle.plans.requests import (
 from holdfast.processors.lifecycle.plans.shape import shape_of
 from holdfast.processors.lifecycle.plans.stages import DeleteTopic
 from holdfast.processors.lifecycle.plans.way_on import HARMLESS, command_of, keeps_recovery_away, way_on
-from holdfast.processors.lifecycle.recovery.answer import judge_beside, judge_interrupted
 from holdfast.processors.lifecycle.recovery.diagnosis import Differs, Limits, Outdated, Unsupervised
 from holdfast.processors.lifecycle.recovery.incidents import is_applied
 from holdfast.processors.lifecycle.recovery.processor_now import judge, processor_now, strangers_beside
 from holdfast.processors.lifecycle.recovery.strangers import refuse_beside
+from holdfast.processors.lifecycle.recovery.working_check import judge_beside, judge_interrupted
 from holdfast.processors.lifecycle.verbs.table import decide
 from tests.unit.processors.lifecycle.in_memory import NAME, NOW, Installation, open_installation
 from tests.unit.processors.lifecycle.worlds import PARTITIONS, orders_topology, world_of

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from holdfast.infra.database.records import Deployment, Incident
-from holdfast.infra.deploy.programs import ProgramState, ProgramStatus
+from holdfast.infra.deploy.program_files import ProgramState, ProgramStatus
 from holdfast.infra.system.process import running_for_s
 from holdfast.infra.webhook import Answer as SentAnswer
 from holdfast.processors.lifecycle.recovery.ages import AHEAD_S, age_s
-from holdfast.processors.lifecycle.recovery.answer import Answer, is_due
+from holdfast.processors.lifecycle.recovery.attempt import RecoveryPolicy, recover
 from holdfast.processors.lifecycle.recovery.diagnosis import (
     Dead,
     Limits,
@@ -27,8 +27,8 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
 )
 from holdfast.processors.lifecycle.recovery.incidents import notice
 from holdfast.processors.lifecycle.recovery.lagging import LAG_RECORDS, LAG_S, Lag, next_lag
-from holdfast.processors.lifecycle.recovery.recovery import RecoveryPolicy, recover
 from holdfast.processors.lifecycle.recovery.webhook_messages import Notification, Outbox, deliver, of_failed_run
+from holdfast.processors.lifecycle.recovery.working_check import Answer, is_due
 from tests.unit.processors.lifecycle.in_memory import NAME, NOW, Installation, open_installation
 
 LIMITS = Limits()

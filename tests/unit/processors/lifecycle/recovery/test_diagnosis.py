@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.infra.database.records import Deployment, DesiredState, Incident, Outcome
-from holdfast.infra.deploy.programs import ProgramState, ProgramStatus
+from holdfast.infra.deploy.program_files import ProgramState, ProgramStatus
 from holdfast.processors.lifecycle.recovery.diagnosis import (
     Dead,
     Diagnosis,

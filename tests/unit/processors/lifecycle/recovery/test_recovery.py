@@ -13,16 +13,16 @@ from typing import Any
 import pytest
 
 from holdfast.infra.kafka.errors import BrokerUnreachable
-from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.deploy.deployment import deploy, stop
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
 from holdfast.processors.lifecycle.plans.requests import Clear, Compact
 from holdfast.processors.lifecycle.plans.stages import StopProcessor
+from holdfast.processors.lifecycle.recovery.attempt import IncidentUnknown, RecoveryPolicy, recover
 from holdfast.processors.lifecycle.recovery.conditions import Conditions, no_room
 from holdfast.processors.lifecycle.recovery.diagnosis import Dead, Diagnosis, Healthy, Limits, Starting, Stuck, worst
 from holdfast.processors.lifecycle.recovery.incidents import notice, observe, waits_for
-from holdfast.processors.lifecycle.recovery.recovery import IncidentUnknown, RecoveryPolicy, recover
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.infra.deploy.programs import ProgramState, ProgramStatus, asked_for
+from holdfast.infra.deploy.program_files import ProgramState, ProgramStatus, asked_for
 from holdfast.processors.lifecycle.recovery.rediscovery import Found, rediscover
 
 ONE = json.dumps(["orders.flow:application"])

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.processors.engine.serving.client import ProcessorClient
 from holdfast.processors.engine.serving.status import ProcessorStatus
+from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.deploy.deployment import deploy
 from holdfast.processors.lifecycle.recovery.diagnosis import Diagnosis, Limits, Starting, Stuck
 from holdfast.processors.lifecycle.recovery.incidents import observe

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.infra.deploy.programs import SupervisorSilent
+from holdfast.infra.deploy.program_files import SupervisorSilent
 from holdfast.processors.lifecycle.deploy.deployment import stop
 from holdfast.processors.lifecycle.deploy.observing_all import look_at_all
-from holdfast.processors.lifecycle.recovery.answer import judge_working
+from holdfast.processors.lifecycle.recovery.attempt import RecoveryPolicy, RecoveryResult, recover
 from holdfast.processors.lifecycle.recovery.conditions import Conditions
 from holdfast.processors.lifecycle.recovery.diagnosis import Limits, NotDeployed
 from holdfast.processors.lifecycle.recovery.incidents import notice, observe, wait_on, waits_for
-from holdfast.processors.lifecycle.recovery.recovery import RecoveryPolicy, RecoveryResult, recover
+from holdfast.processors.lifecycle.recovery.working_check import judge_working
 from tests.unit.processors.lifecycle.in_memory import NAME, NOW, Installation, open_installation
 
 LIMITS = Limits()

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast.infra.database.records import ApplyRecord, Deployment, DesiredState, Incident
-from holdfast.infra.deploy.programs import ProgramState, ProgramStatus
+from holdfast.infra.deploy.program_files import ProgramState, ProgramStatus
 from holdfast.processors.engine.serving.status import ProcessorStatus
 from holdfast.processors.lifecycle.plans.behind import Behind
 from holdfast.processors.lifecycle.recovery import webhook_messages
@@ -31,7 +31,6 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     diagnose,
 )
 from holdfast.processors.lifecycle.recovery.incidents import meant
-from holdfast.processors.lifecycle.recovery.needs import Need, SeenNeed
 from holdfast.processors.lifecycle.recovery.processor_now import judge
 from holdfast.processors.lifecycle.recovery.state_messages import (
     SETTLED_S,
@@ -40,7 +39,7 @@ from holdfast.processors.lifecycle.recovery.state_messages import (
     need_of,
     need_of_disk,
 )
-from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Outbox
+from holdfast.processors.lifecycle.recovery.webhook_messages import Cursor, Need, Outbox, SeenNeed
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = timedelta(days=1)

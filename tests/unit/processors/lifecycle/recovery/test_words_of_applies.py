@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.infra.database.lease_times import SILENT_S
 from holdfast.infra.database.records import ApplyOutcome, ApplyRecord
-from holdfast.infra.deploy.programs import SupervisorSilent
+from holdfast.infra.deploy.program_files import SupervisorSilent
 from holdfast.infra.system.holders import new_holder
 from holdfast.infra.system.process import ProcessIdentity, own_identity
 from holdfast.orchestration.view.reasons import of_processor
@@ -18,10 +18,10 @@ from holdfast.processors.lifecycle.plans.apply import Applier, ApplyInProgress, 
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, encode
 from holdfast.processors.lifecycle.plans.requests import Deploy, OfProcessor, Restart, Restore
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, SetStateAside, Stage, StopProcessor
+from holdfast.processors.lifecycle.recovery.attempt import recover
 from holdfast.processors.lifecycle.recovery.diagnosis import Healthy, Limits, Starting
 from holdfast.processors.lifecycle.recovery.incidents import await_recovery, notice
 from holdfast.processors.lifecycle.recovery.processor_now import processor_now
-from holdfast.processors.lifecycle.recovery.recovery import recover
 from tests.unit.processors.lifecycle.in_memory import NAME, NOW, Installation, open_installation
 
 LIMITS = Limits()

@@ -9,13 +9,6 @@ import pytest
 
 from holdfast.infra.database.records import ApplyOutcome, ApplyRecord, Incident
 from holdfast.processors.engine.serving.status import InputPosition, TaskStatus
-from holdfast.processors.lifecycle.recovery.answer import (
-    TELL_EVERY_S,
-    Answer,
-    is_due,
-    judge_pause,
-    judge_working,
-)
 from holdfast.processors.lifecycle.recovery.diagnosis import (
     Dead,
     Differs,
@@ -27,6 +20,13 @@ from holdfast.processors.lifecycle.recovery.diagnosis import (
     Waiting,
 )
 from holdfast.processors.lifecycle.recovery.lagging import LAG_RECORDS, LAG_S, Lag, next_lag, pace_of
+from holdfast.processors.lifecycle.recovery.working_check import (
+    TELL_EVERY_S,
+    Answer,
+    is_due,
+    judge_pause,
+    judge_working,
+)
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 WELL = {"0": Healthy("running")}

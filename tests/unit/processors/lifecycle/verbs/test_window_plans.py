@@ -24,7 +24,7 @@ from holdfast.processors.lifecycle.plans.requests import (
 )
 from holdfast.processors.lifecycle.plans.stages import ClearKeys
 from holdfast.processors.lifecycle.verbs.table import decide
-from holdfast.processors.lifecycle.world.owners import _named
+from holdfast.processors.lifecycle.world.running_owners import _named
 from tests.unit.processors.lifecycle.worlds import stopped, world_of
 from tests.window_apps import build
 

@@ -15,7 +15,7 @@ from holdfast.processors.lifecycle.plans.facts import InstanceFacts
 from holdfast.processors.lifecycle.plans.requests import Compact, Everything, Keys
 from holdfast.processors.lifecycle.plans.stages import ClearKeys, CompactStores
 from holdfast.processors.lifecycle.verbs.table import decide
-from holdfast.processors.lifecycle.world.owners import NobodyOwns, RunningOwners
+from holdfast.processors.lifecycle.world.running_owners import NobodyOwns, RunningOwners
 from tests.unit.processors.lifecycle.worlds import orders_topology, two_widths_topology, world_of
 
 TOPOLOGY = two_widths_topology()

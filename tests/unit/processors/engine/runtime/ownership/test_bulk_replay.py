@@ -15,12 +15,12 @@ from holdfast.infra.kafka.records import GroupShares, Partition
 from holdfast.processors.application.application import Application
 from holdfast.processors.engine.changelog.format import encode_value, key_prefix
 from holdfast.processors.engine.runtime.change_of_workers import no_change
-from holdfast.processors.engine.runtime.ownership import restore as restores
-from holdfast.processors.engine.runtime.ownership.restore import Restorer
+from holdfast.processors.engine.runtime.ownership import changelog_replay as restores
+from holdfast.processors.engine.runtime.ownership.changelog_replay import Restorer
 from holdfast.processors.engine.runtime.ownership.standby import Standbys
 from holdfast.processors.engine.runtime.task.task import Task
 from holdfast.processors.engine.state.coherence import ChangelogFacts
-from holdfast.processors.engine.state.restore_start import RestorePlan
+from holdfast.processors.engine.state.keep_or_restore import RestorePlan
 from holdfast.processors.engine.state.rocksdb import RocksDatabases
 from holdfast.processors.engine.state.rocksdb_options import BLOCK_CACHE_BYTES, RocksMemory
 from holdfast.processors.engine.state.task_store import TaskMeta, TaskStore

@@ -11,8 +11,8 @@ import pytest
 from holdfast.infra.kafka.records import Batch, Partition
 from holdfast.processors.engine.runtime.reading import reading_order
 from holdfast.processors.engine.runtime.reading.grouped_order import GroupedOrder
-from holdfast.processors.engine.runtime.reading.upstream import IDLE_S, REPEAT_S, Watermark
 from holdfast.processors.engine.runtime.reading.upstream_times import NEVER, WatermarksAhead
+from holdfast.processors.engine.runtime.reading.watermarks import IDLE_S, REPEAT_S, Watermark
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
 
 #: A record: its event time, and what a watermark says; None for a message.

@@ -16,7 +16,7 @@ from holdfast.infra.kafka.records import NotedOffset, Partition
 from holdfast.processors.engine.runtime import loop
 from holdfast.processors.engine.runtime.commands import Clear
 from holdfast.processors.engine.runtime.reading import reading_order
-from holdfast.processors.engine.runtime.reading.upstream import IDLE_S, REPEAT_S
+from holdfast.processors.engine.runtime.reading.watermarks import IDLE_S, REPEAT_S
 from holdfast.processors.engine.runtime.task.arrivals import NONE
 from holdfast.processors.engine.runtime.task.noted_time import Noted, noted
 from holdfast.processors.engine.state.time.stream_time import Remembered

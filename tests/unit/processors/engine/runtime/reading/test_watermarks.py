@@ -11,8 +11,9 @@ import pytest
 from holdfast import Application
 from holdfast.dataframe.windows import Count
 from holdfast.infra.kafka.records import TopicFacts
-from holdfast.processors.engine.runtime.reading import watermarks as marks
-from holdfast.processors.engine.runtime.reading.upstream import REPEAT_S, Watermark
+from holdfast.processors.engine.runtime.reading.upstream import InHand, Upstream
+from holdfast.processors.engine.runtime.reading.watermark_writer import Grouping, WatermarkWriter, groupings_of
+from holdfast.processors.engine.runtime.reading.watermarks import REPEAT_S, Watermark
 from holdfast.processors.engine.state.time.stream_time import NO_TIME, StreamTime
 from tests.unit.processors.engine.runtime.reading.test_grouped_order import IDLE, word
 
@@ -26,7 +27,7 @@ def test_a_task_does_not_wait_for_its_own_work() -> None:
     flights = app.dataframe(app.topic("flights"))
     by_carrier = flights.group_by("carrier")
     flights.join_table(by_carrier.to_table("carriers"), on_merge="keep-left").to_topic(app.topic("out"))
-    assert [each.ordered for each in marks.groupings_of(app.topology(), facts(app, 3)).values()] == [False]
+    assert [each.ordered for each in groupings_of(app.topology(), facts(app, 3)).values()] == [False]
 
 
 def test_a_join_of_two_groups_is_in_order_and_a_count_behind_one_is_not() -> None:
@@ -34,7 +35,7 @@ def test_a_join_of_two_groups_is_in_order_and_a_count_behind_one_is_not() -> Non
     flights, weather = (app.dataframe(app.topic(name)).group_by("airport", name) for name in ("flights", "weather"))
     flights.join_asof(weather).to_topic(app.topic("out"))
     app.dataframe(app.topic("planes")).group_by("maker").aggregate(n=Count()).to_topic(app.topic("makers"))
-    made = marks.groupings_of(app.topology(), facts(app, 2))
+    made = groupings_of(app.topology(), facts(app, 2))
     assert {name: each.ordered for name, each in made.items()} == {
         "p-flights-repartition": True,
         "p-weather-repartition": True,
@@ -46,13 +47,13 @@ def test_a_join_of_two_groups_is_in_order_and_a_count_behind_one_is_not() -> Non
 MAKERS, ALONE = "p-maker-repartition", frozenset({"planes-0"})
 
 
-def upstream_of(told_before: dict[str, tuple[int, bool]], partitions: int = 2) -> marks.Upstream:
+def upstream_of(told_before: dict[str, tuple[int, bool]], partitions: int = 2) -> Upstream:
     """What a task behind ``MAKERS`` knows of those before it."""
     app = Application("in-memory", consumer_group="p", loglevel=None)
     app.dataframe(app.topic("planes")).group_by("maker").tumbling_window(1_000).count().final().to_topic(app.topic("o"))
     stream = StreamTime()
     stream.look(10_000)
-    made = marks.Upstream(stream, marks.groupings_of(app.topology(), facts(app, partitions)))
+    made = Upstream(stream, groupings_of(app.topology(), facts(app, partitions)))
     stream.set(0, (), {f"{MAKERS}/{task}": told for task, told in told_before.items()})
     made.begin()
     return made
@@ -72,7 +73,7 @@ def test_a_task_that_is_gone_holds_no_time() -> None:
 @pytest.mark.parametrize(("tasks", "told_again"), [(1, True), (12, True), (100, False)])
 def test_a_commit_tells_its_time_however_soon_it_comes_but_for_wide_topics(tasks: int, told_again: bool) -> None:
     names = frozenset(f"planes-{number}" for number in range(tasks))
-    writer = marks.WatermarkWriter("planes-0", {MAKERS: marks.Grouping(tasks, names)})
+    writer = WatermarkWriter("planes-0", {MAKERS: Grouping(tasks, names)})
     assert writer.tell(40, 7.0) == watermark("planes-0", 40)
     writer.committed()
     assert (writer.tell(50, 7.0) == watermark("planes-0", 50)) is told_again
@@ -80,7 +81,7 @@ def test_a_commit_tells_its_time_however_soon_it_comes_but_for_wide_topics(tasks
 
 
 def test_a_time_that_went_back_is_not_written_again() -> None:
-    writer = marks.WatermarkWriter("planes-0", {MAKERS: marks.Grouping(1, ALONE)})
+    writer = WatermarkWriter("planes-0", {MAKERS: Grouping(1, ALONE)})
     for time_ms, written in ((40, 40), (30, None), (40, None), (50, 50)):
         expected = None if written is None else watermark("planes-0", written)
         assert writer.tell(time_ms, 7.0) == expected
@@ -104,7 +105,7 @@ def test_a_source_that_went_before_an_older_message_does_not_tell_the_time_yet()
     upstream = upstream_of({})
     for offset, task in enumerate(("planes-0", "planes-1")):
         upstream.take(MAKERS, offset, watermark(task, 90), 0.0)
-    upstream.reads_by(in_hand := marks.InHand(all_ms=50))
+    upstream.reads_by(in_hand := InHand(all_ms=50))
     upstream._stream.advance(70)
     assert upstream.limit_ms() == 90
     in_hand.ahead_ms = 70
@@ -154,7 +155,10 @@ def test_an_end_that_an_older_version_told_lets_nothing_go() -> None:
 
 
 def test_a_silent_task_speaks_again_and_again_and_one_with_input_does_not() -> None:
-    writer, asked = marks.WatermarkWriter("planes-0", {MAKERS: marks.Grouping(1, ALONE)}), list[float]()
+    writer, asked = (
+        WatermarkWriter("planes-0", {MAKERS: Grouping(1, ALONE)}),
+        list[float](),
+    )
 
     def turns(first: float, work: int, *, at_end: bool = True) -> list[Watermark]:
         """What a second of turns tells."""
@@ -184,7 +188,10 @@ def test_a_silent_task_speaks_again_and_again_and_one_with_input_does_not() -> N
 
 
 def test_a_task_that_is_silent_for_long_speaks_more_rarely() -> None:
-    writer, told = marks.WatermarkWriter("planes-0", {MAKERS: marks.Grouping(1, ALONE)}), list[int]()
+    writer, told = (
+        WatermarkWriter("planes-0", {MAKERS: Grouping(1, ALONE)}),
+        list[int](),
+    )
     for turn in range(300):
         now = turn * REPEAT_S
         writer.look(40, now, (1,), partial(float, now))

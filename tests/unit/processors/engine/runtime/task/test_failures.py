@@ -8,7 +8,7 @@ from holdfast.infra.kafka.records import Partition
 from holdfast.processors.engine.dataframe.plain_loop import null_key
 from holdfast.processors.engine.joins.merge import MergeFailed
 from holdfast.processors.engine.runtime.task.failed_message import FailedMessage
-from holdfast.processors.engine.runtime.task.failures import (
+from holdfast.processors.engine.runtime.task.failure_policy import (
     FAILURE_HEADERS,
     REASON_MAX,
     FailurePolicy,

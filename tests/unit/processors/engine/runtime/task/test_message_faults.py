@@ -9,7 +9,7 @@ from holdfast import Application
 from holdfast.infra.kafka.records import Partition, TopicFacts
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.record_size import CLIENT_BYTES_MAX, OVERHEAD_BYTES, record_limits
-from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
+from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
 from holdfast.processors.testing import InMemoryCluster
 
 LARGE = CLIENT_BYTES_MAX

@@ -12,7 +12,7 @@ from holdfast.infra.kafka.errors import HeadersUnreadable
 from holdfast.infra.kafka.message_headers import MessageHeaders
 from holdfast.infra.kafka.records import Headers, Partition
 from holdfast.processors.engine.dataframe import generated_loop as fusion
-from holdfast.processors.engine.runtime.task.failures import ProcessingFailed
+from holdfast.processors.engine.runtime.task.failure_policy import ProcessingFailed
 from holdfast.processors.testing import InMemoryCluster
 
 #: No UTF-8: an i with two dots in Latin-1.

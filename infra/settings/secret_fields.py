@@ -1,4 +1,4 @@
-"""What all groups of settings share; imports none of them."""
+"""Settings that are secret: which they are, and that no text shows them."""
 
 from __future__ import annotations
 
@@ -7,16 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
 from holdfast.infra.masking import masked_data, secrets_of, secrets_of_url
-
-PREFIX = "HOLDFAST_"
-
-
-class SettingsInvalid(HoldfastError):
-    """A setting has a value that can't be used."""
-
-    exit_code = EXIT_BAD_CONFIGURATION
 
 
 def _as_text(value: Any) -> Any:

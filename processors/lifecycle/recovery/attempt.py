@@ -26,7 +26,7 @@ import structlog
 from holdfast.infra.database.errors import HoldLost
 from holdfast.infra.database.leases import Fence
 from holdfast.infra.database.records import Incident, Outcome
-from holdfast.infra.deploy.programs import SupervisorSilent
+from holdfast.infra.deploy.program_files import SupervisorSilent
 from holdfast.infra.errors import HoldfastError, in_one_line
 from holdfast.infra.kafka.errors import BrokerUnreachable, CoordinatorMoving
 from holdfast.processors.lifecycle.deploy.deployment import PATIENCE_S, OnProgress, Rollout, wait_ready

@@ -17,7 +17,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal, get_args
 
-from holdfast.infra.errors import EXIT_BAD_CONFIGURATION, HoldfastError
+from holdfast.infra.errors import HoldfastError
+from holdfast.infra.exit_codes import EXIT_BAD_CONFIGURATION
 
 ProgramState = Literal["RUNNING", "STARTING", "STOPPED", "STOPPING", "EXITED", "FATAL", "BACKOFF", "UNKNOWN"]
 

@@ -1,0 +1,38 @@
+"""The exit codes of the command line and of workers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: Done; for plans: nothing to do.
+EXIT_DONE = 0
+#: Processing failed; the log holds the error. Of a command that compares or looks something up: the answer is no.
+EXIT_PROCESSING_FAILED = 1
+#: A plan has changes to make.
+EXIT_CHANGES_PENDING = 2
+#: Refused, or a question was answered with no; nothing was changed.
+EXIT_REFUSED = 3
+#: A setting or a right must be corrected first; a restart does not help.
+EXIT_BAD_CONFIGURATION = 64
+#: Kafka did not answer.
+EXIT_BROKER_UNAVAILABLE = 69
+#: The disk refused a read or a write.
+EXIT_DISK_FAILURE = 74
+
+#: A person ended the command with Ctrl-C.
+EXIT_INTERRUPTED = 130
+
+#: Every exit code of the command line and of workers, in words: the table of docs/commands.md.
+EXIT_CODES: Final = {
+    EXIT_DONE: "done; for `plan` and `explain`: nothing to do",
+    EXIT_PROCESSING_FAILED: "a stage or a check failed, copies differ, or what was looked up does not exist",
+    EXIT_CHANGES_PENDING: "`plan`, `explain`: changes are pending; `up`: a processor could not be deployed",
+    EXIT_REFUSED: "refused, or a question was answered with no; nothing was changed",
+    EXIT_BAD_CONFIGURATION: "wrong arguments or settings, a missing right, broken code",
+    EXIT_BROKER_UNAVAILABLE: "a service does not answer: the broker, or Dagster",
+    EXIT_DISK_FAILURE: "the disk refused a read or a write",
+    EXIT_INTERRUPTED: "interrupted",
+}
+
+#: The cause of a failure of which only the exit code is known.
+CAUSE_OF_EXIT: Final = {EXIT_BAD_CONFIGURATION: "bad-configuration", EXIT_BROKER_UNAVAILABLE: "broker-away"}

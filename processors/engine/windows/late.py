@@ -1,0 +1,28 @@
+"""When a window is closed, so that a message for it is late: one rule for each kind of window, and for columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.infra.errors import HoldfastError
+
+
+class LateMessage(HoldfastError):
+    """All windows of a message are closed, and the window has ``on_late="dead-letter"``."""
+
+
+def is_closed(due_ms: Any, grace_ms: int, time_ms: Any, closed_ms: int) -> Any:
+    """Whether a window has ended and takes no further message: one rule for all windows, by message and by columns.
+
+    Args:
+        due_ms: When the window is due, without its grace: one, or a column of them.
+        grace_ms: How long after that it still takes messages.
+        time_ms: The time that closes it: one, or one for each window.
+        closed_ms: Windows that are due up to here were closed before, maybe with a shorter grace.
+    """
+    return (due_ms + grace_ms <= time_ms) | (due_ms <= closed_ms)
+
+
+def closed_upto(grace_ms: int, time_ms: int, closed_ms: int) -> int:
+    """The last time at which a closed window is due, by ``is_closed``."""
+    return max(time_ms - grace_ms, closed_ms)
