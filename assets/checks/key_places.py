@@ -7,7 +7,7 @@ from holdfast.assets.checks.result import CheckResult
 from holdfast.assets.ports import Cluster
 from holdfast.infra.kafka.topics import Topics
 from holdfast.processors.application.registration import ProcessorDefinition
-from holdfast.processors.engine import same_partitioner as key_places
+from holdfast.processors.engine import same_partitioner
 from holdfast.processors.engine.provisioning import read_facts
 from holdfast.processors.engine.topology import Topology
 
@@ -39,9 +39,9 @@ def key_places_check(definition: ProcessorDefinition) -> dg.AssetChecksDefinitio
 def key_places_result(topology: Topology, topics: Topics) -> CheckResult:
     """The outcome of the check now; a warning where a worker warns, and an error where it refuses to start."""
     facts = read_facts(topics, topology)
-    judged = key_places.judged_topics(topology, facts)
+    judged = same_partitioner.judged_topics(topology, facts)
     sampled = topics.newest_keys(judged)
-    found = key_places.judge(topology, facts, sampled)
+    found = same_partitioner.judge(topology, facts, sampled)
     seen = {topic: len(frozenset().union(*of.values())) for topic, of in sampled.items()}
     count = sum(seen.values())
     return CheckResult(

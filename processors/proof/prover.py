@@ -33,7 +33,7 @@ from holdfast.processors.engine.serving.worker_client import ProcessorClient
 from holdfast.processors.lifecycle.deploy.deployment import Rollout
 from holdfast.processors.lifecycle.plans.apply import Done, ProgressLog
 from holdfast.processors.lifecycle.plans.stages import ProveVersion
-from holdfast.processors.proof import refusal as verdict
+from holdfast.processors.proof import refusal
 from holdfast.processors.proof.material import Material, Message, Outcome
 
 #: Module that runs a version on the material.
@@ -74,13 +74,13 @@ class Prover:
             HoldfastError: Kafka does not answer.
         """
         counts, messages = self._messages(processor, stage)
-        number = verdict.places(messages)
+        number = refusal.places(messages)
         if not number:
-            return Done(f"{verdict.NOT_PROVEN}no input is committed that the topics still hold")
+            return Done(f"{refusal.NOT_PROVEN}no input is committed that the topics still hold")
         try:
             state, lacking = self._state(processor, messages)
         except HoldfastError as failed:
-            return Done(f"{verdict.NOT_PROVEN}the state of the messages' keys could not be read: {failed.message}")
+            return Done(f"{refusal.NOT_PROVEN}the state of the messages' keys could not be read: {failed.message}")
         material = Material(processor, counts, messages, state)
         tell(f"version {stage.code_version} runs on the last {number} messages")
         new = self._run(processor, stage.release_id, material)
@@ -89,10 +89,10 @@ class Prover:
         if stage.former is not None:
             tell(f"version {stage.former_version} runs on the same messages")
             running = self._run(processor, stage.former, material)
-        refused = verdict.refusal(processor, stage.code_version, stage.former_version, new, running)
+        refused = refusal.refusal(processor, stage.code_version, stage.former_version, new, running)
         if refused is not None:
             raise refused
-        return Done(verdict.words(stage.code_version, stage.former_version, new, running), new.processed)
+        return Done(refusal.words(stage.code_version, stage.former_version, new, running), new.processed)
 
     def _messages(
         self, processor: str, stage: ProveVersion
@@ -143,7 +143,7 @@ class Prover:
             }
             for store in self.stores(processor)
         }
-        return held, verdict.unowned({topic: tuple(parts) for topic, parts in messages.items()}, manifests)
+        return held, refusal.unowned({topic: tuple(parts) for topic, parts in messages.items()}, manifests)
 
     def _run(self, processor: str, release: str | None, material: Material) -> Outcome:
         """What came of a version in a process of its own."""
@@ -168,14 +168,14 @@ class Prover:
                     pass_fds=(given.fileno(), result.fileno()),
                 )
             except subprocess.TimeoutExpired:
-                return Outcome(broken=verdict.hung(RUN_S, ""))
+                return Outcome(broken=refusal.hung(RUN_S, ""))
             result.seek(0)
             if told := result.read():
-                return verdict.decode_outcome(told)
+                return refusal.decode_outcome(told)
             log.seek(0)
             text = log.read().decode(errors="replace")
-            if verdict.TIMED_OUT in text:
-                return Outcome(broken=verdict.hung(RUN_S, text.rpartition(verdict.TIMED_OUT)[2]))
+            if refusal.TIMED_OUT in text:
+                return Outcome(broken=refusal.hung(RUN_S, text.rpartition(refusal.TIMED_OUT)[2]))
             lines = text.strip().splitlines() or ["no word"]
             return Outcome(broken=f"ended with exit code {ended.returncode}: {masked(lines[-1])}")
 

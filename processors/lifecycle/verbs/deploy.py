@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.processors.engine import provisioning, table_topics
-from holdfast.processors.engine import same_partitioner as key_places
+from holdfast.processors.engine import provisioning, same_partitioner, table_topics
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of, quoted
@@ -38,8 +37,8 @@ def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:
     there = {name: each for name, each in facts.topics.items() if name not in begun_anew}
     decided = provisioning.plan(topology, there, facts.brokers, facts.others)
     basis = _basis(facts, topology)
-    parted = key_places.judge(topology, there, facts.keys)
-    refusals: tuple[provisioning.Refusal | key_places.Parted, ...] = (
+    parted = same_partitioner.judge(topology, there, facts.keys)
+    refusals: tuple[provisioning.Refusal | same_partitioner.Parted, ...] = (
         *decided.refusals,
         *(each for each in parted if each.is_refused),
     )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.processors.engine import provisioning, table_topics
-from holdfast.processors.engine import same_partitioner as key_places
+from holdfast.processors.engine import provisioning, same_partitioner, table_topics
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of
 from holdfast.processors.lifecycle.plans.facts import Facts, selected
@@ -17,8 +16,8 @@ def plan(request: Provision, facts: Facts, topology: Topology) -> Plan:
     decided = provisioning.plan(topology, facts.topics, facts.brokers, facts.others)
     names = [spec.name for spec in topology.topics()]
     stages = stages_of(decided)
-    parted = key_places.judge(topology, facts.topics, facts.keys)
-    refusals: tuple[provisioning.Refusal | key_places.Parted, ...] = (
+    parted = same_partitioner.judge(topology, facts.topics, facts.keys)
+    refusals: tuple[provisioning.Refusal | same_partitioner.Parted, ...] = (
         *decided.refusals,
         *(each for each in parted if each.is_refused),
     )

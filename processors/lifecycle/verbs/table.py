@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.processors.engine import same_partitioner as key_places
+from holdfast.processors.engine import same_partitioner
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans import requests
@@ -171,4 +171,4 @@ def _facts(request: requests.OfProcessor, source: FactSource, topology: Topology
 
 def _with_keys(facts: Facts, source: FactSource, topology: Topology) -> Facts:
     """The facts with the newest keys of the topics that share state."""
-    return replace(facts, keys=source.newest_keys(key_places.judged_topics(topology, facts.topics)))
+    return replace(facts, keys=source.newest_keys(same_partitioner.judged_topics(topology, facts.topics)))

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from holdfast.infra.kafka.errors import AccessRefused, TopicUnusable
 from holdfast.infra.kafka.records import TopicFacts
-from holdfast.processors.engine import provisioning
-from holdfast.processors.engine import same_partitioner as key_places
+from holdfast.processors.engine import provisioning, same_partitioner
 from holdfast.processors.engine.changelog.names import other_processors_of
 from holdfast.processors.engine.runtime.ports import TopicView
 from holdfast.processors.engine.topology import Topology
@@ -22,7 +21,7 @@ def prepare(
 
     Raises:
         TopicUnusable: Another processor has a repartition topic of the same name, and has read it; and what
-            ``provisioning.prepare`` and ``key_places.check_at_start`` raise.
+            ``provisioning.prepare`` and ``same_partitioner.check_at_start`` raise.
     """
     facts = provisioning.prepare(topics, topology, may_create=may_create)
     for spec in topology.repartitions:
@@ -35,7 +34,7 @@ def prepare(
                     topic=spec.topic,
                     other=other,
                 )
-    return facts, key_places.check_at_start(topics, topology, facts)
+    return facts, same_partitioner.check_at_start(topics, topology, facts)
 
 
 def _has_read(topics: TopicView, group: str, topic: str) -> bool:
