@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.orchestration.host.local_instance import LocalInstance
+from holdfast.orchestration.host.opening import LocalInstance
 
 __all__ = ["LocalInstance"]

@@ -73,7 +73,7 @@ from holdfast.orchestration.demo.verification import (
     verify,
 )
 from holdfast.orchestration.host import local
-from holdfast.orchestration.host.local_instance import open_quiet
+from holdfast.orchestration.host.opening import open_quiet
 from holdfast.orchestration.world import environment_of
 from holdfast.processors.application.registration import ProcessorDefinition, load_processors
 from holdfast.processors.audits.comparison import Side

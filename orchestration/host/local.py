@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import secrets
 import subprocess
 import sys
@@ -82,7 +83,13 @@ FORMER_DEFAULTS = frozenset(
         "57af62cd30f3b11f",
         "811e8458f3a21301",
         "69a24defc1ef8b89",
+        "5cb42d8453415023",
     )
+)
+#: How a former version's own SQLite storage is named, and Dagster's, which has the same files and tables.
+_FORMER_STORAGE = (
+    (re.compile(r"\bholdfast\.orchestration\.(host\.)?sqlite_storage\b"), "dagster.core.storage.sqlite_storage"),
+    (re.compile(r"\bKeptSqliteStorage\b"), "DagsterSqliteStorage"),
 )
 _POLL_EVERY_S = 0.1
 #: Time limits to stop: for the process itself, then for the processes that it started, seconds.
@@ -116,13 +123,21 @@ class LocalProcess:
 
 
 def prepare(settings: Settings) -> Path:
-    """Write the default ``dagster.yaml`` where none exists, or that of a former version; returns DAGSTER_HOME."""
+    """Write the default ``dagster.yaml`` where none exists, or that of a former version; returns DAGSTER_HOME.
+
+    An edited one that names the storage of a former version gets Dagster's name for it.
+    """
     home = settings.paths.dagster
     home.mkdir(parents=True, exist_ok=True)
     settings.paths.logs.mkdir(parents=True, exist_ok=True)
     config = home / "dagster.yaml"
     if not config.exists() or hashlib.sha256(config.read_bytes()).hexdigest()[:16] in FORMER_DEFAULTS:
         replace_text(config, (files("holdfast.infra") / "dagster" / "local.yaml").read_text())
+    with suppress(UnicodeDecodeError):  # the check of the configuration names such a file
+        text = config.read_text(encoding="utf-8")
+        for former, now in _FORMER_STORAGE:
+            text = former.sub(now, text)
+        replace_text(config, text)
     return home
 
 

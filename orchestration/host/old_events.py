@@ -20,27 +20,26 @@ from typing import Any
 
 import dagster as dg
 import sqlalchemy as sa
-from dagster._core.definitions.repository_definition import SINGLETON_REPOSITORY_NAME
+from dagster._core.storage.event_log import SqlEventLogStorage, SqliteEventLogStorage
 from dagster._core.storage.event_log.schema import (
     AssetCheckExecutionsTable,
     AssetEventTagsTable,
     SqlEventLogStorageTable,
 )
-from dagster._core.storage.event_log.sql_event_log import SqlEventLogStorage
-from dagster._core.storage.event_log.sqlite.sqlite_event_log import SqliteEventLogStorage
 from dagster._core.storage.runs.schema import RunsTable, RunTagsTable
-from dagster._core.storage.runs.sql_run_storage import SqlRunStorage
 
 from holdfast.infra.errors import HoldfastError
 from holdfast.infra.settings import UpkeepSettings
 from holdfast.infra.waiting import Deadline
-from holdfast.orchestration.host.launches import sql_run_storage
+from holdfast.orchestration.host.launches import SqlStorage, sql_run_storage
 from holdfast.orchestration.host.old_runs import OldRun, to_delete
 
 #: Rows that one transaction deletes, and runs that one query reads.
 ROWS = 1_000
 #: The id of the run of events without a run.
 RUNLESS = ""
+#: The name that Dagster gives to definitions without a name; a folder of the output of their ticks has it.
+REPOSITORY = "__repository__"
 _MATERIALISED = dg.DagsterEventType.ASSET_MATERIALIZATION.value
 _OBSERVED = dg.DagsterEventType.ASSET_OBSERVATION.value
 _EVENT, _CHECK = SqlEventLogStorageTable.c, AssetCheckExecutionsTable.c
@@ -90,7 +89,7 @@ def prune_dagster(
 def _candidates(
     instance: dg.DagsterInstance,
     events: SqlEventLogStorage,
-    runs: SqlRunStorage,
+    runs: SqlStorage,
     keep: UpkeepSettings,
     needed: set[str],
     now: datetime,
@@ -114,7 +113,7 @@ def _candidates(
             )
 
 
-def _newest_runs(events: SqlEventLogStorage, runs: SqlRunStorage, partitions_after: datetime) -> set[str]:
+def _newest_runs(events: SqlEventLogStorage, runs: SqlStorage, partitions_after: datetime) -> set[str]:
     """Runs with the newest event of an asset, a time partition or a check; and those with the newest row of a table."""
     asset_events = _EVENT.dagster_event_type.in_((_MATERIALISED, _OBSERVED))
     newest = sa.select(sa.func.max(_EVENT.id))
@@ -174,7 +173,7 @@ def _delete_shards(instance: dg.DagsterInstance, events: SqlEventLogStorage, now
 def _delete_output(instance: dg.DagsterInstance, before: datetime) -> int:
     """Delete old output of ticks, which lies in a folder of the repository's name."""
     count = 0
-    for path in (Path(instance.storage_directory()) / SINGLETON_REPOSITORY_NAME).rglob("*"):
+    for path in (Path(instance.storage_directory()) / REPOSITORY).rglob("*"):
         with suppress(OSError):
             if path.is_file() and path.lstat().st_mtime < before.timestamp():
                 path.unlink()
@@ -188,7 +187,7 @@ def _modified(file: Path) -> float:
     return float("inf")
 
 
-def _delete_tags_without_run(runs: SqlRunStorage) -> None:
+def _delete_tags_without_run(runs: SqlStorage) -> None:
     """SQLite deletes no tags with their run, because Dagster does not switch its foreign keys on."""
     with runs.connect() as connection:
         known = sa.select(RunsTable.c.run_id)
@@ -259,7 +258,7 @@ def _event_storage(instance: dg.DagsterInstance) -> SqlEventLogStorage:
     return found
 
 
-def _run_storage(instance: dg.DagsterInstance) -> SqlRunStorage:
+def _run_storage(instance: dg.DagsterInstance) -> SqlStorage:
     found = sql_run_storage(instance)
     if found is None:
         raise _unknown(instance.run_storage)

@@ -26,7 +26,6 @@ from typing import Any, Literal
 
 import dagster as dg
 from dagster import DagsterRun
-from dagster._core.run_coordinator import QueuedRunCoordinator, SubmitRunContext
 
 from holdfast.assets import keys
 from holdfast.assets.keys import PROCESSOR_TAG
@@ -48,10 +47,10 @@ _URGENT = frozenset({"stop_processor", "rollback_processor", "adopt_processor"})
 _LONG = frozenset({"backfill_store", "restore_state"})
 
 
-class ProcessorRunCoordinator(QueuedRunCoordinator):
+class ProcessorRunCoordinator(dg.QueuedRunCoordinator):
     """``QueuedRunCoordinator``, with the tags of the lane and of the processor."""
 
-    def submit_run(self, context: SubmitRunContext) -> DagsterRun:
+    def submit_run(self, context: dg.SubmitRunContext) -> DagsterRun:
         """Put a run into the queue."""
         run = context.dagster_run
         if tags := tags_of(run):

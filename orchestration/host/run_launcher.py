@@ -26,13 +26,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from dagster import DagsterEventType, DagsterInstance, DagsterRun, Field, Float, MetadataValue
-from dagster._config.config_schema import UserConfigSchema
+from dagster import (
+    DagsterEventType,
+    DagsterInstance,
+    DagsterRun,
+    DefaultRunLauncher,
+    Field,
+    Float,
+    MetadataValue,
+)
 from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._core.events import EngineEventData
-from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, LaunchRunContext, WorkerStatus
-from dagster._core.storage.tags import GRPC_INFO_TAG
-from dagster._serdes import ConfigurableClassData
+from dagster._core.launcher import CheckRunHealthResult, LaunchRunContext, WorkerStatus
 
 from holdfast.infra.system.process import ProcessIdentity, end_tree, fate_of, identity_of, own_identity
 from holdfast.infra.waiting import wait_until
@@ -40,6 +45,8 @@ from holdfast.orchestration.host import launches
 
 #: The metadata entry, in the run's log, with the identity of its process.
 PROCESS_ENTRY = "holdfast/process"
+#: Dagster's tag with the address of the code server that started a run.
+GRPC_INFO_TAG = ".dagster/grpc_info"
 #: What gRPC says of a server that it could not connect to.
 NEVER_REACHED = "failed to connect to all addresses"
 #: What Dagster says of a server that took longer than its limit for an answer, a minute.
@@ -60,17 +67,17 @@ class LocalRunLauncher(DefaultRunLauncher):
     ``grace_seconds`` in ``dagster.yaml`` is how long an interrupted run may take before its process is killed.
     """
 
-    def __init__(self, inst_data: ConfigurableClassData | None = None, grace_seconds: float = GRACE_S) -> None:
+    def __init__(self, inst_data: Any = None, grace_seconds: float = GRACE_S) -> None:
         super().__init__(inst_data)
         self._grace_s = grace_seconds
 
     @classmethod
-    def config_type(cls) -> UserConfigSchema:
+    def config_type(cls) -> dict[str, Any]:
         """One optional entry, ``grace_seconds``."""
         return {"grace_seconds": Field(Float, is_required=False, default_value=GRACE_S)}
 
     @classmethod
-    def from_config_value(cls, inst_data: ConfigurableClassData, config_value: Mapping[str, Any]) -> "LocalRunLauncher":
+    def from_config_value(cls, inst_data: Any, config_value: Mapping[str, Any]) -> "LocalRunLauncher":
         """The launcher of an instance."""
         return cls(inst_data, **config_value)
 

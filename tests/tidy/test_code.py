@@ -34,7 +34,6 @@ HOMES = {
         "infra/warehouse/pointers.py",
         "orchestration/host/old_events.py",
         "orchestration/host/launches.py",
-        "orchestration/host/sqlite_storage.py",
     ),
     "alembic": ("infra/database",),
     "dagster": ("assets", "orchestration"),
