@@ -1,1 +1,1 @@
-"""All that touches the private side of Dagster (``dagster._``): launcher, queue, storage, daemon and webserver."""
+"""All that touches the private side of Dagster (``dagster._``): opening, daemon, front, launcher and upkeep."""

@@ -55,15 +55,9 @@ controller.THREAD_CHECK_INTERVAL = 0.2
 cli.main()
 """
 #: The same, which refreshes sixty times as often.
-QUICK = (
-    "controller.RELOAD_WORKSPACE_INTERVAL = code_servers.AGE_MIN_S = code_servers.EDITED_MIN_S = 1.0; "
-    "code_servers.RELOAD_WORKSPACE_INTERVAL = 1.0"
-)
+QUICK = "controller.RELOAD_WORKSPACE_INTERVAL = code_servers.AGE_MIN_S = code_servers.EDITED_MIN_S = 1.0"
 #: The same, which replaces no code server that runs.
-PATIENT = (
-    "controller.RELOAD_WORKSPACE_INTERVAL = code_servers.AGE_MIN_S = code_servers.EDITED_MIN_S = 3600.0; "
-    "code_servers.RELOAD_WORKSPACE_INTERVAL = 3600.0"
-)
+PATIENT = "controller.RELOAD_WORKSPACE_INTERVAL = code_servers.AGE_MIN_S = code_servers.EDITED_MIN_S = 3600.0"
 #: The same, whose code servers end after a few seconds without a heartbeat.
 SHORT_OF_BREATH = f"{PATIENT}; serving.HEARTBEAT_TTL_S = 10"
 #: The same, which waits less long for a code server to start.

@@ -1,32 +1,47 @@
-"""Dagster's daemon as a command with Dagster's own options."""
+"""Dagster's daemon as a command with Dagster's own options, and with code servers that stay until their code changes.
+
+Dagster's own daemon starts a new code server each minute, and lets the former one end: 5 to 8 seconds of CPU each time,
+for ever. Here one is replaced when it ended, when a file of the project changed, and once an hour (``code_servers``).
+
+Invariants:
+    - A code server runs until another one takes its place. One that does not start replaces none, as on a starved
+      machine.
+    - Code servers that the daemon did not start, which a workspace names by their address, are left to Dagster.
+    - A replaced code server ends when its runs have ended.
+"""
 
 import os
-from collections.abc import Sequence
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-from dagster._cli.utils import get_instance_for_cli
-from dagster._cli.workspace.cli_target import workspace_opts_to_load_target
-from dagster._core.instance import DagsterInstance, InstanceRef
-from dagster._core.remote_origin import CodeLocationOrigin, ManagedGrpcPythonEnvCodeLocationOrigin
-from dagster._core.workspace.load_target import WorkspaceLoadTarget
+import dagster as dg
+import structlog
+from dagster._core.remote_representation.grpc_server_registry import (
+    ErrorRegistryEntry,
+    GrpcServerRegistry,
+    ServerRegistryEntry,
+)
+from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._daemon.cli import _get_heartbeat_tolerance, run_command
-from dagster._daemon.controller import create_daemons_from_instance
+from dagster._daemon.controller import DagsterDaemonController, create_daemons_from_instance
 from dagster._grpc.constants import INCREASE_TIMEOUT_DAGSTER_YAML_MSG, GrpcServerCommand
-from dagster._serdes import deserialize_value
-from dagster._utils.interrupts import capture_interrupts, setup_interrupt_handlers
-from dagster._utils.log import configure_loggers
+from dagster._utils.interrupts import capture_interrupts
 from dagster_shared.cli import WorkspaceOpts
-from dagster_shared.ipc import interrupt_on_ipc_shutdown_message
 
 from holdfast.infra.settings import Settings
-from holdfast.orchestration.host.daemon.code_servers import KeptCodeServers, KeptLocations, PatientController
+from holdfast.orchestration.host.daemon.code_servers import Server, end_of, outdated, settled, to_start
 from holdfast.orchestration.host.daemon.loaded_code import LoadedCode, current_settings, look
 from holdfast.orchestration.host.local import WORKSPACE
+from holdfast.orchestration.host.opening import code_locations, open_instance, options_of, write_logs
 from holdfast.orchestration.project.unloaded import write_unloaded
+
+log = structlog.get_logger("daemon")
 
 #: How many requests a code server answers at once: ticks of 16 sensors and 4 schedules (`local.yaml`), and heartbeats.
 #: By default these are six on two cores: six slow sensors keep the heartbeats waiting, and the code server ends.
@@ -39,7 +54,7 @@ def daemon_command(settings: Settings) -> click.Command:
     """The command ``holdfast daemon``, with the options of ``dagster-daemon run``."""
     return click.Command(
         "daemon",
-        params=run_command.params,
+        params=options_of(run_command),
         callback=lambda **options: _run(settings, options),
         help="Run Dagster's daemon: schedules, sensors and the queue of runs.",
     )
@@ -48,30 +63,29 @@ def daemon_command(settings: Settings) -> click.Command:
 def _run(settings: Settings, options: dict[str, Any]) -> None:
     asked = WorkspaceOpts.extract_from_cli_options(options)
     workspace = asked if asked.specifies_target() else WorkspaceOpts(workspace=(str(WORKSPACE),))
-    setup_interrupt_handlers()
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     with suppress(KeyboardInterrupt), ExitStack() as stack:
-        if options["shutdown_pipe"]:
-            stack.enter_context(interrupt_on_ipc_shutdown_message(options["shutdown_pipe"]))
         stack.enter_context(capture_interrupts())
-        reference = options["instance_ref"]
-        instance = stack.enter_context(
-            get_instance_for_cli(instance_ref=deserialize_value(reference, InstanceRef) if reference else None)
-        )
+        instance = stack.enter_context(open_instance("holdfast daemon", temporary=False))
         controller = controller_of(stack, settings, instance, workspace, options)
         controller.check_daemon_loop()
 
 
 def controller_of(
-    stack: ExitStack, settings: Settings, instance: DagsterInstance, workspace: WorkspaceOpts, options: dict[str, Any]
-) -> PatientController:
+    stack: ExitStack,
+    settings: Settings,
+    instance: dg.DagsterInstance,
+    workspace: WorkspaceOpts,
+    options: dict[str, Any],
+) -> "PatientController":
     """Dagster's daemon with its code server, both ended with the stack; as Dagster's own command makes them."""
     servers = stack.enter_context(_servers(instance, options["code_server_log_level"]))
     daemons = [stack.enter_context(each) for each in create_daemons_from_instance(instance)]
-    target = workspace_opts_to_load_target(workspace)
+    target = code_locations(workspace)
     looking = _Looking(settings, target, [Path(file) for file in workspace.workspace or ()])
     before = looking()  # an edit while the code is loaded counts as a change
-    context = stack.enter_context(_context(instance, target, servers))
-    configure_loggers(handler="default", formatter=options["log_format"], log_level=options["log_level"].upper())
+    context = stack.enter_context(KeptLocations(instance, target, grpc_server_registry=servers))
+    write_logs(options["log_format"], options["log_level"])
     controller = PatientController(
         context,
         daemons,
@@ -85,33 +99,147 @@ def controller_of(
     return controller
 
 
+class KeptLocations(WorkspaceProcessContext):
+    """The code locations of the daemon."""
+
+    def put_back(self, name: str, entry: Any) -> None:
+        """Use a former entry of a location again."""
+        with self._lock:
+            self._current_workspace = self._current_workspace.with_code_location(name, entry)
+
+
+class KeptCodeServers(GrpcServerRegistry):
+    """The code servers that the daemon started."""
+
+    def runs(self, origin: str) -> bool:
+        """Whether the newest code server of a location was started and runs, by the id of its origin."""
+        with self._lock:
+            entry = self._active_entries.get(origin)
+        return isinstance(entry, ServerRegistryEntry) and entry.process.server_process.poll() is None
+
+    def servers(self, now: float, locations: Mapping[str, Any]) -> list[Server]:
+        """The present ones; ``locations`` are the workspace's, by the id of their origin."""
+        with self._lock:
+            entries = dict(self._active_entries)
+        return [_server(entry, now, locations[origin]) for origin, entry in entries.items() if origin in locations]
+
+
+def _server(entry: ServerRegistryEntry | ErrorRegistryEntry, now: float, location: Any) -> Server:
+    age_s, name = now - entry.creation_timestamp, location.origin.location_name
+    if isinstance(entry, ErrorRegistryEntry):
+        return Server(age_s, error=entry.error.message.strip(), location=name)
+    code = entry.process.server_process.poll()
+    if code is not None:
+        return Server(age_s, ended=end_of(code), location=name)
+    failed = None if location.load_error is None else location.load_error.message.strip()
+    return Server(age_s, error=failed, location=name)
+
+
+def _answers(location: Any) -> bool:
+    """Whether the code server of a location answers."""
+    try:
+        return bool(location.client.ping(""))
+    except dg.DagsterError:
+        return False
+
+
+class PatientController(DagsterDaemonController):
+    """Dagster's daemon, which refreshes its workspace when there is something to refresh.
+
+    ``look`` returns the code that a code server would load now, and ``loaded`` is what it was before they were started.
+    ``tell`` gets the error of each code location that does not load, whenever they change.
+    """
+
+    def __init__(
+        self,
+        workspace: KeptLocations,
+        daemons: Any,
+        servers: KeptCodeServers,
+        look: Callable[[], LoadedCode],
+        loaded: LoadedCode,
+        tell: Callable[[dict[str, str]], object] = lambda errors: None,
+        **of_dagster: Any,
+    ) -> None:
+        self._servers, self._look, self._workspace = servers, look, workspace
+        self._tell = tell
+        self._told: dict[str, str] | None = None
+        self._early: dict[str, int] = {}
+        self._loaded = loaded
+        super().__init__(workspace, daemons, grpc_server_registry=servers, **of_dagster)
+
+    def check_workspace_freshness(self, last_workspace_update_time: float) -> float:
+        """Refresh the workspace if its code servers are outdated; returns when the workspace was last known fresh."""
+        now, seen = time.time(), self._seen()
+        entries = self._workspace.get_current_workspace().code_location_entries
+        servers = self._servers.servers(now, {each.origin.get_id(): each for each in entries.values()})
+        errors = {each.location: each.error for each in servers if each.error is not None}
+        errors |= {name: each.load_error.to_string().strip() for name, each in entries.items() if each.load_error}
+        if errors != self._told:
+            self._tell(errors)
+            self._told = errors
+        if not servers:
+            return super().check_workspace_freshness(last_workspace_update_time)
+        for name in settled(servers):
+            self._early.pop(name, None)
+        ended = to_start(servers, self._early)
+        for each in ended:
+            log.warning("code_server.ended", location=each.location, how=each.ended, age_s=round(each.age_s, 1))
+            self._early[each.location] = self._early.get(each.location, 0) + 1
+            self._replace(each.location)
+        if ended:
+            return now
+        why = outdated(servers, seen.change_since(self._loaded))
+        if why is None:
+            return now
+        log.info("code_server.replaced", reason=why)
+        self._loaded = seen
+        for each in servers:
+            self._replace(each.location)
+        return now
+
+    def _replace(self, name: str) -> None:
+        """Start another code server for one location; the former one stays if that one does not start."""
+        former = self._workspace.get_current_workspace().code_location_entries[name]
+        self._workspace.reload_code_location(name)
+        if former.code_location is None:
+            return
+        if not self._servers.runs(former.origin.get_id()) and _answers(former.code_location):
+            log.error("code_server.not_started", location=name)
+            self._workspace.put_back(name, former)
+        else:
+            former.code_location.cleanup()  # else its heartbeats go on
+
+    def _seen(self) -> LoadedCode:
+        """The code now; an error of the disk, which ends no daemon, counts as no change."""
+        try:
+            return self._look()
+        except OSError as failed:
+            log.warning("code.not_read", reason=str(failed))
+            return self._loaded
+
+
 class _Looking:
     """Looks at the code of settings and workspace as they are now, or as they last were valid."""
 
-    def __init__(self, settings: Settings, target: WorkspaceLoadTarget, files: Sequence[Path]) -> None:
+    def __init__(self, settings: Settings, target: Any, files: Sequence[Path]) -> None:
         self._settings, self._target, self._files = settings, target, tuple(files)
-        self._origins: Sequence[CodeLocationOrigin] = ()
+        self._origins: Sequence[Any] = ()
 
     def __call__(self) -> LoadedCode:
         self._settings = current_settings(self._settings)
         with suppress(Exception):  # the workspace's file is being edited
             self._origins = self._target.create_origins()
-        loaded = [
-            each.loadable_target_origin
-            for each in self._origins
-            if isinstance(each, ManagedGrpcPythonEnvCodeLocationOrigin)
-        ]
+        loaded: list[Any] = []
+        for each in self._origins:
+            with suppress(dg.DagsterInvariantViolationError):  # its code server is somebody else's
+                loaded.append(each.loadable_target_origin)
         modules = [name for each in loaded for name in (each.module_name, each.package_name) if name]
         return look(
             self._settings, modules, [*self._files, *(Path(each.python_file) for each in loaded if each.python_file)]
         )
 
 
-def _context(instance: DagsterInstance, target: WorkspaceLoadTarget, servers: KeptCodeServers) -> KeptLocations:
-    return KeptLocations(instance, target, grpc_server_registry=servers)
-
-
-def _servers(instance: DagsterInstance, log_level: str) -> KeptCodeServers:
+def _servers(instance: dg.DagsterInstance, log_level: str) -> KeptCodeServers:
     os.environ.setdefault("DAGSTER_GRPC_MAX_WORKERS", str(ANSWERS_AT_ONCE))  # no other way leads to its option
     os.environ.setdefault("PYTHONFAULTHANDLER", "1")  # a code server or run that dies in C says in the log where
     return KeptCodeServers(

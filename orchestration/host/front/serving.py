@@ -5,6 +5,7 @@ Dagster's application runs in this process and has no port of its own, so nothin
 
 import logging
 import os
+import signal
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -12,26 +13,20 @@ from typing import Any
 import click
 import structlog
 import uvicorn
-from dagster._cli.utils import get_possibly_temporary_instance_for_cli
-from dagster._cli.workspace.cli_target import workspace_opts_to_load_target
-from dagster._core.instance import InstanceRef
-from dagster._serdes import deserialize_value
-from dagster._utils import find_free_port, is_port_in_use
-from dagster._utils.interrupts import setup_interrupt_handlers
-from dagster._utils.log import configure_loggers
 from dagster_shared.cli import WorkspaceOpts
-from dagster_shared.ipc import interrupt_on_ipc_shutdown_message
 from dagster_webserver.cli import DEFAULT_WEBSERVER_PORT, create_dagster_webserver_cli
 from dagster_webserver.version import __version__ as dagsters_version
 from starlette.types import ASGIApp
 
 from holdfast.infra.errors import BadConfiguration
 from holdfast.infra.settings import Settings, WebserverSettings
+from holdfast.infra.system.ports import can_bind, free_port
 from holdfast.orchestration.host.front.layer import Front
 from holdfast.orchestration.host.front.pages import WithPages
 from holdfast.orchestration.host.front.rules import rules_of, unguarded
 from holdfast.orchestration.host.front.signed_requests import SignedProcessContext, SignedWebserver
 from holdfast.orchestration.host.local import WORKSPACE
+from holdfast.orchestration.host.opening import code_locations, open_instance, options_of, write_logs
 
 log = structlog.get_logger("webserver")
 
@@ -49,7 +44,7 @@ def webserver_command(settings: Settings) -> click.Command:
     dagsters: click.Command = create_dagster_webserver_cli()  # type: ignore[no-untyped-call]
     return click.Command(
         "webserver",
-        params=dagsters.params,
+        params=options_of(dagsters),
         callback=_serving(settings),
         help="Serve Dagster's UI: on loopback to programs of this machine, elsewhere to holders of a token.",
         context_settings={
@@ -83,13 +78,13 @@ def _serving(settings: Settings) -> Callable[..., None]:
         workspace = WorkspaceOpts.extract_from_cli_options(options)
         if not workspace.empty_workspace and not workspace.specifies_target():
             workspace = WorkspaceOpts(workspace=(str(WORKSPACE),))
-        configure_loggers(formatter=options["log_format"], log_level=options["dagster_log_level"].upper())
-        setup_interrupt_handlers()
+        write_logs(options["log_format"], options["dagster_log_level"])
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
         with ExitStack() as stack:
             context = _workspace(stack, workspace, options)
             listening = settings.webserver.model_copy(update={"host": host})
             app = guarded_app(context, listening, prefix, options["live_data_poll_rate"])
-            port = options["port"] or _port(host)
+            port = options["port"] or _port()
             log.info("webserver.serving", url=f"http://{host}:{port}{prefix}", process=os.getpid())
             logging.getLogger("uvicorn.error").addFilter(_is_no_refusal)
             # Addresses in X-Forwarded-For are not believed: who connects decides whether a proxy's header counts.
@@ -107,16 +102,7 @@ def _serving(settings: Settings) -> Callable[..., None]:
 
 def _workspace(stack: ExitStack, workspace: WorkspaceOpts, options: dict[str, Any]) -> SignedProcessContext:
     """Dagster's instance and workspace, closed with the stack; as Dagster's own command opens them."""
-    if options["shutdown_pipe"]:
-        stack.enter_context(interrupt_on_ipc_shutdown_message(options["shutdown_pipe"]))
-    reference = options["instance_ref"]
-    instance = stack.enter_context(
-        get_possibly_temporary_instance_for_cli(
-            cli_command="holdfast webserver",
-            instance_ref=deserialize_value(reference, InstanceRef) if reference else None,
-            logger=logging.getLogger("dagster-webserver"),
-        )
-    )
+    instance = stack.enter_context(open_instance("holdfast webserver", temporary=True))
     instance.optimize_for_webserver(
         options["db_statement_timeout"], options["db_pool_recycle"], options["db_pool_max_overflow"]
     )
@@ -125,7 +111,7 @@ def _workspace(stack: ExitStack, workspace: WorkspaceOpts, options: dict[str, An
             instance,
             version=dagsters_version,
             read_only=options["read_only"],
-            workspace_load_target=workspace_opts_to_load_target(workspace),
+            workspace_load_target=code_locations(workspace),
             code_server_log_level=options["code_server_log_level"],
         )
     )
@@ -154,5 +140,5 @@ def _is_no_refusal(record: logging.LogRecord) -> bool:
     return "without completing handshake" not in record.getMessage()
 
 
-def _port(host: str) -> int:
-    return find_free_port() if is_port_in_use(host, DEFAULT_WEBSERVER_PORT) else int(DEFAULT_WEBSERVER_PORT)
+def _port() -> int:
+    return int(DEFAULT_WEBSERVER_PORT) if can_bind(DEFAULT_WEBSERVER_PORT) else free_port()

@@ -7,16 +7,18 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
-from dagster._core.storage.tags import REPORTING_USER_TAG, USER_TAG
 from dagster._core.workspace.context import WorkspaceProcessContext, WorkspaceRequestContext
 from dagster_webserver.webserver import DagsterWebserver
 from graphene import Schema
 from starlette.requests import HTTPConnection
 
+from holdfast.assets.launched_by import USER_TAG
 from holdfast.orchestration.host.front.layer import WHO
 
 log = structlog.get_logger("webserver")
 
+#: Dagster's tag with the person who reported an event of an asset.
+REPORTING_USER_TAG = "dagster/reporting_user"
 #: Changes without effect on runs, state or Dagster's settings; the UI makes them by itself.
 _UNLOGGED = frozenset({"logTelemetry", "setNuxSeen", "sensorDryRun", "scheduleDryRun"})
 
