@@ -15,50 +15,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Application
+from tests.kafka.killed import Kill, Scenario
 
 MESSAGES, KEYS, REFUSED = 800, 12, 100
 KILLS = 2
-
-DEFINITION = """
-import asyncio
-import os
-from holdfast import Application
-
-PORT = int(os.environ.get("TEST_HTTP_PORT", "0"))
-
-
-async def ask(value):
-    reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
-    try:
-        writer.write(f"GET /{value['id']} HTTP/1.0\\r\\n\\r\\n".encode())
-        answer = await reader.read()
-    finally:
-        writer.close()
-    head, _, body = answer.partition(b"\\r\\n\\r\\n")
-    if b" 200 " not in head.partition(b"\\r\\n")[0]:
-        raise RuntimeError("the other system refused it")
-    return {**value, "answer": int(body)}
-
-
-def numbered(value, state):
-    return {**value, "n": state.increment("n")}
-
-
-def build(bootstrap, group):
-    made = Application(
-        bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_interval=0.2, loglevel=None,
-        consumer_extra_config={"session.timeout.ms": 3000, "heartbeat.interval.ms": 700},
-        dead_letter_topic=group + "-dead",
-    )
-    asked = made.dataframe(made.topic(group + "-in")).apply_async(ask, concurrency=20, timeout=10)
-    asked.apply(numbered, stateful=True, store="asked").to_topic(made.topic(group + "-asked"))
-    return made
-
-
-if "TEST_GROUP" in os.environ:
-    application = build(os.environ["TEST_BOOTSTRAP"], os.environ["TEST_GROUP"])
-"""
 
 
 class Server(ThreadingHTTPServer):
@@ -108,54 +68,81 @@ def other_system() -> Iterator[OtherSystem]:
     made.server.server_close()
 
 
-def applied(stream: Any) -> Application:
-    namespace: dict[str, Any] = {}
-    exec(DEFINITION, namespace)  # the definition that the processes import
-    made: Application = namespace["build"](stream.bootstrap, stream.group)
-    return made
+class Asked(Scenario):
+    head = """
+        import asyncio
+
+        PORT = int(os.environ.get("TEST_HTTP_PORT", "0"))
+
+
+        async def ask(value):
+            reader, writer = await asyncio.open_connection("127.0.0.1", PORT)
+            try:
+                writer.write(f"GET /{value['id']} HTTP/1.0\\r\\n\\r\\n".encode())
+                answer = await reader.read()
+            finally:
+                writer.close()
+            head, _, body = answer.partition(b"\\r\\n\\r\\n")
+            if b" 200 " not in head.partition(b"\\r\\n")[0]:
+                raise RuntimeError("the other system refused it")
+            return {**value, "answer": int(body)}
+
+
+        def numbered(value, state):
+            return {**value, "n": state.increment("n")}
+        """
+    topology = """
+        asked = made.dataframe(made.topic(group + "-in")).apply_async(ask, concurrency=20, timeout=10)
+        asked.apply(numbered, stateful=True, store="asked").to_topic(made.topic(group + "-asked"))
+        """
+    options = 'dead_letter_topic=group + "-dead", '
+    other_system: OtherSystem
+
+    def begin(self) -> None:
+        super().begin()
+        self.killed.environment["TEST_HTTP_PORT"] = str(self.other_system.server.server_address[1])
+        self.stream.feed([(b"k%d" % (each % KEYS), json.dumps({"id": each}).encode()) for each in range(MESSAGES)])
+
+    def course(self) -> Iterator[Kill]:
+        answers = self.other_system.open
+        for round_ in range(1, KILLS + 1):
+            yield Kill(lambda: self.other_system.under_way, "a call to be under way", meanwhile=self.answer)
+            before = self.before
+            yield Kill(
+                lambda before=before: self.committed() > before or self.committed() == MESSAGES,
+                "a commit",
+                meanwhile=lambda last=round_ == KILLS: None if last else answers.clear(),
+            )
+
+    def answer(self) -> None:
+        """All calls of the killed worker get their answers."""
+        self.before = self.committed()
+        self.other_system.open.set()
+        self.wait(lambda: not self.other_system.under_way, "the killed worker's calls to end")
+
+    def truth(self) -> dict[str, Counter[Any]]:
+        refused = {each for each in range(MESSAGES) if each % REFUSED == 7}
+        return {"asked": Counter(set(range(MESSAGES)) - refused), "dead": Counter(refused)}
+
+    def sent(self, output: str) -> Counter[Any]:
+        return self.documents(output, lambda record, value: value["id"])
+
+    def check_ended(self) -> None:
+        by_key: dict[bytes, list[dict[str, int]]] = {}
+        for record in self.stream.read(self.topic("asked")):
+            by_key.setdefault(record.key or b"", []).append(json.loads(record.value or b""))
+        assert all(row["answer"] == 3 * row["id"] for found in by_key.values() for row in found)
+        for found in by_key.values():
+            assert [row["n"] for row in found] == list(range(1, len(found) + 1))
+            assert found == sorted(found, key=lambda row: row["id"])
+        calls = self.other_system.calls
+        assert calls.total() > MESSAGES, "no call was repeated: no kill found one under way"
+        assert set(calls) == set(range(MESSAGES))
 
 
 def test_kill_9_repeats_calls_and_never_an_output(
-    stream: Any, worker: Callable[..., Any], waiting: Callable[..., Any], other_system: OtherSystem
+    stream: Any, worker: Callable[..., Any], other_system: OtherSystem
 ) -> None:
-    stream.application = lambda: applied(stream)
-    stream.provision()
-    stream.feed([(b"k%d" % (each % KEYS), json.dumps({"id": each}).encode()) for each in range(MESSAGES)])
-    one = worker()
-    one.environment["TEST_HTTP_PORT"] = str(other_system.server.server_address[1])
-    (one.paths.home / "counting_definition.py").write_text(DEFINITION)
-
-    def committed() -> int:
-        return sum(stream.topics.committed_offsets(stream.group).values())
-
-    for _ in range(KILLS):
-        other_system.open.clear()
-        one.start()
-        one.waiting(lambda: other_system.under_way, "a call to be under way")
-        one.kill()
-        before = committed()
-        other_system.open.set()
-        waiting(lambda: not other_system.under_way, "the killed worker's calls to end")
-        one.start()
-        one.waiting(lambda before=before: committed() > before or committed() == MESSAGES, "a commit")
-        one.kill()
-    one.start()
-    refused = {each for each in range(MESSAGES) if each % REFUSED == 7}
-    rows = f"{stream.group}-asked"
-    one.waiting(lambda: len(stream.read(rows)) >= MESSAGES - len(refused), "all answers")
-    one.waiting(lambda: len(stream.read(f"{stream.group}-dead")) >= len(refused), "all dead letters")
-    assert one.wait_running().terminate() == 0
-
-    by_key: dict[bytes, list[dict[str, int]]] = {}
-    for record in stream.read(rows):
-        by_key.setdefault(record.key or b"", []).append(json.loads(record.value or b""))
-    answered = [row for found in by_key.values() for row in found]
-    assert Counter(row["id"] for row in answered) == dict.fromkeys(set(range(MESSAGES)) - refused, 1)
-    assert all(row["answer"] == 3 * row["id"] for row in answered)
-    for found in by_key.values():
-        assert [row["n"] for row in found] == list(range(1, len(found) + 1))
-        assert found == sorted(found, key=lambda row: row["id"])
-    dead = [json.loads(record.value or b"")["id"] for record in stream.read(f"{stream.group}-dead")]
-    assert sorted(dead) == sorted(refused)
-    assert other_system.calls.total() > MESSAGES, "no call was repeated: no kill found one under way"
-    assert set(other_system.calls) == set(range(MESSAGES))
+    scenario = Asked(stream, worker)
+    scenario.other_system = other_system
+    scenario.live()

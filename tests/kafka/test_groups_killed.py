@@ -7,48 +7,17 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
 
-from holdfast import Application
+from tests.kafka.killed import BEGIN_MS, Kill, Scenario
 from tests.mechanics.tiers import variants
 
-BEGIN_MS = 1_690_000_000_000
 MESSAGES, WINDOW_MS, GRACE_MS = 6_000, 2_000, 200
-
-DEFINITION = """
-import os
-from holdfast import Application
-from holdfast.dataframe.windows import Count, Sum
-from holdfast.processors.engine.runtime import purge
-
-purge.PURGE_EVERY_S = 0.3
-
-
-def count(value, state):
-    return {"id": value["id"], "n": state.increment("n")}
-
-
-def build(bootstrap, group, **settings):
-    made = Application(
-        bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_interval=0.2, loglevel=None,
-        consumer_extra_config={"session.timeout.ms": 3000, "heartbeat.interval.ms": 700}, **settings,
-    )
-    grouped = made.dataframe(made.topic(group + "-in")).group_by(lambda value: value["to"], name="to", partitions=3)
-    grouped.apply(count, stateful=True, store="by-group").to_topic(made.topic(group + "-counted"))
-    window = grouped.tumbling_window(2_000, 200, "windows").agg(n=Count(), total=Sum("v")).final()
-    window.to_topic(made.topic(group + "-windows"))
-    return made
-
-
-if "TEST_GROUP" in os.environ:
-    application = build(os.environ["TEST_BOOTSTRAP"], os.environ["TEST_GROUP"])
-"""
 
 
 class Fed(NamedTuple):
@@ -80,10 +49,6 @@ def feed(stream: Any, given: list[Fed]) -> None:
     assert producer.flush(60) == 0
 
 
-def counted(stream: Any) -> Counter[int]:
-    return Counter(json.loads(row.value or b"")["id"] for row in stream.read(f"{stream.group}-counted"))
-
-
 def highest(stream: Any) -> dict[str, int]:
     """By group, the largest count that was sent."""
     found: dict[str, int] = {}
@@ -91,11 +56,6 @@ def highest(stream: Any) -> dict[str, int]:
         group = (row.key or b"").decode()
         found[group] = max(found.get(group, 0), json.loads(row.value or b"")["n"])
     return found
-
-
-def windows(stream: Any) -> Counter[tuple[str, int, int, int]]:
-    rows = [((row.key or b"").decode(), json.loads(row.value or b"")) for row in stream.read(f"{stream.group}-windows")]
-    return Counter((group, value["start"], value["n"], value["total"]) for group, value in rows)
 
 
 def expected_windows(given: list[Fed]) -> Counter[tuple[str, int, int, int]]:
@@ -111,56 +71,77 @@ def expected_windows(given: list[Fed]) -> Counter[tuple[str, int, int, int]]:
     )
 
 
-def applied(stream: Any) -> Application:
-    namespace: dict[str, Any] = {}
-    exec(DEFINITION, namespace)  # the definition that the processes import
-    made: Application = namespace["build"](stream.bootstrap, stream.group)
-    return made
+class Groups(Scenario):
+    head = """
+        from holdfast.dataframe.windows import Count, Sum
+        from holdfast.processors.engine.runtime import purge
+
+        purge.PURGE_EVERY_S = 0.3
+
+
+        def count(value, state):
+            return {"id": value["id"], "n": state.increment("n")}
+        """
+    topology = """
+        source = made.dataframe(made.topic(group + "-in"))
+        grouped = source.group_by(lambda value: value["to"], name="to", partitions=3)
+        grouped.apply(count, stateful=True, store="by-group").to_topic(made.topic(group + "-counted"))
+        window = grouped.tumbling_window(2_000, 200, "windows").agg(n=Count(), total=Sum("v")).final()
+        window.to_topic(made.topic(group + "-windows"))
+        """
+
+    def begin(self) -> None:
+        super().begin()
+        self.given = messages(self.drawn, self.stream.partitions)
+        feed(self.stream, self.given)
+
+    def course(self) -> Iterator[Kill]:
+        between = self.topic("to-repartition")
+        yield Kill(self.or_done(self.has_more_committed(self.stream.source)), "more of the backlog")
+        yield Kill(self.or_done(self.has_more_committed(between)), "more behind the groups", loses_disk=True)
+        yield Kill(self.or_done(self.has_more_purged()), "more to be deleted")
+
+    def or_done(self, more: Callable[[], bool]) -> Callable[[], bool]:
+        """A quick machine may be done before a look."""
+        return lambda: more() or self.purged() >= MESSAGES
+
+    def purged(self) -> int:
+        """How many records were deleted between the topics."""
+        return sum(self.stream.topics.start_offsets(self.topic("to-repartition")).values())
+
+    def has_more_purged(self) -> Callable[[], bool]:
+        before = self.purged()
+        return lambda: self.purged() > before
+
+    def truth(self) -> dict[str, Counter[Any]]:
+        return {"counted": Counter(range(MESSAGES)), "windows": expected_windows(self.given)}
+
+    def sent(self, output: str) -> Counter[Any]:
+        if output == "counted":
+            return self.documents(output, lambda row, value: value["id"])
+        return self.documents(
+            output, lambda row, value: ((row.key or b"").decode(), value["start"], value["n"], value["total"])
+        )
+
+    def check_running(self) -> None:
+        self.wait(lambda: self.purged() >= MESSAGES, "what is processed to be deleted")
+
+    def check_ended(self) -> None:
+        groups = Counter(each.to for each in self.given)
+        assert highest(self.stream) == groups
+        if len(self.workers) > 1:
+            return
+        # Read it again from the sources: nothing that was between the topics counts twice.
+        self.application().clear_state(rewind="earliest")
+        self.killed.start()
+        self.wait(lambda: self.sent("counted").total() >= 2 * MESSAGES, "all messages to be counted again")
+        assert self.killed.wait_running().terminate() == 0
+        assert self.sent("counted") == dict.fromkeys(range(MESSAGES), 2)
+        assert highest(self.stream) == groups
 
 
 @pytest.mark.parametrize("workers", variants([1, 3]))
 def test_kill_9_neither_loses_nor_doubles_a_message_behind_group_by(
-    stream: Any, worker: Callable[..., Any], waiting: Callable[..., Any], workers: int
+    stream: Any, worker: Callable[..., Any], workers: int
 ) -> None:
-    given = messages(random.Random(workers), stream.partitions)
-    stream.application = lambda: applied(stream)
-    stream.provision()
-    feed(stream, given)
-    made = [worker(str(slot), home=f"home-{slot}") for slot in range(workers)]
-    for one in made:
-        (one.paths.home / "counting_definition.py").write_text(DEFINITION)
-        one.start()
-    killed, between = made[0], f"{stream.group}-to-repartition"
-
-    def committed(topic: str) -> int:
-        each = stream.topics.committed_offsets(stream.group)
-        return sum(offset for place, offset in each.items() if place.topic == topic)
-
-    def purged() -> int:
-        return sum(stream.topics.start_offsets(between).values())
-
-    for times, progress in enumerate((lambda: committed(stream.source), lambda: committed(between), purged)):
-        before = progress()
-        # A quick machine may be done before a look.
-        waiting(lambda seen=before, made=progress: made() > seen or purged() >= MESSAGES, "more of the backlog")
-        killed.kill()
-        if times == 1:
-            shutil.rmtree(killed.paths.state, ignore_errors=True)  # it may have had no task with state
-        killed.start()
-    wanted = expected_windows(given)
-    waiting(lambda: counted(stream).total() >= MESSAGES, "all messages to be counted")
-    waiting(lambda: windows(stream).total() >= wanted.total(), "all windows that are over to be sent")
-    waiting(lambda: purged() >= MESSAGES, "what is processed to be deleted")
-    for one in made:  # all may be done before the last kill: the worker behind it may not have begun
-        assert one.wait_running().terminate() == 0
-    assert counted(stream) == dict.fromkeys(range(MESSAGES), 1)
-    assert highest(stream) == Counter(each.to for each in given)
-    assert windows(stream) == wanted
-
-    if workers == 1:  # read it again from the sources: nothing that was between the topics counts twice
-        applied(stream).clear_state(rewind="earliest")
-        made[0].start()
-        waiting(lambda: counted(stream).total() >= 2 * MESSAGES, "all messages to be counted again")
-        assert made[0].wait_running().terminate() == 0
-        assert counted(stream) == dict.fromkeys(range(MESSAGES), 2)
-        assert highest(stream) == Counter(each.to for each in given)
+    Groups(stream, worker, workers).live()

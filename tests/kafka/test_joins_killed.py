@@ -7,60 +7,20 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from holdfast import Application
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
+from tests.kafka.killed import BEGIN_MS, Kill, Scenario
 from tests.mechanics.tiers import variants
 from tests.oracles.join_rules import AsOfJoin, HistoryJoin, IntervalJoin, Message, TablesJoin, in_order, table_rows
 
-BEGIN_MS = 1_690_000_000_000
 KEYS = 40
-
-DEFINITION = """
-import os
-from holdfast import Application
-
-
-def both(left, right):
-    return [left, right]
-
-
-def foreign_key(value):
-    return "k%d" % value
-
-
-def build(bootstrap, group, **settings):
-    made = Application(
-        bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_interval=0.2, loglevel=None,
-        consumer_extra_config={"session.timeout.ms": 3000, "heartbeat.interval.ms": 700}, **settings,
-    )
-    right = made.dataframe(made.topic(group + "-right"))
-    left = made.dataframe(made.topic(group + "-in"))
-    left.join_asof(right, "left", both, 500, "asof").to_topic(made.topic(group + "-asof"))
-    near = left.join_interval(right, "outer", both, 0, "near", backward_ms=60, forward_ms=40)
-    near.to_topic(made.topic(group + "-near"))
-    rows = right.to_table("rows")
-    left.join_table(rows, "inner", both).to_topic(made.topic(group + "-table"))
-    history = right.to_table("history", history_retention=500)
-    left.join_table(history, "left", both).to_topic(made.topic(group + "-history"))
-    own = left.apply(lambda value: None if value == 5 else value).to_table("own")
-    own.join(rows, "inner", both, "pairs").to_stream().to_topic(made.topic(group + "-pairs"))
-    referred = own.join(made.table(made.topic(group + "-products")), "left", both, "referred", on=foreign_key)
-    referred.to_stream().to_topic(made.topic(group + "-referred"))
-    return made
-
-
-if "TEST_GROUP" in os.environ:
-    application = build(os.environ["TEST_BOOTSTRAP"], os.environ["TEST_GROUP"])
-"""
 
 
 def messages(drawn: random.Random, count: int, *, left: bool) -> list[Message]:
@@ -136,52 +96,74 @@ def referred(stream: Any) -> dict[bytes, Any]:
     return {key: [value, right.get(b"k%d" % value)] for key, value in left.items()}
 
 
+class OfBacklog(Scenario):
+    """Joins of a backlog; the worker is killed three times while it is joined, and loses its disk once."""
+
+    def course(self) -> Iterator[Kill]:
+        for times in range(3):
+            yield Kill(self.has_more_committed(), "some of the backlog to be committed", loses_disk=times == 1)
+
+    def sent(self, output: str) -> Counter[str]:
+        return sent(self.stream, output)
+
+
+class Joins(OfBacklog):
+    head = """
+
+        def both(left, right):
+            return [left, right]
+
+
+        def foreign_key(value):
+            return "k%d" % value
+        """
+    topology = """
+        right = made.dataframe(made.topic(group + "-right"))
+        left = made.dataframe(made.topic(group + "-in"))
+        left.join_asof(right, "left", both, 500, "asof").to_topic(made.topic(group + "-asof"))
+        near = left.join_interval(right, "outer", both, 0, "near", backward_ms=60, forward_ms=40)
+        near.to_topic(made.topic(group + "-near"))
+        rows = right.to_table("rows")
+        left.join_table(rows, "inner", both).to_topic(made.topic(group + "-table"))
+        history = right.to_table("history", history_retention=500)
+        left.join_table(history, "left", both).to_topic(made.topic(group + "-history"))
+        own = left.apply(lambda value: None if value == 5 else value).to_table("own")
+        own.join(rows, "inner", both, "pairs").to_stream().to_topic(made.topic(group + "-pairs"))
+        referred = own.join(made.table(made.topic(group + "-products")), "left", both, "referred", on=foreign_key)
+        referred.to_stream().to_topic(made.topic(group + "-referred"))
+        """
+
+    def prepare(self) -> None:
+        self.stream.topics.create(TopicSpec(self.topic("right"), self.stream.partitions, 1))
+        self.stream.topics.create(TopicSpec(self.topic("products"), self.stream.partitions + 1, 1))
+
+    def begin(self) -> None:
+        """A backlog: all of the left side first, then the right side in transactions, whose markers take offsets."""
+        super().begin()
+        feed(self.stream, messages(self.drawn, 3_000, left=True), transactional=False)
+        feed(self.stream, messages(self.drawn, 3_000, left=False), transactional=True)
+        feed(self.stream, products(self.drawn, 1_000), transactional=True, right="products")
+
+    def truth(self) -> dict[str, Counter[str]]:
+        wanted: dict[str, Counter[str]] = {kind: Counter() for kind in ("asof", "near", "table", "history", "pairs")}
+        for left, right in sides(self.stream):
+            order = in_order(left, right, left_first=False)
+            wanted["asof"] += Counter(map(repr, AsOfJoin("left", 500, None).rows(order)))
+            wanted["near"] += Counter(map(repr, IntervalJoin("outer", 60, 40, 0).rows(order)))
+            wanted["table"] += Counter(map(repr, table_rows(order, "inner")))
+            wanted["history"] += Counter(map(repr, HistoryJoin("left", 500).rows(order)))
+            wanted["pairs"] += Counter(map(repr, pairs(order)))
+        return wanted
+
+    def check_running(self) -> None:
+        rows = referred(self.stream)
+        self.wait(lambda: newest(self.stream, self.topic("referred")) == rows, "the rows of the foreign key")
+
+    def check_ended(self) -> None:
+        found = newest(self.stream, self.topic("referred"))
+        assert repr(sorted(found.items())) == repr(sorted(referred(self.stream).items()))
+
+
 @pytest.mark.parametrize("workers", variants([1, 3]))
-def test_kill_9_neither_loses_nor_doubles_a_row(
-    stream: Any, worker: Callable[..., Any], waiting: Callable[..., Any], workers: int
-) -> None:
-    drawn = random.Random(workers)
-    stream.topics.create(TopicSpec(f"{stream.group}-right", stream.partitions, 1))
-    stream.topics.create(TopicSpec(f"{stream.group}-products", stream.partitions + 1, 1))
-    namespace: dict[str, Any] = {}
-    exec(DEFINITION, namespace)  # the definition that the processes import
-    application: Application = namespace["build"](stream.bootstrap, stream.group)
-    stream.application = lambda: application
-    stream.provision()
-    # A backlog: all of the left side first, then the right side in transactions, whose markers take offsets.
-    feed(stream, messages(drawn, 3_000, left=True), transactional=False)
-    feed(stream, messages(drawn, 3_000, left=False), transactional=True)
-    feed(stream, products(drawn, 1_000), transactional=True, right="products")
-    made = [worker(str(slot), home=f"home-{slot}") for slot in range(workers)]
-    for one in made:
-        (one.paths.home / "counting_definition.py").write_text(DEFINITION)
-        one.start()
-    killed = made[0]
-
-    def committed() -> int:
-        return sum(stream.topics.committed_offsets(stream.group).values())
-
-    for times in range(3):
-        before = committed()
-        waiting(lambda seen=before: committed() > seen, "some of the backlog to be committed")
-        killed.kill()
-        if times == 1:
-            shutil.rmtree(killed.paths.state)
-        killed.start()
-    wanted: dict[str, Counter[str]] = {kind: Counter() for kind in ("asof", "near", "table", "history", "pairs")}
-    for left, right in sides(stream):
-        order = in_order(left, right, left_first=False)
-        wanted["asof"] += Counter(map(repr, AsOfJoin("left", 500, None).rows(order)))
-        wanted["near"] += Counter(map(repr, IntervalJoin("outer", 60, 40, 0).rows(order)))
-        wanted["table"] += Counter(map(repr, table_rows(order, "inner")))
-        wanted["history"] += Counter(map(repr, HistoryJoin("left", 500).rows(order)))
-        wanted["pairs"] += Counter(map(repr, pairs(order)))
-    for kind, rows in wanted.items():
-        waiting(lambda kind=kind, rows=rows: sent(stream, kind).total() >= rows.total(), f"all rows of {kind}")
-    rows_referred = referred(stream)
-    waiting(lambda: newest(stream, f"{stream.group}-referred") == rows_referred, "the rows of the foreign key")
-    for one in made:
-        assert one.wait_running().terminate() == 0
-    assert repr(sorted(newest(stream, f"{stream.group}-referred").items())) == repr(sorted(rows_referred.items()))
-    for kind, rows in wanted.items():
-        assert sent(stream, kind) == rows
+def test_kill_9_neither_loses_nor_doubles_a_row(stream: Any, worker: Callable[..., Any], workers: int) -> None:
+    Joins(stream, worker, workers).live()

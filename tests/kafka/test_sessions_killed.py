@@ -7,49 +7,21 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any
 
 import pytest
 
-from holdfast import Application
-from holdfast.infra.kafka.reader import read_range
-from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.state.time.window_keys import is_session, window_of
+from tests.kafka.killed import BEGIN_MS, Kill, Scenario
 from tests.kafka.test_windows_killed import feed
 from tests.oracles.sessions import Sessions, Shape, expect
 from tests.oracles.window_rules import Event
 
-#: Event times begin here.
-BEGIN_MS = 1_690_000_000_000
 SHAPE = Shape(1_000, 60_000, "partition", final=True)
 KEYS = 60
-
-DEFINITION = """
-import os
-from holdfast import Application, Count, Sum
-from holdfast.dataframe.windows import Collect, First, Last
-from holdfast.processors.engine.runtime.task import task_time
-
-task_time.CLOSED_AT_ONCE = 15  # so that what ends at once takes many commits, and kills hit between them
-
-
-def build(bootstrap, group, **settings):
-    made = Application(
-        bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_interval=0.2, loglevel=None,
-        consumer_extra_config={"session.timeout.ms": 3000, "heartbeat.interval.ms": 700}, **settings,
-    )
-    sessions = made.dataframe(made.topic(group + "-in")).session_window(1_000, 60_000, "visits")
-    columns = sessions.agg(n=Count(), total=Sum("v"), all=Collect("v"), first=First("v"), last=Last("v"))
-    columns.final(closing_strategy="partition").to_topic(made.topic(group + "-out"))
-    return made
-
-
-if "TEST_GROUP" in os.environ:
-    application = build(os.environ["TEST_BOOTSTRAP"], os.environ["TEST_GROUP"])
-"""
 
 
 def sessions(drawn: random.Random, begin: int) -> list[tuple[bytes, int, int]]:
@@ -75,87 +47,72 @@ def bridges(drawn: random.Random, begin: int) -> list[tuple[bytes, int, int]]:
     return made
 
 
-def expected(stream: Any) -> list[Sessions]:
-    """By partition, what plain Python makes of the records."""
-    found = []
-    for number, end in sorted(stream.topics.end_offsets(stream.source, committed=True).items()):
-        records = read_range(stream.bootstrap, stream.source, number, 0, end)
-        events = [Event(each.key or b"", each.timestamp_ms, json.loads(each.value or b"")["v"]) for each in records]
-        found.append(expect(SHAPE, events, 2 * BEGIN_MS))
-    return found
+class Visits(Scenario):
+    head = """
+        from holdfast import Count, Sum
+        from holdfast.dataframe.windows import Collect, First, Last
+        from holdfast.processors.engine.runtime.task import task_time
 
+        task_time.CLOSED_AT_ONCE = 15  # so that what ends at once takes many commits, and kills hit between them
+        """
+    topology = """
+        sessions = made.dataframe(made.topic(group + "-in")).session_window(1_000, 60_000, "visits")
+        columns = sessions.agg(n=Count(), total=Sum("v"), all=Collect("v"), first=First("v"), last=Last("v"))
+        columns.final(closing_strategy="partition").to_topic(made.topic(group + "-out"))
+        """
 
-def stored(stream: Any) -> Counter[tuple[bytes, int, int, int]]:
-    """The sessions in the changelog, open and closed: key, start, end, and the number of messages."""
-    state: dict[Any, Any] = {}
-    for record in stream.read(f"{stream.group}-visits-changelog"):
-        if record.key != META_KEY:
-            place = split_key(record.key or b"")
-            state[place] = None if record.value is None else decode_value(record.value)
-    found: Counter[tuple[bytes, int, int, int]] = Counter()
-    for (key, name), made in state.items():
-        if made is not None and is_session(name):
-            found[key, made["session"]["start"], made["session"]["end"], made["count"]["n"]] += 1
-        elif made is not None and (window := window_of(name)) is not None:
-            found[key, *window, made["count"]["n"]] += 1
-    return found
+    def course(self) -> Iterator[Kill]:
+        self.drawn = random.Random(5)
+        self.killed.wait_running()
+        fed = 0
+        for round_ in range(2):
+            begin = round_ * 200_000
+            opened, between = sessions(self.drawn, begin), bridges(self.drawn, begin)
+            fed += feed(self.stream, opened)
+            self.wait(self.has_committed(fed), "the sessions to be committed")
+            merging = self.has_more_committed()
+            fed += feed(self.stream, between)
+            yield Kill(merging, "some of the merges to be committed", loses_disk=round_ == 1)
+            self.wait(self.has_committed(fed), "the merges to be committed")
+            # In each partition, all sessions end at once.
+            closing = self.has_more_results(30)
+            fed += feed(self.stream, [(b"end-%d" % number, BEGIN_MS + begin + 150_000, 0) for number in range(20)])
+            yield Kill(closing, "some sessions to be closed")
+        self.wait(self.has_committed(fed), "everything to be committed")
 
+    @cached_property
+    def models(self) -> list[Sessions]:
+        """By partition, what plain Python makes of the records."""
+        found = []
+        for records in self.partitions():
+            events = [Event(each.key or b"", each.timestamp_ms, json.loads(each.value or b"")["v"]) for each in records]
+            found.append(expect(SHAPE, events, 2 * BEGIN_MS))
+        return found
 
-def sent(stream: Any) -> list[tuple[Any, ...]]:
-    made = [(record.key, json.loads(record.value or b"")) for record in stream.read(stream.sink)]
-    return [(key, *({**each, "all": tuple(each["all"])}).values()) for key, each in made]
+    def truth(self) -> dict[str, Counter[Any]]:
+        rows = [(*made[:5], tuple(made[5]), *made[6:]) for model in self.models for made in model.results]
+        return {"out": Counter(rows)}
+
+    def sent(self, output: str) -> Counter[Any]:
+        return self.documents(
+            output, lambda record, each: (record.key, *({**each, "all": tuple(each["all"])}).values())
+        )
+
+    def check_ended(self) -> None:
+        """The changelog has the sessions, open and closed: key, start, end, and the number of messages."""
+        found: Counter[tuple[bytes, int, int, int]] = Counter()
+        for (key, name), made in self.stored("visits").items():
+            if is_session(name):
+                found[key, made["session"]["start"], made["session"]["end"], made["count"]["n"]] += 1
+            elif (window := window_of(name)) is not None:
+                found[key, *window, made["count"]["n"]] += 1
+        kept = [(key, each) for model in self.models for key, known in model.by_key.items() for each in known]
+        assert found == Counter((key, each.start, each.end, len(each.events)) for key, each in kept)
+        assert sum(model.merged for model in self.models) == 2 * KEYS * 15
 
 
 @pytest.mark.thorough
 def test_kill_9_in_the_middle_of_merges_neither_loses_nor_doubles_a_session(
-    stream: Any, worker: Callable[..., Any], waiting: Callable[..., Any]
+    stream: Any, worker: Callable[..., Any]
 ) -> None:
-    drawn = random.Random(5)
-    namespace: dict[str, Any] = {}
-    exec(DEFINITION, namespace)  # the definition that the process imports
-    application: Application = namespace["build"](stream.bootstrap, stream.group)
-    stream.application = lambda: application
-    stream.provision()
-    killed = worker("0", home="home-0")
-    (killed.paths.home / "counting_definition.py").write_text(DEFINITION)
-    killed.start()
-    killed.wait_running()
-
-    def committed() -> int:
-        return sum(stream.topics.committed_offsets(stream.group).values())
-
-    def results() -> int:
-        return sum(stream.topics.end_offsets(stream.sink, committed=True).values())
-
-    fed = 0
-    for round_ in range(2):
-        begin = round_ * 200_000
-        opened, between = sessions(drawn, begin), bridges(drawn, begin)
-        feed(stream, opened)
-        fed += len(opened)
-        waiting(lambda seen=fed: committed() == seen, "the sessions to be committed")
-        feed(stream, between)
-        waiting(lambda seen=fed: committed() > seen, "some of the merges to be committed")
-        killed.kill()  # in the middle of merging
-        fed += len(between)
-        if round_ == 1:
-            shutil.rmtree(killed.paths.state)
-        killed.start()
-        waiting(lambda seen=fed: committed() == seen, "the merges to be committed")
-        seen = results()
-        ends = [(b"end-%d" % number, BEGIN_MS + begin + 150_000, 0) for number in range(20)]
-        feed(stream, ends)  # in each partition, all sessions end at once
-        fed += len(ends)
-        waiting(lambda seen=seen: results() > seen + 30, "some sessions to be closed")
-        killed.kill()  # in the middle of closing
-        killed.start()
-    waiting(lambda: committed() == fed, "everything to be committed")
-    wanted = expected(stream)
-    everything = sum(len(model.results) for model in wanted)
-    waiting(lambda: len(sent(stream)) >= everything, "all sessions to be closed")
-    assert killed.wait_running().terminate() == 0
-    hashable = [(*made[:5], tuple(made[5]), *made[6:]) for model in wanted for made in model.results]
-    assert Counter(sent(stream)) == Counter(hashable)
-    kept = [(key, each) for model in wanted for key, found in model.by_key.items() for each in found]
-    assert stored(stream) == Counter((key, each.start, each.end, len(each.events)) for key, each in kept)
-    assert sum(model.merged for model in wanted) == 2 * KEYS * 15
+    Visits(stream, worker).live()

@@ -3,71 +3,24 @@
 from __future__ import annotations
 
 import json
-import random
 import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from holdfast import Application
 from holdfast.infra.kafka.reader import read_range
 from holdfast.infra.kafka.records import TopicSpec
 from holdfast.processors.audits.stores import StoreAudit, audit_stores
 from holdfast.processors.audits.tables import subject_of
+from tests.kafka.killed import BEGIN_MS, Kill, Scenario
 from tests.oracles.join_rules import Message, in_order, table_rows
 
-BEGIN_MS = 1_690_000_000_000
 POISON = b"{"
-
-DEFINITION = """
-import os
-import time
-from holdfast import Application
-
-PAUSE_S = 0.0
-
-
-def joined(left, right):
-    time.sleep(PAUSE_S)
-    return [left, right]
-
-
-def build(bootstrap, group, **settings):
-    made = Application(
-        bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_interval=0.2, loglevel=None,
-        dead_letter_topic=group + "-dead", consumer_extra_config={"session.timeout.ms": 6000}, **settings,
-    )
-    rows = made.table(made.topic(group + "-rows"), "rows", changelog="source")
-    orders = made.dataframe(made.topic(group + "-in"))
-    orders.join_table(rows, "left", joined).to_topic(made.topic(group + "-out"))
-    return made
-
-
-if "TEST_GROUP" in os.environ:
-    application = build(os.environ["TEST_BOOTSTRAP"], os.environ["TEST_GROUP"])
-"""
-
-
-def begin(stream: Any) -> None:
-    namespace: dict[str, Any] = {}
-    exec(DEFINITION, namespace)  # the definition that the processes import
-    application: Application = namespace["build"](stream.bootstrap, stream.group)
-    stream.application = lambda: application
-    compact = {"cleanup.policy": "compact", "min.compaction.lag.ms": "86400000"}
-    stream.topics.create(TopicSpec(f"{stream.group}-rows", stream.partitions, 1, compact))
-    stream.provision()
-
-
-def made(worker: Callable[..., Any], slot: str, pause_s: float = 0.0) -> Any:
-    """A worker whose function waits ``pause_s`` seconds with each message."""
-    one = worker(slot, home=f"home-{slot}")
-    code = DEFINITION.replace("PAUSE_S = 0.0", f"PAUSE_S = {pause_s}")
-    (one.paths.home / "counting_definition.py").write_text(code)
-    return one
 
 
 def feed_rows(stream: Any, rows: list[tuple[bytes, bytes | None, int]]) -> None:
@@ -82,14 +35,6 @@ def feed_rows(stream: Any, rows: list[tuple[bytes, bytes | None, int]]) -> None:
                 producer.produce(f"{stream.group}-rows", b'"aborted"' if aborts else value, key, timestamp=time_ms)
             producer.flush(60)  # an abort drops what is not sent yet
             producer.abort_transaction(60) if aborts else producer.commit_transaction(60)
-
-
-def audited(stream: Any, workers: list[Any]) -> StoreAudit:
-    """The table in the workers' databases, compared with the topic at the same offsets."""
-    (log,) = stream.application().topology().source_logs
-    subject = replace(subject_of(stream.group, "rows", log.topic), log=log)
-    (audit,) = audit_stores([subject], [each.client for each in workers], stream.topics, {})
-    return audit
 
 
 def sides(stream: Any) -> list[list[Message]]:
@@ -109,57 +54,102 @@ def sides(stream: Any) -> list[list[Message]]:
     return found
 
 
-def test_kill_9_and_a_lost_disk_neither_lose_a_row_nor_bring_one_back(
-    stream: Any, worker: Callable[..., Any], waiting: Callable[..., Any]
-) -> None:
-    drawn = random.Random(1)
-    begin(stream)
-    values: list[bytes | None] = [b"0", b'""', b"false", b'{"a": 1}', None, None, POISON]
-    feed_rows(stream, [(b"k%d" % drawn.randrange(40), drawn.choice(values), BEGIN_MS + at * 10) for at in range(4_000)])
-    producer = Producer({"bootstrap.servers": stream.bootstrap, "partitioner": "murmur2_random"})
-    for at in range(4_000):
-        producer.produce(stream.source, b"%d" % at, b"k%d" % drawn.randrange(40), timestamp=BEGIN_MS + at * 10 + 5)
-    assert producer.flush(60) == 0
-    one = made(worker, "0", pause_s=0.002).start()  # 4,000 messages are 8 s: kills find some of them open
+class AtOnce(Scenario):
+    """Orders that are joined with a table, whose topic is its changelog."""
 
-    def committed() -> int:
-        return sum(stream.topics.committed_offsets(stream.group).values())
+    head = """
 
-    before = 0
-    for times in range(3):
-        waiting(lambda seen=before: committed() > seen, "some of the backlog to be committed")
+        def joined(left, right):
+            return [left, right]
+        """
+    topology = """
+        rows = made.table(made.topic(group + "-rows"), "rows", changelog="source")
+        orders = made.dataframe(made.topic(group + "-in"))
+        orders.join_table(rows, "left", joined).to_topic(made.topic(group + "-out"))
+        """
+    options = 'dead_letter_topic=group + "-dead", '
+    session_ms = 6_000
+
+    def prepare(self) -> None:
+        compact = {"cleanup.policy": "compact", "min.compaction.lag.ms": "86400000"}
+        self.stream.topics.create(TopicSpec(self.topic("rows"), self.stream.partitions, 1, compact))
+
+    def audited(self, worker: Any) -> StoreAudit:
+        """The table in a worker's databases, compared with the topic at the same offsets."""
+        (log,) = self.application().topology().source_logs
+        subject = replace(subject_of(self.stream.group, "rows", log.topic), log=log)
+        (audit,) = audit_stores([subject], [worker.client], self.stream.topics, {})
+        return audit
+
+
+class Slowly(AtOnce):
+    """A backlog of 4,000 messages that take 8 s: kills find some of them open."""
+
+    head = """
+        import time
+
+
+        def joined(left, right):
+            time.sleep(0.002)
+            return [left, right]
+        """
+
+    def begin(self) -> None:
+        super().begin()
+        drawn, values = self.drawn, [b"0", b'""', b"false", b'{"a": 1}', None, None, POISON]
+        feed_rows(
+            self.stream,
+            [(b"k%d" % drawn.randrange(40), drawn.choice(values), BEGIN_MS + at * 10) for at in range(4_000)],
+        )
+        producer = Producer({"bootstrap.servers": self.stream.bootstrap, "partitioner": "murmur2_random"})
+        for at in range(4_000):
+            time_ms = BEGIN_MS + at * 10 + 5
+            producer.produce(self.stream.source, b"%d" % at, b"k%d" % drawn.randrange(40), timestamp=time_ms)
+        assert producer.flush(60) == 0
+
+    def course(self) -> Iterator[Kill]:
+        for times in range(3):
+            yield Kill(self.has_more_committed(), "some of the backlog to be committed", loses_disk=times == 1)
+
+    @cached_property
+    def orders(self) -> list[list[Message]]:
+        return sides(self.stream)
+
+    def truth(self) -> dict[str, Counter[Any]]:
+        return {"out": Counter(repr(row) for order in self.orders for row in table_rows(order, "left"))}
+
+    def sent(self, output: str) -> Counter[Any]:
+        return self.documents(output, lambda row, pair: repr((row.timestamp_ms, row.key or b"", *pair)))
+
+    def check_running(self) -> None:
+        one = self.killed.wait_running()
+        assert self.audited(one).differences == ()
         one.kill()
-        before = committed()
-        if times == 1:
-            shutil.rmtree(one.paths.state)
-        one.start()
-    orders = sides(stream)
-    wanted = Counter(repr(row) for order in orders for row in table_rows(order, "left"))
-    waiting(lambda: len(stream.read(stream.sink)) >= wanted.total(), "all joined rows")
-    one.wait_running()
-    assert audited(stream, [one]).differences == ()
-    one.kill()
-    shutil.rmtree(one.paths.state)
-    one.start().wait_running()
-    audit = audited(stream, [one])
-    assert audit.differences == ()
-    live = {message.key: message.value for order in orders for message in order if not message.left}
-    assert sum(each.stored.count for each in audit.partitions) == len([1 for row in live.values() if row is not None])
-    assert one.terminate() == 0
-    sent = [(each.timestamp_ms, each.key or b"", *json.loads(each.value or b"")) for each in stream.read(stream.sink)]
-    assert Counter(map(repr, sent)) == wanted
-    put_aside = [each for each in stream.read(f"{stream.group}-rows") if each.value == POISON]
-    assert len(stream.read(f"{stream.group}-dead")) == len(put_aside) > 0
-    assert f"{stream.group}-rows-changelog" not in stream.topics.names()
+        self.lose_disk()
+        audit = self.audited(one.start().wait_running())
+        assert audit.differences == ()
+        live = {message.key: message.value for order in self.orders for message in order if not message.left}
+        held = sum(each.stored.count for each in audit.partitions)
+        assert held == len([1 for row in live.values() if row is not None])
+
+    def check_ended(self) -> None:
+        put_aside = [each for each in self.stream.read(self.topic("rows")) if each.value == POISON]
+        assert len(self.stream.read(self.topic("dead"))) == len(put_aside) > 0
+        assert self.topic("rows-changelog") not in self.stream.topics.names()
+
+
+def test_kill_9_and_a_lost_disk_neither_lose_a_row_nor_bring_one_back(stream: Any, worker: Callable[..., Any]) -> None:
+    Slowly(stream, worker).live()
 
 
 @pytest.mark.thorough
 def test_a_standby_takes_the_table_over_and_a_lost_disk_begins_with_a_checkpoint(
     stream: Any, worker: Callable[..., Any], waiting: Callable[..., Any]
 ) -> None:
-    begin(stream)
+    scenario = AtOnce(stream, worker, 2)
+    scenario.begin()
     feed_rows(stream, [(b"k%d" % number, b"%d" % number, BEGIN_MS + number) for number in range(20_000)])
-    one, other = made(worker, "0"), made(worker, "1")
+    one, other = scenario.workers
     for each in (one, other):
         each.environment["HOLDFAST_STANDBY_REPLICAS"] = "1"
     one.start().wait_running()
@@ -195,7 +185,7 @@ def test_a_standby_takes_the_table_over_and_a_lost_disk_begins_with_a_checkpoint
     waiting(lambda: moved in running(other), f"the takeover; {other.tail()}")
     assert running(other)[moved].restored < 1_000
     before = stored()
-    audit = audited(stream, [other])
+    audit = scenario.audited(other)
     assert audit.differences == ()
     assert sum(each.stored.count for each in audit.partitions) == 15_000
     waiting(lambda: stored() >= before + 2, "the checkpoint that the audit took of each task to be stored")
@@ -205,7 +195,7 @@ def test_a_standby_takes_the_table_over_and_a_lost_disk_begins_with_a_checkpoint
     other.start().wait_running()
     assert all(task.checkpoint["used"] and task.restored < 1_000 for task in running(other).values())
     waiting(read, "the last rows to be processed")
-    audit = audited(stream, [other])
+    audit = scenario.audited(other)
     assert audit.differences == ()
     assert sum(each.stored.count for each in audit.partitions) == 14_900
     assert other.terminate() == 0

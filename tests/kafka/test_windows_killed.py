@@ -7,47 +7,21 @@ from __future__ import annotations
 
 import json
 import random
-import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
 
-from holdfast import Application
-from holdfast.infra.kafka.reader import read_range
-from holdfast.processors.engine.changelog.format import META_KEY, decode_value, split_key
 from holdfast.processors.engine.state.time.window_keys import window_of
+from tests.kafka.killed import BEGIN_MS, Kill, Scenario
 from tests.mechanics.tiers import variants
 from tests.oracles.window_rules import Event, Shape, Windows, expect
 
-#: Event times begin here: a whole number of windows since 1970.
-BEGIN_MS = 1_690_000_000_000
 SHAPE = Shape(10_000, 5_000, 2_000, "partition", final=True)
 KEYS = 150
-
-DEFINITION = """
-import os
-from holdfast import Application, Count, Sum
-from holdfast.processors.engine.runtime.task import task_time
-
-task_time.CLOSED_AT_ONCE = 15  # so that what ends at once takes many commits, and kills hit between them
-
-
-def build(bootstrap, group, **settings):
-    made = Application(
-        bootstrap, consumer_group=group, auto_offset_reset="earliest", commit_interval=0.2, loglevel=None,
-        consumer_extra_config={"session.timeout.ms": 3000, "heartbeat.interval.ms": 700}, **settings,
-    )
-    window = made.dataframe(made.topic(group + "-in")).hopping_window(10_000, 5_000, 2_000, name="hops")
-    window.agg(n=Count(), total=Sum("v")).final(closing_strategy="partition").to_topic(made.topic(group + "-out"))
-    return made
-
-
-if "TEST_GROUP" in os.environ:
-    application = build(os.environ["TEST_BOOTSTRAP"], os.environ["TEST_GROUP"])
-"""
 
 
 def messages(drawn: random.Random, begin: int, seconds: int) -> list[tuple[bytes, int, int]]:
@@ -60,93 +34,69 @@ def messages(drawn: random.Random, begin: int, seconds: int) -> list[tuple[bytes
     return made
 
 
-def feed(stream: Any, given: list[tuple[bytes, int, int]]) -> None:
+def feed(stream: Any, given: list[tuple[bytes, int, int]]) -> int:
     producer = Producer({"bootstrap.servers": stream.bootstrap, "partitioner": "murmur2_random"})
     for key, time_ms, amount in given:
         producer.produce(stream.source, json.dumps({"v": amount}).encode(), key, timestamp=time_ms)
     assert producer.flush(60) == 0
+    return len(given)
 
 
-def expected(stream: Any) -> list[Windows]:
-    """By partition, what plain Python makes of the records."""
-    found = []
-    for number, end in sorted(stream.topics.end_offsets(stream.source, committed=True).items()):
-        records = read_range(stream.bootstrap, stream.source, number, 0, end)
-        events = [Event(each.key or b"", each.timestamp_ms, json.loads(each.value or b"")["v"]) for each in records]
-        found.append(expect(SHAPE, events, 2 * BEGIN_MS))
-    return found
+class Hops(Scenario):
+    head = """
+        from holdfast import Count, Sum
+        from holdfast.processors.engine.runtime.task import task_time
 
+        task_time.CLOSED_AT_ONCE = 15  # so that what ends at once takes many commits, and kills hit between them
+        """
+    topology = """
+        window = made.dataframe(made.topic(group + "-in")).hopping_window(10_000, 5_000, 2_000, name="hops")
+        window.agg(n=Count(), total=Sum("v")).final(closing_strategy="partition").to_topic(made.topic(group + "-out"))
+        """
 
-def stored(stream: Any) -> dict[tuple[bytes, int, int], tuple[int, int]]:
-    """The windows in the changelog."""
-    state: dict[Any, Any] = {}
-    for record in stream.read(f"{stream.group}-hops-changelog"):
-        if record.key == META_KEY:
-            continue
-        place = split_key(record.key or b"")
-        state[place] = None if record.value is None else decode_value(record.value)
-    return {
-        (key, *window): (made["count"]["n"], made["sum"]["total"])
-        for (key, name), made in state.items()
-        if made is not None and (window := window_of(name)) is not None
-    }
+    def course(self) -> Iterator[Kill]:
+        self.killed.wait_running()
+        fed = 0
+        for round_ in range(2):
+            filling = self.has_more_committed()
+            fed += feed(self.stream, messages(self.drawn, round_ * 60_000, 40))
+            yield Kill(filling, "some of the round to be committed", loses_disk=round_ == 1)
+            self.wait(self.has_committed(fed), "the round to be committed")
+            # All open windows end at once, in each partition: they take some ten commits.
+            closing = self.has_more_results(30)
+            fed += feed(
+                self.stream, [(b"end-%d" % number, BEGIN_MS + round_ * 60_000 + 55_000, 0) for number in range(20)]
+            )
+            yield Kill(closing, "some windows to be closed")
+        self.wait(self.has_committed(fed), "everything to be committed")
 
+    @cached_property
+    def models(self) -> list[Windows]:
+        """By partition, what plain Python makes of the records."""
+        found = []
+        for records in self.partitions():
+            events = [Event(each.key or b"", each.timestamp_ms, json.loads(each.value or b"")["v"]) for each in records]
+            found.append(expect(SHAPE, events, 2 * BEGIN_MS))
+        return found
 
-def sent(stream: Any) -> list[tuple[Any, ...]]:
-    made = [(record.key, json.loads(record.value or b"")) for record in stream.read(stream.sink)]
-    return [(key, each["start"], each["end"], each["n"], each["total"]) for key, each in made]
+    def truth(self) -> dict[str, Counter[Any]]:
+        return {"out": Counter(result for model in self.models for result in model.results)}
+
+    def sent(self, output: str) -> Counter[Any]:
+        return self.documents(
+            output, lambda record, each: (record.key, each["start"], each["end"], each["n"], each["total"])
+        )
+
+    def check_ended(self) -> None:
+        kept = {place: amounts for model in self.models for place, amounts in {**model.open, **model.closed}.items()}
+        assert {
+            (key, *window): (made["count"]["n"], made["sum"]["total"])
+            for (key, name), made in self.stored("hops").items()
+            if (window := window_of(name)) is not None
+        } == {place: (len(amounts), sum(amounts)) for place, amounts in kept.items()}
+        assert sum(model.late for model in self.models) > 0
 
 
 @pytest.mark.parametrize("workers", variants([1, 3]))
-def test_kill_9_neither_loses_nor_doubles_a_window(
-    stream: Any, worker: Callable[..., Any], waiting: Callable[..., Any], workers: int
-) -> None:
-    drawn = random.Random(workers)
-    namespace: dict[str, Any] = {}
-    exec(DEFINITION, namespace)  # the definition that the processes import
-    application: Application = namespace["build"](stream.bootstrap, stream.group)
-    stream.application = lambda: application
-    stream.provision()
-    made = [worker(str(slot), home=f"home-{slot}") for slot in range(workers)]
-    for one in made:
-        (one.paths.home / "counting_definition.py").write_text(DEFINITION)
-        one.start()
-    killed = made[0]
-    killed.wait_running()
-
-    def committed() -> int:
-        return sum(stream.topics.committed_offsets(stream.group).values())
-
-    def results() -> int:
-        return sum(stream.topics.end_offsets(stream.sink, committed=True).values())
-
-    fed = 0
-    for round_ in range(2):
-        before = committed()
-        part = messages(drawn, round_ * 60_000, 40)
-        feed(stream, part)
-        fed += len(part)
-        waiting(lambda seen=before: committed() > seen, "some of the round to be committed")
-        killed.kill()  # in the middle of filling windows
-        if round_ == 1:
-            shutil.rmtree(killed.paths.state)
-        killed.start()
-        waiting(lambda seen=fed: committed() == seen, "the round to be committed")
-        # All open windows end at once, in each partition: they take some ten commits.
-        seen = results()
-        ends = [(b"end-%d" % number, BEGIN_MS + round_ * 60_000 + 55_000, 0) for number in range(20)]
-        feed(stream, ends)
-        fed += len(ends)
-        waiting(lambda seen=seen: results() > seen + 30, "some windows to be closed")
-        killed.kill()  # in the middle of closing
-        killed.start()
-    waiting(lambda: committed() == fed, "everything to be committed")
-    wanted = expected(stream)
-    everything = sum(len(model.results) for model in wanted)
-    waiting(lambda: len(sent(stream)) >= everything, "all windows to be closed")
-    for one in made:
-        assert one.wait_running().terminate() == 0
-    assert Counter(sent(stream)) == Counter(result for model in wanted for result in model.results)
-    kept = {place: amounts for model in wanted for place, amounts in {**model.open, **model.closed}.items()}
-    assert stored(stream) == {place: (len(amounts), sum(amounts)) for place, amounts in kept.items()}
-    assert sum(model.late for model in wanted) > 0
+def test_kill_9_neither_loses_nor_doubles_a_window(stream: Any, worker: Callable[..., Any], workers: int) -> None:
+    Hops(stream, worker, workers).live()
