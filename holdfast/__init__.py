@@ -12,8 +12,9 @@ The names in ``__all__`` are the public API. Every other name is private and may
 - Errors: ``HoldfastError`` is the base class; its ``action`` is the one thing to do.
 - Tests without a broker: ``InMemoryCluster``, ``InlineProcess``, ``VirtualClock``, ``Network``, ``Fate`` and
   ``Partition``.
-- Verbs: ``open_verbs``, the requests (``Clear``, ``Deploy``, …) and the selections of keys (``Everything``, ``Keys``,
-  ``Prefix``).
+- Verbs: ``open_verbs``; a request for each verb, which is ``Adopt``, ``Backfill``, ``Clean``, ``Clear``, ``Compact``,
+  ``Deploy``, ``Provision``, ``PutBack``, ``Replay``, ``Reposition``, ``Restart``, ``Restore``, ``Rollback``,
+  ``Scale`` or ``Stop``; and the selections of keys (``Everything``, ``Keys``, ``Prefix``).
 - Warehouse: ``read_table`` without a JVM; ``key_at`` and ``state_at`` with Spark.
 - Dagster: ``definitions``, to merge with your own assets.
 - Settings: ``Settings`` and ``load_settings``.
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from holdfast.processors.engine.steps.topic import Topic, TopicConfig
     from holdfast.processors.engine.topology import Topology
     from holdfast.processors.lifecycle.plans.requests import (
+        Adopt,
         Backfill,
         Clean,
         Clear,
@@ -65,8 +67,11 @@ if TYPE_CHECKING:
         Prefix,
         Provision,
         PutBack,
+        Replay,
         Reposition,
+        Restart,
         Restore,
+        Rollback,
         Scale,
         Stop,
     )
@@ -76,6 +81,7 @@ if TYPE_CHECKING:
     from holdfast.processors.testing.process import InlineProcess
 
 __all__ = [
+    "Adopt",
     "Application",
     "ApplicationInvalid",
     "Backfill",
@@ -105,8 +111,11 @@ __all__ = [
     "Provision",
     "PutBack",
     "RecordTooLarge",
+    "Replay",
     "Reposition",
+    "Restart",
     "Restore",
+    "Rollback",
     "Scale",
     "Settings",
     "State",
@@ -152,8 +161,8 @@ _NAMES = {
     "processors.engine.state.errors": "StateFailed",
     "processors.engine.state.interface": "State",
     "processors.engine.topology": "Topology",
-    "processors.lifecycle.plans.requests": "Backfill Clean Clear Compact Deploy Everything Keys Prefix Provision "
-    "PutBack Reposition Restore Scale Stop",
+    "processors.lifecycle.plans.requests": "Adopt Backfill Clean Clear Compact Deploy Everything Keys Prefix "
+    "Provision PutBack Replay Reposition Restart Restore Rollback Scale Stop",
     "processors.testing.clock": "VirtualClock",
     "processors.testing.cluster": "InMemoryCluster",
     "processors.testing.network": "Fate Network",

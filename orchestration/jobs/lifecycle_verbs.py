@@ -7,9 +7,9 @@ Invariants:
     - No job has a pool: a pool is the same for a dry run. The queue's lanes (``run_coordinator``) know the config.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import dagster as dg
 from pydantic import Field
@@ -269,18 +269,66 @@ def _report(context: dg.OpExecutionContext, done: Applied) -> None:
     )
 
 
-def _verb_job(
-    name: str, purpose: str, request: Callable[[Any], Request], config_type: type[PlanConfig] = VerbConfig
-) -> dg.JobDefinition:
-    """A job with one op, whose config is ``config_type``; ``request`` makes a request from it."""
+class _Job(NamedTuple):
+    """What a verb's job is called, what it is for, and its config, which makes the request.
+
+    A verb that needs no more than a processor has ``VerbConfig``.
+    """
+
+    name: str
+    purpose: str
+    config: type[PlanConfig] = VerbConfig
+
+
+#: Each verb that has no asset of its own. Provision and deploy are materialisations; a topic is put back by a person.
+_JOBS: Mapping[type[Request], _Job] = {
+    Clear: _Job("clear_state", "Delete state in the local stores and in the changelog.", ClearConfig),
+    Backfill: _Job(
+        "backfill_store",
+        "Fill a changelog from local state, or a store from its source topics or from a table.",
+        BackfillConfig,
+    ),
+    Restore: _Job(
+        "restore_state", "Rebuild local state from the changelogs, or all state from the warehouse.", RestoreConfig
+    ),
+    Compact: _Job("compact_stores", "Rewrite the local stores of a processor without overwritten and deleted entries."),
+    Reposition: _Job(
+        "reposition_input",
+        "Set the group's offsets to the position of the state, where the two do not belong together.",
+    ),
+    Scale: _Job(
+        "scale_processor", "Run the deployed version of a processor in another number of workers.", ScaleConfig
+    ),
+    Stop: _Job("stop_processor", "Stop a processor until it is deployed again."),
+    Restart: _Job("restart_processor", "Stop a processor, and start the deployed release again."),
+    Rollback: _Job(
+        "rollback_processor", "Run an earlier release of a processor with the present state.", RollbackConfig
+    ),
+    Replay: _Job(
+        "replay_dead_letters",
+        "Send the messages of a processor's dead letters again to their topics, and delete these letters.",
+    ),
+    Adopt: _Job("adopt_processor", "Record the newest deployment in a registry that was replaced by an older copy."),
+    Clean: _Job(
+        "archive_orphans",
+        "Archive resources that no registered store owns; delete those archived longer ago than the grace period.",
+        CleanConfig,
+    ),
+}
+
+
+def _verb_job(verb: Callable[..., Request], job: _Job) -> dg.JobDefinition:
+    """A job with one op, which makes the request of its config."""
+    name, purpose, config_type = job
 
     @dg.op(
         name=f"{name.partition('_')[0]}_one",
         description=f"Plan: {purpose} Apply the plan unless `dry_run` is true.",
     )
     def carry_out(context: dg.OpExecutionContext, config: config_type) -> None:  # type: ignore[valid-type]
+        asked: Any = config
         with plain_failures():
-            run_verb(context, cast(PlanConfig, config), request(config))
+            run_verb(context, asked, verb(asked.processor) if config_type is VerbConfig else asked.request())
 
     @dg.job(name=name, executor_def=dg.in_process_executor, description=f"{purpose} A dry run by default.", tags=_TAGS)
     def verb_job() -> None:
@@ -289,65 +337,6 @@ def _verb_job(
     return verb_job
 
 
-#: One job for each verb that has no asset of its own; provision and deploy are materialisations.
-VERB_JOBS = (
-    _verb_job(
-        "clear_state", "Delete state in the local stores and in the changelog.", ClearConfig.request, ClearConfig
-    ),
-    _verb_job(
-        "backfill_store",
-        "Fill a changelog from local state, or a store from its source topics or from a table.",
-        BackfillConfig.request,
-        BackfillConfig,
-    ),
-    _verb_job(
-        "restore_state",
-        "Rebuild local state from the changelogs, or all state from the warehouse.",
-        RestoreConfig.request,
-        RestoreConfig,
-    ),
-    _verb_job(
-        "compact_stores",
-        "Rewrite the local stores of a processor without overwritten and deleted entries.",
-        lambda config: Compact(config.processor),
-    ),
-    _verb_job(
-        "reposition_input",
-        "Set the group's offsets to the position of the state, where the two do not belong together.",
-        lambda config: Reposition(config.processor),
-    ),
-    _verb_job(
-        "scale_processor",
-        "Run the deployed version of a processor in another number of workers.",
-        ScaleConfig.request,
-        ScaleConfig,
-    ),
-    _verb_job("stop_processor", "Stop a processor until it is deployed again.", lambda config: Stop(config.processor)),
-    _verb_job(
-        "restart_processor",
-        "Stop a processor, and start the deployed release again.",
-        lambda config: Restart(config.processor),
-    ),
-    _verb_job(
-        "rollback_processor",
-        "Run an earlier release of a processor with the present state.",
-        RollbackConfig.request,
-        RollbackConfig,
-    ),
-    _verb_job(
-        "replay_dead_letters",
-        "Send the messages of a processor's dead letters again to their topics, and delete these letters.",
-        lambda config: Replay(config.processor),
-    ),
-    _verb_job(
-        "adopt_processor",
-        "Record the newest deployment in a registry that was replaced by an older copy.",
-        lambda config: Adopt(config.processor),
-    ),
-    _verb_job(
-        "archive_orphans",
-        "Archive resources that no registered store owns; delete those archived longer ago than the grace period.",
-        CleanConfig.request,
-        CleanConfig,
-    ),
-)
+#: The job of each verb that has one.
+JOB_OF: Mapping[type[Request], dg.JobDefinition] = {verb: _verb_job(verb, job) for verb, job in _JOBS.items()}
+VERB_JOBS = tuple(JOB_OF.values())

@@ -339,7 +339,7 @@ def read_facts(
     hanging: bool = False,
     also: Sequence[str] = (),
 ) -> Facts:
-    """The facts of one processor that most verbs need; ``verbs.table`` adds those of single verbs.
+    """The facts of one processor that most verbs need; ``read`` in a module of ``verbs`` adds those of its verb.
 
     Args:
         topology: The processor's present definition.

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.processors.engine.topology import Subtopology, Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of, counted_by, in_bytes, quoted
-from holdfast.processors.lifecycle.plans.facts import Facts, selected
+from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, read_facts, selected
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Clear, Everything, Windows
 from holdfast.processors.lifecycle.plans.stages import (
@@ -42,6 +42,13 @@ from holdfast.processors.lifecycle.verbs.refusals import (
 ASSUMED_KEYS_PER_S = 20_000.0
 #: Timeout of the paused workers' restore and join, seconds.
 START_S = 600.0
+
+
+def read(request: Clear, source: FactSource, topology: Topology) -> Facts:
+    """What the plan needs: also how many entries the selection has in each store."""
+    names = tuple(store.name for store in topology.stores)
+    stores = tuple(store for store in request.stores or names if store in names)
+    return read_facts(topology, source, count=(stores, request.selection, request.partitions))
 
 
 def plan(request: Clear, facts: Facts, topology: Topology) -> Plan:

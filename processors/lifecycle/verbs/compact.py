@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of
-from holdfast.processors.lifecycle.plans.facts import Facts, HangingTransaction
+from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, HangingTransaction, read_facts
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Compact
 from holdfast.processors.lifecycle.plans.stages import AbortTransaction, CompactStores
 
 #: Bytes that RocksDB rewrites per second while no rate was measured.
 ASSUMED_BYTES_PER_S = 50e6
+
+
+def read(request: Compact, source: FactSource, topology: Topology) -> Facts:
+    """What the plan needs: also the transactions that hang."""
+    return read_facts(topology, source, hanging=True)
 
 
 def plan(request: Compact, facts: Facts, topology: Topology) -> Plan:

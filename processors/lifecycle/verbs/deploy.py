@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.processors.engine import provisioning, same_partitioner, table_topics
 from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of, quoted
-from holdfast.processors.lifecycle.plans.facts import Facts, selected
+from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, read_facts, selected
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Deploy
 from holdfast.processors.lifecycle.plans.shape import shape_of
@@ -27,6 +28,13 @@ SETTLE_S = 10.0
 PROVEN_MESSAGES = 100
 #: Timeout of filling a changelog from local state, seconds.
 RESEED_S = 3_600.0
+
+
+def read(request: Deploy, source: FactSource, topology: Topology) -> Facts:
+    """What the plan needs: also the releases, the settings, dropped changelogs, and the keys of joined topics."""
+    name, given_up = request.processor, [changelog_topic(request.processor, store) for store in request.dropped]
+    facts = provision.with_keys(read_facts(topology, source, releases=True, also=given_up), source, topology)
+    return replace(facts, workers=source.workers(name), settings=source.settings(name))
 
 
 def plan(request: Deploy, facts: Facts, topology: Topology) -> Plan:

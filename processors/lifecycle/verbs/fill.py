@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import difflib
 
+from msgspec.structs import replace
+
 from holdfast.infra.kafka.partitioners import MURMUR2, NEITHER, UNKNOWN
 from holdfast.processors.engine.changelog.names import filling_topic
 from holdfast.processors.engine.topology import KEY_VALUE, Topology
 from holdfast.processors.lifecycle.plans import stages
-from holdfast.processors.lifecycle.plans.facts import Facts
+from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, read_facts
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Backfill, Everything
 from holdfast.processors.lifecycle.plans.warehouse_facts import ROW
@@ -22,6 +24,13 @@ from holdfast.processors.lifecycle.verbs.refusals import UNDO_EXCHANGE, not_exch
 ASSUMED_ROWS_PER_S = 30_000.0
 #: Types of columns whose values are message keys.
 KEY_TYPES = ("string", "int", "long", "binary")
+
+
+def read(request: Backfill, source: FactSource, topology: Topology) -> Facts:
+    """What the plan needs: also the table, and by which hash the keys of the inputs are spread."""
+    facts, inputs = read_facts(topology, source), topology.inputs_of(request.store)
+    spread = {topic: source.spread(topic) for topic in inputs if topic in facts.topics}
+    return replace(facts, other=source.other_table(request.table), spread=spread)
 
 
 def plan(request: Backfill, facts: Facts, topology: Topology) -> Plan:

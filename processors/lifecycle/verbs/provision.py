@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from holdfast.processors.engine import provisioning, same_partitioner, table_topics
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of
-from holdfast.processors.lifecycle.plans.facts import Facts, selected
+from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, read_facts, selected
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Provision
 from holdfast.processors.lifecycle.plans.stages import CreateTopic, SetTopicConfig, Stage
+
+
+def read(request: Provision, source: FactSource, topology: Topology) -> Facts:
+    """What the plan needs: also the newest keys of topics that share state."""
+    return with_keys(read_facts(topology, source), source, topology)
+
+
+def with_keys(facts: Facts, source: FactSource, topology: Topology) -> Facts:
+    """The facts with the newest keys of the topics that share state."""
+    return replace(facts, keys=source.newest_keys(same_partitioner.judged_topics(topology, facts.topics)))
 
 
 def plan(request: Provision, facts: Facts, topology: Topology) -> Plan:

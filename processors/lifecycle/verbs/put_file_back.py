@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from functools import partial
 
+from msgspec.structs import replace
+
 from holdfast.processors.engine.changelog.names import filling_topic
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans import stages
 from holdfast.processors.lifecycle.plans.explanation import count_of, in_bytes
-from holdfast.processors.lifecycle.plans.facts import Facts
+from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, read_facts
 from holdfast.processors.lifecycle.plans.file_facts import FileStore
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Everything, Keys, Restore
@@ -27,6 +29,20 @@ def wanted(request: Restore, facts: Facts) -> dict[str, FileStore]:
     assert facts.file is not None
     there = facts.file.stores
     return {store: each for store, each in there.items() if not request.stores or store in request.stores}
+
+
+def read(request: Restore, source: FactSource, topology: Topology) -> Facts:
+    """What the plan needs: also what the file holds, and how many of its keys the stores have now."""
+    assert request.file is not None
+    names = {store.name for store in topology.stores}
+    file, facts = source.file(request.file), read_facts(topology, source)
+    found = {store: each for store, each in file.stores.items() if store in names and each.named}
+    counted = {
+        store: held
+        for store, each in found.items()
+        if (held := source.count(request.processor, store, Keys(each.named), ())) is not None
+    }
+    return replace(facts, file=file, counted=counted)
 
 
 def plan(request: Restore, facts: Facts, topology: Topology) -> Plan:

@@ -6,13 +6,23 @@ of that topic gets it, so the plan names them.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of
-from holdfast.processors.lifecycle.plans.facts import Facts
+from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, read_facts
 from holdfast.processors.lifecycle.plans.letter_facts import LETTERS_MAX, LetterFacts
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Replay
 from holdfast.processors.lifecycle.plans.stages import RemoveLetters, SendAgain
+
+
+def read(request: Replay, source: FactSource, topology: Topology) -> Facts:
+    """What the plan needs: also the letters, where there is a topic for them."""
+    facts, spec = read_facts(topology, source), topology.dead_letter
+    inputs = tuple(each.name for each in topology.sources)
+    letters = None if spec is None else source.letters(request.processor, spec.name, inputs)
+    return replace(facts, letters=letters)
 
 
 def plan(request: Replay, facts: Facts, topology: Topology) -> Plan:

@@ -6,16 +6,25 @@ unread input was deleted by Kafka    ──► set to the topic's first offset; 
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from holdfast.processors.engine.changelog.format import UNFINISHED
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of
-from holdfast.processors.lifecycle.plans.facts import Facts, selected
+from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, read_facts, selected
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Reposition
 from holdfast.processors.lifecycle.plans.stages import RunProcessor, SetPositions, Stage
 from holdfast.processors.lifecycle.verbs.refusals import missing_topics, not_as_deployed
 
 Places = dict[str, dict[int, int]]
+
+
+def read(request: Reposition, source: FactSource, topology: Topology) -> Facts:
+    """What the plan needs: also the input offsets that the changelogs hold."""
+    facts = read_facts(topology, source)
+    logs = {spec.store: spec.topic.name for spec in topology.changelogs if spec.topic.name in facts.topics}
+    return replace(facts, held={store: source.held_inputs(log) for store, log in logs.items()})
 
 
 def plan(request: Reposition, facts: Facts, topology: Topology) -> Plan:

@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from holdfast.processors.engine import provisioning
 from holdfast.processors.engine.topology import Subtopology, Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of, quoted
-from holdfast.processors.lifecycle.plans.facts import Facts, partition_of
+from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, partition_of, read_facts
 from holdfast.processors.lifecycle.plans.plan import Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Restore
 from holdfast.processors.lifecycle.plans.stages import (
@@ -61,6 +63,12 @@ def affected(request: Restore, topology: Topology) -> tuple[str, ...]:
     of_subs = [store for sub in _subtopologies(named, topology) for store in sub.stores]
     # A table that is restored from its topic has the rows of any offset by itself.
     return tuple(store for store in of_subs if store in request.stores or topology.source_log_of(store) is None)
+
+
+def read(request: Restore, source: FactSource, topology: Topology) -> Facts:
+    """What the plan needs: also the releases, and the snapshots of the stores."""
+    tables = {store: source.store_table(request.processor, store) for store in affected(request, topology)}
+    return replace(read_facts(topology, source, releases=True), tables=tables)
 
 
 def plan(request: Restore, facts: Facts, topology: Topology) -> Plan:

@@ -10,13 +10,22 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.processors.engine.topology import Topology
-from holdfast.processors.lifecycle.plans.facts import Facts, ReleaseFacts
+from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, ReleaseFacts, read_facts
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
-from holdfast.processors.lifecycle.plans.requests import Rollback
+from holdfast.processors.lifecycle.plans.requests import Restart, Rollback
 from holdfast.processors.lifecycle.plans.shape import Shape
 from holdfast.processors.lifecycle.plans.stages import RunProcessor
 from holdfast.processors.lifecycle.verbs.compatibility import Verdict, compare
 from holdfast.processors.lifecycle.verbs.deploy import SETTLE_S, records_of
+
+
+def read(request: Restart | Rollback, source: FactSource, topology: Topology) -> Facts:
+    """What the plan needs: also every release, and the changelogs of their stores."""
+    known = source.releases(request.processor)
+    kept = {store.changelog for each in known for store in each.shape.stores if store.changelog is not None}
+    facts = read_facts(topology, source, also=sorted(kept))
+    now, before = source.released(request.processor), source.before(request.processor)
+    return replace(facts, releases=known, released=now, before=before)
 
 
 def plan(request: Rollback, facts: Facts, topology: Topology) -> Plan:

@@ -6,13 +6,20 @@ owners only.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans.explanation import count_of
-from holdfast.processors.lifecycle.plans.facts import Facts
+from holdfast.processors.lifecycle.plans.facts import Facts, FactSource, read_facts
 from holdfast.processors.lifecycle.plans.plan import NothingToDo, Plan, Ready, Refused
 from holdfast.processors.lifecycle.plans.requests import Scale
 from holdfast.processors.lifecycle.plans.slots import slots_of
 from holdfast.processors.lifecycle.plans.stages import RunProcessor
+
+
+def read(request: Scale, source: FactSource, topology: Topology) -> Facts:
+    """What the plan needs: also the releases, and how many workers the settings want."""
+    return replace(read_facts(topology, source, releases=True), workers=source.workers(request.processor))
 
 
 def plan(request: Scale, facts: Facts, topology: Topology) -> Plan:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from holdfast.processors.engine import same_partitioner
-from holdfast.processors.engine.changelog.names import changelog_topic
 from holdfast.processors.engine.topology import Topology
 from holdfast.processors.lifecycle.plans import requests
 from holdfast.processors.lifecycle.plans.explanation import count_of
@@ -116,59 +114,28 @@ def _decided(request: requests.OfProcessor, facts: Facts, topology: Topology) ->
 
 def _facts(request: requests.OfProcessor, source: FactSource, topology: Topology) -> Facts:
     """The facts that a request's verb needs."""
-    names = tuple(store.name for store in topology.stores)
     match request:
         case requests.Deploy():
-            given_up = [changelog_topic(request.processor, store) for store in request.dropped]
-            facts = _with_keys(read_facts(topology, source, releases=True, also=given_up), source, topology)
-            name = request.processor
-            return replace(facts, workers=source.workers(name), settings=source.settings(name))
+            return deploy.read(request, source, topology)
         case requests.Replay():
-            facts, spec = read_facts(topology, source), topology.dead_letter
-            inputs = tuple(each.name for each in topology.sources)
-            letters = None if spec is None else source.letters(request.processor, spec.name, inputs)
-            return replace(facts, letters=letters)
+            return replay.read(request, source, topology)
         case requests.Provision():
-            return _with_keys(read_facts(topology, source), source, topology)
+            return provision.read(request, source, topology)
         case requests.Scale():
-            return replace(read_facts(topology, source, releases=True), workers=source.workers(request.processor))
+            return scale.read(request, source, topology)
         case requests.Restart() | requests.Rollback():
-            known = source.releases(request.processor)
-            kept = {store.changelog for each in known for store in each.shape.stores if store.changelog is not None}
-            facts = read_facts(topology, source, also=sorted(kept))
-            now, before = source.released(request.processor), source.before(request.processor)
-            return replace(facts, releases=known, released=now, before=before)
+            return rollback.read(request, source, topology)
         case requests.Compact():
-            return read_facts(topology, source, hanging=True)
+            return compact.read(request, source, topology)
         case requests.Reposition():
-            facts = read_facts(topology, source)
-            logs = {spec.store: spec.topic.name for spec in topology.changelogs if spec.topic.name in facts.topics}
-            return replace(facts, held={store: source.held_inputs(log) for store, log in logs.items()})
-        case requests.Restore(file=str(path)):
-            file, facts = source.file(path), read_facts(topology, source)
-            found = {store: each for store, each in file.stores.items() if store in names and each.named}
-            counted = {
-                store: held
-                for store, each in found.items()
-                if (held := source.count(request.processor, store, requests.Keys(each.named), ())) is not None
-            }
-            return replace(facts, file=file, counted=counted)
+            return reposition.read(request, source, topology)
+        case requests.Restore(file=str()):
+            return put_file_back.read(request, source, topology)
         case requests.Restore(at=str()):
-            stores = restore_table.affected(request, topology)
-            tables = {store: source.store_table(request.processor, store) for store in stores}
-            return replace(read_facts(topology, source, releases=True), tables=tables)
+            return restore_table.read(request, source, topology)
         case requests.Backfill(source="table"):
-            facts = read_facts(topology, source)
-            inputs = topology.inputs_of(request.store)
-            spread = {topic: source.spread(topic) for topic in inputs if topic in facts.topics}
-            return replace(facts, other=source.other_table(request.table), spread=spread)
+            return fill.read(request, source, topology)
         case requests.Clear():
-            stores = tuple(store for store in request.stores or names if store in names)
-            return read_facts(topology, source, count=(stores, request.selection, request.partitions))
+            return clear.read(request, source, topology)
         case _:
             return read_facts(topology, source)
-
-
-def _with_keys(facts: Facts, source: FactSource, topology: Topology) -> Facts:
-    """The facts with the newest keys of the topics that share state."""
-    return replace(facts, keys=source.newest_keys(same_partitioner.judged_topics(topology, facts.topics)))
