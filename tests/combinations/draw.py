@@ -211,10 +211,13 @@ _IN_TIME = {"to_table", "to_table history", "join_table", "concat", "store share
 
 
 def _fits_loose(step: Step, of: list[Made]) -> bool:
-    """Whether a step gives the same whenever the results of a window come."""
+    """Whether a step gives the same whenever the results of a window come.
+
+    The right side of an as-of join may not have results of a window at all: they come later than their event times.
+    """
     if Mark.TIME & step.marks or step.name in _IN_TIME:
         return False
-    return not step.name.startswith("join_asof") or not of[1].loose
+    return not step.name.startswith("join_asof") or not (of[1].loose or of[1].window)
 
 
 #: Steps behind which no other system is asked, though they have no state.
